@@ -147,15 +147,28 @@ class Keep:
         self._offer([file for file, _ in parts])
         return self.resume
 
-    def save(self, *numbers: int, planned: bool = False) -> None:
-        """Ask workers to save, as at the break of a round, and wait until they have answered or are gone."""
+    def save(self, *numbers: int, planned: bool = False) -> list[Saved | NotSaved | Gone]:
+        """Ask workers to save, as at the break of a round; return what each has answered, or that it is gone."""
         for number in numbers:
             connection = self.nodes[number].connection
             with suppress(OSError):
                 assert connection is not None
                 connection.send(encode(SaveNow(1, planned)))
-        for number in numbers:
-            self.await_said(number, Saved, NotSaved, Gone)
+        answers: list[Saved | NotSaved | Gone] = []
+        with self.heard:
+            for node in (self.nodes[number] for number in numbers):
+                self.heard.wait_for(lambda: self._answer(node), TIMEOUT_S)  # noqa: B023 - it is called at once
+                answer = self._answer(node)
+                assert answer is not None, node.said
+                answers.append(answer)
+        return answers
+
+    @staticmethod
+    def _answer(node: Node) -> Saved | NotSaved | Gone | None:
+        for one in node.said:
+            if isinstance(one, Gone) or (isinstance(one, (Saved, NotSaved)) and one.asked):
+                return one
+        return None
 
     def await_said(self, number: int, *kinds: type[Any]) -> Message | Gone:
         """Wait until a worker has said something of these kinds; return it."""
@@ -164,6 +177,10 @@ class Keep:
             assert self.heard.wait_for(lambda: any(isinstance(one, kinds) for one in node.said), TIMEOUT_S), node.said
             said: list[Message | Gone] = [one for one in node.said if isinstance(one, kinds)]
             return said[0]
+
+    def commits(self, number: int) -> list[Commit]:
+        """Return what a node keeps that is whole."""
+        return [commit for commit, _ in _commits(self.nodes[number])]
 
     def lose(self, number: int) -> None:
         """Lose what a node has, as if its host was gone."""

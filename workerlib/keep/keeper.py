@@ -89,6 +89,8 @@ class StepKeeper:
         self._over = False
         """The round is over and its state saved: training stands still, since `_whole` is never released."""
         self._closed = False
+        self._torn = False
+        """Training has ended, and its state may be that of no whole step."""
         self._done = -1
         self._stride = 1
         self._saved = -1
@@ -221,11 +223,11 @@ class StepKeeper:
 
     def _save(self, asked: int) -> Message:
         """Save the big state of the last step; `_whole` is held."""
+        commit = self._commit(self._done)
+        if self._saved == self._done >= 0 or self._generations.has(commit):
+            return Saved(self._done, 0.0, 0, asked)
         if why := self._obstacle():
             return NotSaved(why, asked)
-        commit = self._commit(self._done)
-        if self._saved == self._done or self._generations.has(commit):
-            return Saved(self._done, 0.0, 0, asked)
         began_at = time.monotonic()
         try:
             length = self._generations.write(commit, self._small.find(commit))
@@ -236,6 +238,8 @@ class StepKeeper:
 
     def _obstacle(self) -> str:
         """Return why the last step cannot be saved; empty if it can."""
+        if self._torn:
+            return "training has ended within a step"
         if self._done < 0:
             return "no step is done yet"
         if self._arena is None:
@@ -253,22 +257,30 @@ class StepKeeper:
         if self._alone and self._environment.world_size > 1:
             self._tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
-        answer = self._save_with_small(question.number) if self._alone else self._save(question.number)
+        with_small = self._alone and not self._closed
+        answer = self._save_with_small(question.number) if with_small else self._save(question.number)
         self._over = isinstance(answer, Saved)
         self._tell(answer)
 
     def close(self, *, failed: bool) -> None:
-        """Save what can be saved when training ends early: by an error, or because a node asked for it."""
+        """Save what can be saved when training ends early: by an error, or because a node asked for it.
+
+        The node may ask after that, as long as this process lives, and is answered at once.
+        """
         if self._closed:
             return
         self._closed = True
         progress.notify(None)
+        self._torn = self._in_step
+        if not self._in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
+            return  # it was saved because the node asked for it
         asked_to_stop = REQUEST.received or REQUEST.agreed
         if (failed and not self._alone) or (asked_to_stop and not failed):
-            if self._in_step or not self._whole.acquire(timeout=WAIT_S):
-                self._tell(NotSaved("training ended within a step"))
-            else:
-                self._tell(self._save_with_small() if self._alone else self._save(0))
+            self._tell(self._save_with_small() if self._alone else self._save(0))
+        self._torn |= self._alone  # where nothing tells whether the script changes the state from now on
+        if self._asked is not None:
+            self._answer(self._asked)
+        self._whole.release()
 
     # The thread that listens
 
@@ -299,7 +311,7 @@ class StepKeeper:
     def _save_when_whole(self, question: SaveNow) -> None:
         """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""
         self._asked = question
-        if self._environment.world_size == 1:
+        if self._environment.world_size == 1 and not self._closed:
             return  # only the training thread knows when its state is that of a whole step
         if not self._whole.acquire(timeout=WAIT_S):
             self._asked = None
@@ -307,7 +319,7 @@ class StepKeeper:
             return
         if self._asked is not None:
             self._answer(self._asked)
-        if not self._over:
+        if not self._over or self._closed:
             self._whole.release()
 
     def _attach(self, arena: Arena) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.dying import die_within
 from tests.support.keeping import Keep, workers
-from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
-from tests.support.programs import TIMEOUT_S
-from workerlib.keep.channel_messages import Reserve, Saved
+from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
+from tests.support.programs import TIMEOUT_S, wait_until
+from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
 
 STEPS = 9
 
@@ -101,13 +101,22 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
 def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
     with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
         keep.await_said(0, Saved)  # one of those at an interval: it trains
-        keep.save(0)
-        [node, *_] = keep.nodes
-        with keep.heard:
-            keep.heard.wait_for(lambda: any(getattr(one, "asked", 0) for one in node.said), TIMEOUT_S)
-        [answer] = [one for one in node.said if getattr(one, "asked", 0)]
+        [answer] = keep.save(0)
         assert isinstance(answer, Saved), answer
         assert keep.choose().step == answer.step
+
+
+@pytest.mark.slow
+def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(keep: Keep, tmp_path: Path) -> None:
+    with workers(keep, end_by_an_error, 2, 1, tmp_path):
+        wait_until("memory", lambda: all(keep.commits(number) for number in (0, 1)))
+        (tmp_path / "enough").touch()
+        wait_until("the error", lambda: len([*tmp_path.glob("*.ended")]) == 2)
+        whole, torn = keep.save(0, 1)
+    assert isinstance(whole, Saved), whole
+    assert isinstance(torn, NotSaved), torn
+    assert torn.why == "training has ended within a step"
+    assert keep.choose().step == whole.step
 
 
 @pytest.mark.slow
