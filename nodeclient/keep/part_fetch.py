@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-import zlib
 from collections.abc import Callable
 from threading import Event
 from typing import Protocol
@@ -86,15 +85,18 @@ def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.so
 
 
 def _take(connection: socket.socket, exchange: Exchange, memory: memoryview, given_up: Event) -> int:
-    """Receive a part into memory; return its CRC. Raises `ValueError` if it is not what its holder has saved."""
-    tag, crc = exchange.data_tag(), 0
+    """Receive a part into memory; return its CRC, which its holder has worked out for the data that the tag is of.
+
+    Raises `ValueError` if they are not what was saved.
+    """
+    tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN
     for begin in range(0, len(memory), CHUNK_BYTES):
         chunk = memory[begin : begin + CHUNK_BYTES]
         _receive_into(connection, chunk, until, given_up)
         tag.update(chunk)
-        crc = zlib.crc32(chunk, crc)
-    if exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up)) != crc:
+    crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
+    if crc is None:
         raise ValueError("what it holds is not what was saved")
     return crc
 
