@@ -72,7 +72,6 @@ SMALL_BOUNDARIES = {
     "host/control_groups": "a source of the system's, which `cpus` and `memory` read",
     "host/ports": "a resource of the system's: a port that stays reserved",
     "operate/admin_commands": "a group of commands",
-    "keep/digests": "what blocks, and is for threads",
     "operate/cli": "what the command line calls",
     "operate/formatting": "pure, and used by all commands",
     "operate/page_link": "a command",

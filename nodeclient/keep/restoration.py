@@ -14,8 +14,8 @@ from threading import Event, Lock
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_state import KeptSource, Resume, WantedParts
-from nodeclient.keep import digests
 from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, allocate, read_only, size_in_words
+from nodeclient.keep.digests import Digests
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
 from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
@@ -63,8 +63,10 @@ class ReadyParts:
 class Restoration:
     """Gets ready what the workers of one round resume from."""
 
-    def __init__(self, run: str, node: str, arenas: Arenas, threads: Executor, patience_s: float) -> None:
-        """Prepare to get parts for a node; transfers and digests block `threads`.
+    def __init__(
+        self, run: str, node: str, arenas: Arenas, digests: Digests, threads: Executor, patience_s: float
+    ) -> None:
+        """Prepare to get parts for a node; transfers block `threads`.
 
         A holder that does not give a part is asked again for `patience_s`: the coordinator names another one if it is
         lost, or has withdrawn the part.
@@ -72,6 +74,7 @@ class Restoration:
         self._run = run
         self._node = node
         self._arenas = arenas
+        self._digests = digests
         self._threads = threads
         self._patience_s = patience_s
         self._given_up = Event()
@@ -110,9 +113,13 @@ class Restoration:
             held = self._arenas.find(rank, resume.round, resume.step, kind)
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
-            if not await loop.run_in_executor(self._threads, digests.is_as_saved, held.place, held.commit):
+            several = by_file.setdefault(held.file, [])
+            if held in several:  # a generation has the small state too
+                continue
+            check = self._digests.check(held.place, held.commit)
+            if not await asyncio.shield(asyncio.wrap_future(check, loop=loop)):  # others may wait for it too
                 raise DamagedError(held)
-            by_file.setdefault(held.file, []).append(held)
+            several.append(held)
         for file, several in by_file.items():
             big, small = any(one.kind is Kind.BIG for one in several), any(one.small for one in several)
             self.ready.add(several[-1].commit, read_only(file), big=big, small=small)

@@ -19,8 +19,8 @@ from nodeclient.core.effects import Level, Protect, Restore, SaveKept
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep import digests
 from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, size_in_words
+from nodeclient.keep.digests import Digests, withdraw
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.keep.part_server import PartServer
 from nodeclient.keep.restoration import DamagedError, Restoration, RestoreError
@@ -105,6 +105,7 @@ class StateKeeper:
         self._notify = notify
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
+        self._digests = Digests(self._threads)
         self._tasks = tasks
         self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available)
         self._channel = WorkerChannel(self._hear, self._lose)
@@ -163,7 +164,7 @@ class StateKeeper:
             self._give_up()
             current.restoring, current.problem = Restoring.FETCHING, ""
             current.restoration = Restoration(
-                self.run, self._node, self._arenas, self._threads, self._settings.patience_s
+                self.run, self._node, self._arenas, self._digests, self._threads, self._settings.patience_s
             )
             current.getting = self._tasks.spawn(self._get(current, current.restoration, resume), name="restore")
 
@@ -227,7 +228,7 @@ class StateKeeper:
 
     def note_damage(self, held: Held) -> None:
         """Withdraw a part that is not what was saved."""
-        if digests.withdraw(held.place, held.commit):
+        if withdraw(held.place, held.commit):
             commit = held.commit
             text = (
                 f"what was kept of rank {commit.rank} at step {commit.step} is not what was saved: its digest does not "
@@ -251,7 +252,8 @@ class StateKeeper:
             case Saved():
                 self._save_s = message.seconds
                 self._arenas.drop_superseded()
-                self._note_digests(Kind.BIG)
+                if not message.asked:  # else all workers are about to end, and `note_end` follows
+                    self._note_digests(Kind.BIG)
                 current.saved |= message.asked > 0
                 self._note_answer(local_rank, message.asked)
             case NotSaved():
@@ -349,8 +351,7 @@ class StateKeeper:
                     yield part
 
     def _note_digests(self, *kinds: Kind) -> None:
-        places = [held.place for held in self._arenas.held() if held.kind in kinds]
-        self._threads.submit(digests.note_digests, places)
+        self._digests.note(held.place for held in self._arenas.held() if held.kind in kinds)
 
 
 _NOTHING_HELD = Holding(())
