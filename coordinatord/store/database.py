@@ -86,6 +86,8 @@ class Database:
         # A copy, or one in memory, ends with its owner. Python 3.13 warns of a connection that is not closed.
         weakref.finalize(self, connection.close)
         self._where = where
+        self._gathered = False
+        """What `load` returns is gathered already."""
         self.version = version
         """The version that its tables had where they came from."""
 
@@ -156,9 +158,29 @@ class Database:
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             forget(self._connection, new[-1].record)
 
+    def gather(self) -> None:
+        """Collect what the next `load` returns, in a table in memory. Raises `StoreError`.
+
+        It is one statement, during which Python's lock is free: the program can be imported meanwhile, in another
+        thread. To read row by row beside that, each row would have to wait for the lock.
+        """
+        with explained(self._where):
+            self._connection.execute("PRAGMA temp_store = MEMORY")
+            self._connection.execute(f"CREATE TEMP TABLE gathered AS {_LOAD}")
+        self._gathered = True
+
     def load(self) -> list[Entry]:
-        """Return what led to the present state: see `Store.load`. Raises `StoreError`."""
-        return self._entries(_LOAD)
+        """Return what led to the present state, or had led to it at the last `gather`: see `Store.load`.
+
+        Raises `StoreError`.
+        """
+        if not self._gathered:
+            self.gather()
+        self._gathered = False
+        with explained(self._where):
+            rows = self._connection.execute("SELECT * FROM gathered ORDER BY seq").fetchall()
+            self._connection.execute("PRAGMA temp_store = DEFAULT")  # drops the table, and frees its memory
+            return [row_codec.decode(row) for row in rows]
 
     def rounds(self, job: str, run: str) -> list[Record]:
         """Return the records of a run that tell of its rounds: see `Store.read_rounds`. Raises `StoreError`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -27,6 +27,8 @@ class SqliteStore:
         """One thread, so that calls are carried out in order."""
         self._reader = reader
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+        self._ahead: tuple[Future[None], Future[None]] | None = None
+        """The parts of the next `load` that are under way."""
         self.identity = database.identity
         """A token that no other store has."""
 
@@ -41,11 +43,20 @@ class SqliteStore:
             directory.release()
             raise
 
+    def read_ahead(self) -> None:
+        """Begin what the next `load` waits for, in threads; until that is called, nothing may be recorded."""
+        self._ahead = self._begin_to_load()
+
     async def load(self) -> Sequence[Entry]:
         """Return what led to the present state, oldest first, once all is proved sound. Raises `StoreError`."""
-        # The check takes as long as the reading when a thousand jobs are over, and needs another core.
-        _, entries = await asyncio.gather(self._beside(self._reader.check), self._in_thread(self._database.load))
-        return entries
+        under_way, self._ahead = self._ahead or self._begin_to_load(), None
+        await asyncio.gather(*map(asyncio.wrap_future, under_way))
+        return await self._in_thread(self._database.load)
+
+    def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
+        # The check takes as long as the reading when a thousand jobs are over. Neither needs Python's lock, so each can
+        # have a core of its own.
+        return self._reading.submit(self._reader.check), self._thread.submit(self._database.gather)
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`."""

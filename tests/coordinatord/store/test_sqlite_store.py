@@ -33,6 +33,26 @@ async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
     assert [entry.at for entry in entries] == [1.0, 1.0, 2.5]
 
 
+async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    await store.append(made_at(1.0, an_opening()))
+    store.read_ahead()
+    assert [entry.record for entry in await store.load()] == [an_opening()]
+    await store.append(made_at(2.0, a_join_of("n1")))
+    assert [entry.record for entry in await store.load()] == [an_opening(), a_join_of("n1")]
+    await store.close()
+
+
+async def test_damage_that_is_met_ahead_is_told_by_the_load(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path)
+    with closing(sqlite3.connect(tmp_path / DATABASE, isolation_level=None)) as other:
+        other.execute("DROP TABLE records")
+    store.read_ahead()
+    with pytest.raises(UnreadableStoreError, match="damaged"):
+        await store.load()
+    await store.close()
+
+
 async def test_the_event_loop_goes_on_while_the_disk_is_waited_for(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
     await store.append(made_at(1.0, an_opening()))

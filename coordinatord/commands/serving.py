@@ -1,0 +1,148 @@
+"""The daemon while it serves: it says where, reads its settings anew on SIGHUP, and ends on SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+
+import uvloop
+
+from coordinatord.commands.reload import Reloader
+from coordinatord.commands.until_unused import end_when_unused
+from coordinatord.config import ServeConfig
+from coordinatord.core.events import PolicyChanged
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime import __version__, logs
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.systemd import SystemdNotifier, status_of
+from coordinatord.security.setup import FOLDER, Security, SecuritySettings
+from coordinatord.server.app import ListenError, Server, serve
+from coordinatord.store.interface import Store
+
+log = logging.getLogger(__name__)
+
+GARBAGE_THRESHOLD = 10_000
+"""New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all new objects
+stay, and looking at them took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 so; 0.59 without any look). To
+freeze the rest after each full look, so that no look sees it again, gained nothing on top."""
+
+THREAD_TURN_S = 0.001
+"""How long a thread may hold the interpreter while the event loop wants it, instead of Python's 5 ms: a scrape of a
+thousand jobs makes text for 0.2 s, and messages that came meanwhile were answered 8 ms late, with this value 2 ms."""
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+"""Where only programs of this host reach it."""
+
+
+def run(settings: ServeConfig, store: Store) -> int:
+    """Serve what this store holds until SIGTERM or SIGINT; return the exit code. Raises `StoreError`, `ListenError`."""
+    systemd = SystemdNotifier(os.environ, os.getpid())
+    sys.setswitchinterval(THREAD_TURN_S)
+    security = _open_security(settings)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, store, systemd, security))
+    return ExitCode.OK
+
+
+def _open_security(settings: ServeConfig) -> Security | None:
+    """Return who may speak; None for everybody. Raises `NowhereError` and errors of the files."""
+    if settings.insecure:
+        text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
+        # The node that brings a coordinator along says so itself.
+        harmless = settings.until_unused or settings.host in LOOPBACK
+        log.log(logging.INFO if harmless else logging.WARNING, text, extra=fields("insecure"))
+        return None
+    directory = None if settings.state_dir is None else settings.state_dir / FOLDER
+    where = SecuritySettings(directory, settings.certificate, settings.key, settings.client_authorities)
+    return Security.open(where, os.environ, time.monotonic)
+
+
+async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier, security: Security | None) -> None:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, _end, ended)
+    try:
+        passed = _passed(systemd)
+        where = (settings.host, settings.port)
+        crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
+        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts, crashes, security) as server:
+            reload_security = server.revocations.reload if server.revocations is not None else lambda: None
+            reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
+            loop.add_signal_handler(signal.SIGHUP, reloader.reload)
+            gc.enable()
+            gc.set_threshold(GARBAGE_THRESHOLD)
+            _announce(server)
+            if settings.until_unused:
+                server.spawn(end_when_unused(server.driver, ended), name="until unused")
+            systemd.notify("READY=1", status_of(_status(server)))
+            server.spawn(systemd.keep_alive(), name="watchdog")
+            server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
+            await server.until(ended)
+            systemd.notify("STOPPING=1")
+            log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
+    finally:
+        if security is not None:
+            security.close()
+        await store.close()
+
+
+def _passed(systemd: SystemdNotifier) -> list[socket.socket]:
+    """Return the sockets that systemd listens with, if it does. Raises `ListenError`."""
+    try:
+        passed = systemd.take_sockets()
+    except OSError as error:
+        raise ListenError(f"systemd passed what is no socket ({error.strerror}): see coordinatord.socket") from error
+    if passed:
+        names = fields("sockets_passed", count=len(passed))
+        log.info("systemd listens at the address in coordinatord.socket: --host and --port have no effect", extra=names)
+    return passed
+
+
+def _announce(server: Server) -> None:
+    where = server.endpoint
+    if server.scheme == "https":
+        text = "coordinatord %s serves at %s: nodeclient page --coord %s prints a link to its page"
+        log.info(text, __version__, where, where, extra=fields("serving"))
+    else:
+        text = "coordinatord %s serves: open http://%s/, or ask with nodeclient status --coord %s"
+        log.info(text, __version__, where, where, extra=fields("serving"))
+    if _read_by_people():
+        return
+    try:
+        # The program that starts this one waits for this line. It is one write, or a log line may tear it if both go
+        # into one pipe.
+        sys.stdout.write(f"coordinatord listening on {server.url}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        log.warning("standard output cannot be written: %s", error, extra=fields("stdout_broken"))
+        sys.stdout = None  # otherwise Python would try again at its end, and fail
+
+
+def _read_by_people() -> bool:
+    """Whether standard output is where the log lines are, on a terminal or in the journal: one line is enough there."""
+    try:
+        same = os.path.samestat(os.fstat(1), os.fstat(2))
+    except OSError:
+        return False
+    return same and (os.isatty(1) or logs.leads_to_journal(1))
+
+
+def _end(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+def _status(server: Server) -> str:
+    """Return a line for `systemctl status` about what is served."""
+    machine = server.driver.machine
+    live = [run for run in machine.jobs.values() if not run.durable.state.ended]
+    nodes = sum(len(run.members) for run in live)
+    text = f"serving at {server.scheme}://{server.endpoint}: live jobs {len(live)}, nodes {nodes}"
+    return text if machine.store_error is None else f"{text}; nothing can be recorded: {machine.store_error}"
