@@ -8,7 +8,6 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from coordinatord.core.policy import OUTAGE_GRACE_S_MIN, SETTLE_S_MIN, Policy
 from coordinatord.protocol.access_token import holds_token
 from coordinatord.protocol.fields import DEFAULT_PORT, HEARTBEAT_S_MIN
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import (
@@ -35,7 +35,7 @@ STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinat
 """The order in which `_state_dir` looks, for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ServeConfig:
     """All settings of a coordinatord that serves."""
 
@@ -63,7 +63,7 @@ class ServeConfig:
     """Lines for the start about settings that seem misspelt."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateConfig:
     """All settings of `coordinatord state`."""
 
@@ -71,7 +71,7 @@ class StateConfig:
     json: bool
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReplayConfig:
     """All settings of `coordinatord replay`."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser
 
 NAME_MAX = PATTERN_MAX = 128
@@ -22,7 +22,7 @@ class TokenVerb(StrEnum):
     REVOKE = "revoke"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenConfig:
     """All settings of `coordinatord token`."""
 

@@ -6,13 +6,13 @@ Fields that `nodeclient status --json` has too mean the same there; see `coordin
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 
 from coordinatord.protocol.api import DrainedStatus, RestartsStatus
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import fields_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class StoredNode:
     """A node of a run."""
 
@@ -24,7 +24,7 @@ class StoredNode:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class StoredJob:
     """The last run of a job."""
 
@@ -39,7 +39,7 @@ class StoredJob:
     """The time of its last record, in seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class StoredState:
     """All of a state directory: one object."""
 
@@ -52,7 +52,7 @@ class StoredState:
     drained: tuple[DrainedStatus, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RunState:
     """A run after one of its records."""
 
@@ -62,7 +62,7 @@ class RunState:
     restarts: RestartsStatus
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ReplayStep:
     """A record and its effect: one object a line."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import Record
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 
@@ -20,7 +21,7 @@ class Send:
     message: Desired
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportDegraded:
     """Send the session that the coordinator lives, and nothing else."""
 
@@ -28,7 +29,7 @@ class ReportDegraded:
     message: Degraded
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refuse:
     """Send the reason, and close the session."""
 
@@ -38,14 +39,14 @@ class Refuse:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Close:
     """Close the session of a node that is no longer a member, or has another session; if it lives, it comes again."""
 
     session: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Answer:
     """Answer an operator's request."""
 

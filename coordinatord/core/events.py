@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Join, Observed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Connected:
     """A node opened a session and sent its `Join`."""
 
@@ -32,7 +33,7 @@ class Reported:
     observed: Observed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Disconnected:
     """A session ended, by whichever side."""
 
@@ -41,7 +42,7 @@ class Disconnected:
     """Whether its access token is valid no more, so that the node may come back with another one at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdminRequested:
     """An operator sent a request; answered by `Answer`, with the same number."""
 
@@ -50,24 +51,24 @@ class AdminRequested:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tick:
     """The time that `next_deadline` named has come."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreFailed:
     """Decisions can no longer be made durable; those so far may not be, either."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoreRecovered:
     """All decisions are durable, and more can be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PolicyChanged:
     """An operator has changed the settings; they apply from now on."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.frozen_class import frozen
 
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
@@ -14,7 +13,7 @@ OUTAGE_GRACE_S_MIN = 0.5
 would end a node's workers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Policy:
     """Durations in seconds and limits in pieces, checked for the relations that the decisions rest on."""
 

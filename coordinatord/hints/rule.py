@@ -7,10 +7,11 @@ script gets no hint.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from coordinatord.protocol.frozen_class import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HintRule:
     """One cause: all its conditions must hold."""
 

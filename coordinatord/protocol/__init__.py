@@ -6,8 +6,8 @@
 `log_answers` and `kept_answers` those about failures, logs and kept state, `answer_fields` the types of their fields,
 and `page_events` the events of the live page, all written and read by the same schema. `access_token` is the form of
 the tokens that come with both. `exit_codes` explains exit codes; `errors` says by whose fault something went wrong;
-`text` makes texts fit for messages and compares errors. Both programs share this room, so it knows neither of them, no
-socket and no clock.
+`text` makes texts fit for messages and compares errors. `frozen_class` makes dataclasses that cost little. Both
+programs share this room, so it knows neither of them, no socket and no clock.
 
 One rule shapes a session: every message carries a whole state and no message is an instruction. A node reports what
 *is* (`Join`, `Observed`), the coordinator answers what *should be* (`Desired`). A lost, repeated or late message is

@@ -8,10 +8,11 @@ without padding. Tokens are recognized by their beginning, also by programs that
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 
 PREFIX = "crd1"
 
@@ -43,7 +44,7 @@ class TokenFormError(OperationalError):
     """A text is no access token. The text is not repeated: it may be a secret with a slip in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccessToken:
     """One token."""
 

@@ -17,6 +17,7 @@ from typing import Annotated
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.schema import Length, Token, Without
 
@@ -24,7 +25,7 @@ ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class HealthAnswer:
     """`GET /healthz`: whether the coordinator does its work."""
 
@@ -41,14 +42,14 @@ class HealthAnswer:
     """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LivenessAnswer:
     """`GET /healthz` for those without a token: the HTTP status says all there is to know."""
 
     status: AnyText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ErrorAnswer:
     """Any request that is not carried out, with an HTTP status of 400 or more."""
 
@@ -58,7 +59,7 @@ class ErrorAnswer:
     """One sentence for people."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AdminBody:
     """The body of an operator's request; path and method name the request."""
 
@@ -67,7 +68,7 @@ class AdminBody:
     reason: Sentence = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainBody:
     """The body of a drain; the first two fields mean what they do in `AdminBody`."""
 
@@ -77,12 +78,12 @@ class DrainBody:
     """The name may be one that no node has yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageLinkBody:
     """The body of a request for a link to the live page; it says nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PageLinkAnswer:
     """A link to the live page."""
 
@@ -94,14 +95,14 @@ class PageLinkAnswer:
     """What the page may do: that of the token."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageSessionBody:
     """The body of a browser's request to be let in."""
 
     code: Annotated[str, Length(1, 64)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PageSessionAnswer:
     """A browser was let in; the header `Set-Cookie` has its session."""
 
@@ -110,7 +111,7 @@ class PageSessionAnswer:
     role: AnyText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class AdminAnswer:
     """The result of an operator's request."""
 
@@ -119,7 +120,7 @@ class AdminAnswer:
     message: AnyText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ApiEvent:
     """Something that happened, to a job or to none."""
 
@@ -141,7 +142,7 @@ class ApiEvent:
     reason: AnyText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EventsAnswer:
     """`GET /v1/events` and `GET /v1/jobs/{job}/events`, oldest first."""
 
@@ -152,7 +153,7 @@ class EventsAnswer:
     """The id of the last event that was looked at: a reader that goes on after it misses nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SecondsStatus:
     """Where the time of a run or round went, in seconds by activity."""
 
@@ -172,7 +173,7 @@ class SecondsStatus:
     stopping: Number = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LedgerStatus:
     """The time of a run so far."""
 
@@ -184,7 +185,7 @@ class LedgerStatus:
     no part of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ProgressStatus:
     """How far the workers have come, as far as they report it."""
 
@@ -200,7 +201,7 @@ class ProgressStatus:
     """How long a step took recently; None where that is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RestartsStatus:
     """The budget of restarts."""
 
@@ -209,7 +210,7 @@ class RestartsStatus:
     """None where torchrun's agents count for themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MissingStatus:
     """Nodes that the last round had and that are not back."""
 
@@ -218,7 +219,7 @@ class MissingStatus:
     """The first few of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LostStatus:
     """A node that was lost and is not back."""
 
@@ -231,7 +232,7 @@ class LostStatus:
     """How long ago."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EarlierRunStatus:
     """A run of the job before the present one."""
 
@@ -286,7 +287,7 @@ class NodeStatus:
     """The training state that it keeps in memory; None if it keeps none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RoundStatus:
     """One of the last rounds of a run; None for what is not known, or has not happened."""
 
@@ -310,7 +311,7 @@ class RoundStatus:
     """The seconds since the round before it ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JobStatus:
     """`GET /v1/jobs/{job}`: the live or last run of a job."""
 
@@ -353,7 +354,7 @@ class JobStatus:
         return self.state in ENDED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DrainedStatus:
     """An operator's drain of a node or host: no round takes it."""
 
@@ -361,7 +362,7 @@ class DrainedStatus:
     reason: AnyText
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JobsAnswer:
     """The answer to `GET /v1/jobs`."""
 

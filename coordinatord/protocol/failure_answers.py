@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyLine, AnyText, Number, Whole
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class OtherFailureStatus:
     """A worker that failed after the first one."""
 
@@ -22,7 +22,7 @@ class OtherFailureStatus:
     same_error: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class EarlyEndStatus:
     """A worker that had ended with 0 when another one failed."""
 
@@ -31,7 +31,7 @@ class EarlyEndStatus:
     before_s: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class StragglerStatus:
     """A worker whose last step is behind those of others."""
 
@@ -40,7 +40,7 @@ class StragglerStatus:
     step: Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FailureStatus:
     """Why the last round that failed did so."""
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinatord.protocol.answer_fields import AnyText, Number, Whole
+from coordinatord.protocol.frozen_class import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class KeptStatus:
     """The state that the nodes of a job keep, and what its round resumed from."""
 

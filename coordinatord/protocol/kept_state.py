@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Seconds, Sentence, Step
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range, SchemaError
 
 BYTES_MAX = 2**53
@@ -37,7 +38,7 @@ Key = Annotated[str, Length(32, 32)]
 Size = Annotated[int, Range(0, BYTES_MAX)]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class Keeper:
     """How other nodes get at the parts that a node keeps: fixed for the life of its process."""
 
@@ -62,7 +63,7 @@ class KeptStep:
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptParts:
     """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
 
@@ -115,7 +116,7 @@ class Restoring(StrEnum):
     """It cannot have it, or a digest is wrong: another choice has to be made, for all nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Holding:
     """What a node keeps of the run that it is in, and what that costs.
 
@@ -138,7 +139,7 @@ class Holding:
     """How many saves were left out because no place was free."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WantedParts:
     """Parts of consecutive ranks that a node is to get."""
 
@@ -149,7 +150,7 @@ class WantedParts:
     """The small state, or what is pending of it."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class KeptSource:
     """A node that has parts which another node needs. It may be that node itself."""
 
@@ -166,7 +167,7 @@ class KeptSource:
         return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Resume:
     """The step that all workers of a round resume from, and where one node gets what it needs of it."""
 

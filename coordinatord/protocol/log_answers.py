@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Whole
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_CHUNK_BYTES_MAX
 from coordinatord.protocol.schema import Length, Verbatim
 
@@ -13,7 +13,7 @@ LOG_TEXT_MAX = 1024 * 1024
 """The text of one whole answer, in characters: what a browser or a script takes at once. A stream has more."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LogPart:
     """The data of the event `log` of a stream: the next piece of one log, or a note."""
 
@@ -38,7 +38,7 @@ class LogPart:
     """It is the last part of the answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LogStatus:
     """One stream of one worker; the fields mean what they do in `LogPart`."""
 
@@ -51,7 +51,7 @@ class LogStatus:
     note: AnyText = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LogsAnswer:
     """`GET /v1/jobs/{job}/logs`: the logs of a round, by rank."""
 

@@ -6,11 +6,11 @@ its way at most, so a log that is read holds up no heartbeat for longer than one
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
 from coordinatord.protocol.fields import Count, Counter, Name, Sentence
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range
 
 LOG_CHUNK_BYTES_MAX = 16 * 1024
@@ -35,7 +35,7 @@ class LogStream(StrEnum):
     STDERR = "stderr"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogPlace:
     """A place in a log; where the log was rotated, it goes on in the next newer file."""
 
@@ -44,7 +44,7 @@ class LogPlace:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadLog:
     """What the coordinator wants to read next of one worker's log; it names no path."""
 
@@ -63,7 +63,7 @@ class ReadLog:
     """Somebody waits for what will be written: a node that ends gives that reader a moment to come to the end."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogChunk:
     """The next piece of a log."""
 

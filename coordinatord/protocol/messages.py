@@ -7,7 +7,6 @@ may read the node's log files: see `log_messages`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -31,6 +30,7 @@ from coordinatord.protocol.fields import (
     Text,
     WorkerExit,
 )
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import PROTECTED_MAX, Holding, Keeper, KeptStep, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import Length, Range, SchemaError
@@ -121,7 +121,7 @@ class Launcher(StrEnum):
     TORCHRUN = "torchrun"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobSpec:
     """What all nodes of a run must agree on."""
 
@@ -136,7 +136,7 @@ class JobSpec:
             raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeOffer:
     """What one node brings into a run, fixed for the life of its process."""
 
@@ -166,7 +166,7 @@ class NodeOffer:
     not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Follower:
     """A worker that failed after another one of its node had."""
 
@@ -176,7 +176,7 @@ class Follower:
     """It failed with the same error, so the other failure is not its cause."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """The first worker of a node's group that failed in this round."""
 
@@ -199,7 +199,7 @@ class Failure:
     """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Straggler:
     """A worker whose last reported step is behind those of others."""
 
@@ -208,7 +208,7 @@ class Straggler:
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """The root cause of a round's failure, for the people at every node."""
 
@@ -231,7 +231,7 @@ class Report:
     """The first few workers that had not reported it, the furthest behind first."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observed:
     """The whole changing state of a node."""
 
@@ -269,7 +269,7 @@ class Observed:
     sent with the next message that has another reason, but for a restore that has failed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Join:
     """The first message of a session: who the node is, beside its first observed state."""
 
@@ -293,7 +293,7 @@ class Join:
     """How others get at the training state that it keeps; None if it cannot keep any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """One node's part of a round: its own ranks and the master, so that its size does not depend on the others."""
 
@@ -314,7 +314,7 @@ class Assignment:
     max_restarts: Counter
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """How it ended, for the nodeclient to log and to exit with."""
 
@@ -323,7 +323,7 @@ class Outcome:
     summary: Text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Desired:
     """What the coordinator wants of a node, whole."""
 
@@ -368,7 +368,7 @@ class Desired:
             raise SchemaError(f"outcome belongs to the goal {Goal.EXIT} and only there, not to {self.goal}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Degraded:
     """Everything stays as it was last desired, since the coordinator lives but cannot decide anything now.
 
@@ -378,7 +378,7 @@ class Degraded:
     reason: Text
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Refused:
     """The last message of a session that the coordinator refuses."""
 

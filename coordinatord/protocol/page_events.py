@@ -5,15 +5,15 @@ Only the page reads them, and it comes from the same release. The fields mean wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Without
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class JobSummary:
     """A job in the list of the live page; the fields mean what they do in `JobStatus`."""
 
@@ -32,7 +32,7 @@ class JobSummary:
     goodput: Number | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PageViewer:
     """The event `viewer` of `GET /v1/stream`, the first one: who looks at the page."""
 
@@ -42,7 +42,7 @@ class PageViewer:
     """Whether the page may carry out operators' requests."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PageStatus:
     """The event `jobs` of `GET /v1/stream`."""
 
@@ -54,7 +54,7 @@ class PageStatus:
     """Whether everybody who reaches the coordinator is let in, in the clear."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class NodeTable:
     """The nodes of a job: the names of the fields of `NodeStatus` once, and not with each of a thousand nodes."""
 
@@ -62,7 +62,7 @@ class NodeTable:
     rows: tuple[tuple[Any, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SeriesStatus:
     """A run over time, for charts: an item for each point, oldest first."""
 
@@ -78,7 +78,7 @@ class SeriesStatus:
     """How many restarts had been used by then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PageJob:
     """The event `job` of `GET /v1/stream`."""
 

@@ -13,13 +13,14 @@ be of different releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, make_dataclass
+from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 
 Check = Callable[[object], Any]
@@ -44,7 +45,7 @@ class _WrongError(OperationalError):
         return _WrongError(self.what, step + self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Length:
     """Bounds of a text, in characters, all of them printable, of bytes, or of a tuple, in items; both are included."""
 
@@ -52,7 +53,7 @@ class Length:
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Bounds of a number, both included."""
 
@@ -60,21 +61,21 @@ class Range:
     most: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clipped:
     """The bound of a text for people, in characters: a longer one is cut, and unprintable characters become blanks."""
 
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verbatim:
     """The bound of a text as it was written, in characters: with ends of lines and whatever else it has."""
 
     most: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Token:
     """The bound of a text that goes into a header unchanged, in characters: visible ASCII letters, and at least one."""
 
@@ -172,7 +173,7 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
     kept = [field.name for field in fields(message) if field.name not in left_out]  # type: ignore[arg-type]
     checks = [(name, _check_of(hints[name], lambda inner: _exactly(inner, without), without)) for name in kept]
     count, names = len(kept), frozenset(kept)
-    build: Callable[..., MessageT] = _by_name(message, kept) if left_out else _maker(message)  # type: ignore[arg-type]
+    build: Callable[..., MessageT] = _by_name(message, kept) if left_out else message
 
     def check(value: object) -> MessageT:
         if type(value) is not dict:
@@ -229,31 +230,6 @@ def _leniently(message: type[Any]) -> Check:
 
 def _by_name(message: type[MessageT], names: Sequence[str]) -> Callable[..., MessageT]:
     return lambda *values: message(**dict(zip(names, values, strict=True)))
-
-
-@cache
-def _maker(message: type[Any]) -> Callable[..., Any]:
-    """Return what makes a message of the values of all its fields, in a third of the time of its class.
-
-    To set a field of a frozen object takes as long as to check it. So the object is made as one of a class that has the
-    same slots and is not frozen, and then gets its own class.
-    """
-    own = vars(message)
-    if not (own["__dataclass_params__"].frozen and "__slots__" in own):
-        return message
-    template = make_dataclass(message.__name__, [field.name for field in fields(message)])
-    body = {"__slots__": own["__slots__"], "__init__": vars(template)["__init__"], "__setattr__": object.__setattr__}
-    thawed = type(message.__name__, message.__bases__, body)
-    finish = getattr(message, "__post_init__", None)
-
-    def make(*values: object) -> Any:
-        made = thawed(*values)
-        made.__class__ = message
-        if finish is not None:
-            finish(made)
-        return made
-
-    return make
 
 
 def _text(bound: Length) -> Check:

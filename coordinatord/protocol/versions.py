@@ -15,10 +15,10 @@ whole of `Refused`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
@@ -45,7 +45,7 @@ Later = Mapping[type[Any], frozenset[str]]
 """The fields that a version lacks, by class, and the values of enumerations."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Added:
     """A field that came with a version, or a value of an enumeration."""
 

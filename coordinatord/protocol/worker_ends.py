@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, WORKERS_MAX, Count, Name, Seconds, WorkerExit
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """A worker that exited with 0 while its round was on."""
 
@@ -21,7 +21,7 @@ class Ended:
     """How long before this message."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Killed:
     """Workers of a node that had not ended when the time that they had to save their state was over."""
 
@@ -33,7 +33,7 @@ class Killed:
     """How long they had."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SecondaryFailure:
     """A worker that failed after another one had: because of it, or with the same error."""
 
@@ -43,7 +43,7 @@ class SecondaryFailure:
     same_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlyEnd:
     """A worker that had exited with 0 when another one failed."""
 

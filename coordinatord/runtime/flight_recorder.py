@@ -10,13 +10,13 @@ import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from coordinatord.protocol.errors import InternalError, OperationalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
@@ -40,7 +40,7 @@ FILES_KEPT = 3
 FORMAT = 1
 
 
-@dataclass(frozen=True)
+@frozen
 class Subject:
     """Which machine is recorded: the program that it is of, and what of it is code and no state."""
 
@@ -125,7 +125,7 @@ class CrashFileError(OperationalError):
     exit_code = ExitCode.NO_INPUT
 
 
-@dataclass(frozen=True)
+@frozen
 class Story:
     """What a crash file holds: the machine as it was, what it was given then, and how it ended."""
 

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import is_frozen
 
 Plain = dict[str, Any]
 """What `json` can write."""
@@ -125,8 +126,7 @@ class _Copier:
 @cache
 def _way(kind: type) -> Callable[[_Copier, Any], Any]:
     """Return how objects of a class are copied; note down those that never change."""
-    parameters = getattr(kind, "__dataclass_params__", None)
-    if issubclass(kind, _ATOMS) or (parameters is not None and parameters.frozen):
+    if issubclass(kind, _ATOMS) or is_frozen(kind):
         _CONSTANT.add(kind)
         return lambda _, value: value
     if issubclass(kind, dict):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.security.token_store import KnownToken, new_secret
 
 LINK_S = 300.0
@@ -27,7 +27,7 @@ SESSIONS_MAX = 1_000
 """The limit of sessions; the oldest goes. Ten times as many as pages may be open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Kept:
     """What a secret stands for."""
 

@@ -11,11 +11,11 @@ import ipaddress
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, parse_token
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.token_store import KnownToken, TokenStore, find
@@ -45,7 +45,7 @@ class DeniedError(OperationalError):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """Somebody who was let in."""
 

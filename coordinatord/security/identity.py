@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.pinned_tls import CertificateError, pin_of
 from coordinatord.runtime.private_files import PrivateFileError, read_private, write_private
 
@@ -29,7 +29,7 @@ class IdentityError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """Where the key and the certificate are."""
 

@@ -6,12 +6,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
@@ -37,7 +37,7 @@ class NowhereError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SecuritySettings:
     """Where everything is; see `coordinatord --help`."""
 

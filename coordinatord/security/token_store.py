@@ -24,6 +24,7 @@ from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import Name
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
 from coordinatord.runtime.pinned_tls import text_of
 from coordinatord.runtime.private_files import make_private_directory, read_private, write_private
@@ -47,7 +48,7 @@ class TokenStoreError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownToken:
     """One token, without its secret."""
 
@@ -72,7 +73,7 @@ class KnownToken:
         return self.jobs != "*"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _File:
     version: Annotated[int, Range(VERSION, VERSION)]
     tokens: Annotated[tuple[KnownToken, ...], Length(0, TOKENS_MAX)]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.patience import Patience
 
 ASK_WITHIN_S = 30.0
@@ -38,7 +38,7 @@ REQUESTS_OF_ADDRESS = 1 / 4
 """The part of the connections over HTTP that one address may have: a proxy with a hundred pages open."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ConnectionLimits:
     """The number of connections of each kind."""
 

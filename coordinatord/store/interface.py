@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 
 
 class StoreError(OperationalError):
@@ -32,7 +32,7 @@ class NothingStoredError(StoreError):
     exit_code = ExitCode.NO_INPUT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A record and when it was made."""
 
@@ -41,7 +41,7 @@ class Entry:
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoggedEvent:
     """A record as people read it: what happened, when, where and why."""
 
@@ -58,7 +58,7 @@ class LoggedEvent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventPage:
     """Some of what happened, oldest first."""
 

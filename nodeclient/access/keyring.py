@@ -10,11 +10,12 @@ import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, tokens_in
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
 
 VARIABLE = "NODECLIENT_TOKEN"
@@ -37,7 +38,7 @@ class KeyringError(OperationalError):
     """A token is in its place and cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AccessSettings:
     """Where tokens may be, and how to speak to coordinators."""
 
@@ -66,7 +67,7 @@ CLEAR = AccessSettings(insecure=True)
 """Those for a coordinator of one's own, on this host alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keyring:
     """The tokens that were found in one place."""
 

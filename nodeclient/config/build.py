@@ -8,10 +8,10 @@ import os
 import secrets
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.access_flags import read_access
@@ -42,7 +42,7 @@ UNHEEDED = {
 """Variables of torchrun that ask for what is not done here, and the remark about each."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrontEnd:
     """The settings that one command line derives from flags of its own."""
 

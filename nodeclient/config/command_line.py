@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Config: TypeAlias = JoinConfig | OperateConfig | CrashReplayConfig
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandLine:
     """The flags of one subcommand, and how they become its settings."""
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.command_line import CommandLine
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CrashReplayConfig:
     """The settings of `nodeclient replay`."""
 

@@ -8,10 +8,10 @@ import re
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.output.output_settings import Choice, Streams
 
 _ENDPOINT = re.compile(
@@ -49,7 +49,7 @@ _NO = frozenset({"0", "false", "f", "no", "n"})
 """The same values as in torch's `RendezvousParameters.get_as_bool`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Endpoint:
     """Where a coordinator listens."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config.flag_values import Endpoint
@@ -20,7 +21,7 @@ DEFAULT_JOB = "default"
 """The job id of those who have one job only."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JoinConfig:
     """All settings of a node, whichever command line set them; durations in seconds."""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.access.keyring import USUAL, AccessSettings
@@ -35,7 +35,7 @@ class Verb(StrEnum):
 STREAMS = ("stdout", "stderr", "both")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Last:
     """How much of the end of a log is wanted: lines, or bytes, or all of it."""
 
@@ -43,7 +43,7 @@ class Last:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StatusConfig:
     """All settings of `nodeclient status`."""
 
@@ -59,7 +59,7 @@ class StatusConfig:
     access: AccessSettings = USUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EventsConfig:
     """All settings of `nodeclient events`."""
 
@@ -79,7 +79,7 @@ class EventsConfig:
     access: AccessSettings = USUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogsConfig:
     """All settings of `nodeclient logs`."""
 
@@ -103,7 +103,7 @@ class LogsConfig:
     access: AccessSettings = USUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReportConfig:
     """All settings of `nodeclient report`."""
 
@@ -116,7 +116,7 @@ class ReportConfig:
     access: AccessSettings = USUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PageConfig:
     """All settings of `nodeclient page`."""
 
@@ -126,7 +126,7 @@ class PageConfig:
     access: AccessSettings = USUAL
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CommandConfig:
     """All settings of `nodeclient drain` and its like."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
 from nodeclient.config import flag_values
@@ -62,7 +62,7 @@ _STORE_TYPE = "tcp"
 """The other type, `file`, has no address where a coordinator could be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rendezvous:
     """Where this node meets the others; without coordinators it is a job of one host."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from coordinatord.protocol.frozen_class import frozen
 
 JOIN_TIMEOUT_S = 600.0
 """How long nodes look for a coordinator and wait for a round by default, as in torchrun."""
@@ -18,7 +18,7 @@ LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Settings:
     """The settings of an agent; durations in seconds."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import KeptStep, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
 
@@ -17,7 +17,7 @@ class Level(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Probe:
     """Find out whether the master of a round can be reached; answered by `Reached` or `Unreached`."""
 
@@ -28,7 +28,7 @@ class Probe:
     """How long to try."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Start:
     """Start the workers of a round; answered by `WorkersStarted` or `StartFailed`."""
 
@@ -39,7 +39,7 @@ class Start:
     """Why this round was formed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Restore:
     """Have what the workers of a round resume from ready for them. More of it may be known later."""
 
@@ -49,7 +49,7 @@ class Restore:
     """None if they begin from nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Protect:
     """Let no worker overwrite what is kept of these steps, and of no others."""
 
@@ -57,7 +57,7 @@ class Protect:
     steps: tuple[KeptStep, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SaveKept:
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
@@ -65,7 +65,7 @@ class SaveKept:
     """They are well, and will have the time to go on to a step of their own choice."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terminate:
     """Send all workers the signal to end."""
 
@@ -73,31 +73,31 @@ class Terminate:
     """The signal that made this node leave, if one did; SIGTERM otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kill:
     """End all workers, with SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sweep:
     """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SendObserved:
     """Send this to the coordinator if it can be reached. The next message makes up for a lost one."""
 
     observed: Observed
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reconnect:
     """Close the session and connect anew."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Notice:
     """Show the user a notice, once."""
 
@@ -107,14 +107,14 @@ class Notice:
     """What has happened, as an identifier for programs. It stays the same when the text changes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Show:
     """Show the user why a round failed."""
 
     report: Report
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Waiting:
     """Show the user what the node waits for, and until when at most, by the agent's clock."""
 
@@ -124,7 +124,7 @@ class Waiting:
     """The workers go on meanwhile; at `until` they are stopped."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Exit:
     """End the program."""
 

@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchBegan:
     """The search for a coordinator begins. The node had to be made ready before."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prepared:
     """Workers can be started from now on: the modules of `--preload` are imported, or will not be."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionOpened:
     """The coordinator was reached, and the node has sent its `Join`."""
 
     coordinator: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionClosed:
     """The coordinator cannot be reached, or the session has ended."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DesiredReceived:
     """The coordinator sent the desired state."""
 
     desired: Desired
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CoordinatorDegraded:
     """The coordinator lives, but cannot decide anything at present."""
 
     held: Degraded
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnedAway:
     """The coordinator refuses this node."""
 
     refused: Refused
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reached:
     """The master of a round answers at its address."""
 
@@ -60,7 +59,7 @@ class Reached:
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unreached:
     """The master of a round does not answer at its address."""
 
@@ -69,12 +68,12 @@ class Unreached:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkersStarted:
     """All workers of the round have been started."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartFailed:
     """A worker could not be started; those before it were."""
 
@@ -84,7 +83,7 @@ class StartFailed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Diagnosis:
     """What is known of how a worker ended, beyond its exit code; texts of any length and any characters."""
 
@@ -100,7 +99,7 @@ class Diagnosis:
     """The file with all that it wrote to stderr; empty if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerExited:
     """A worker's process ended; `exit_code` is as `subprocess` has it."""
 
@@ -115,7 +114,7 @@ WorkerEnd = StartFailed | WorkerExited
 """The ways in which a worker does not live any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Keeping:
     """Workers of the round keep state in memory of this node, which they are to save before they end."""
 
@@ -123,17 +122,17 @@ class Keeping:
     """How long that may take."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptSaved:
     """Every worker that keeps state has saved it, or has said why it cannot, or has ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptChanged:
     """What this node holds of the state of workers is not what it said: a part is withdrawn, or cannot be had."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Swept:
     """No process of the round lives, nor any that one left behind."""
 
@@ -141,21 +140,21 @@ class Swept:
     """The port that is newly reserved for the next round."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SweepFailed:
     """Some process of the round outlives SIGKILL."""
 
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmbeddedCoordinatorEnded:
     """The coordinator that serves this host alone has ended, and nothing starts another."""
 
     how: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LeaveRequested:
     """The user or the system wants this node to leave."""
 
@@ -163,7 +162,7 @@ class LeaveRequested:
     """The signal that asked for it; 0 if none did."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tick:
     """The time that `next_deadline` named has come."""
 

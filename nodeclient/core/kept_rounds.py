@@ -7,11 +7,11 @@ so no request can lead to any other file.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import Count, Counter, Name
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import ReadLog
 from coordinatord.protocol.schema import Range
 
@@ -19,7 +19,7 @@ AT_MAX = 1e11
 """The limit of a time in seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeptRound:
     """The log files that one node has written of its workers in one round."""
 

@@ -6,10 +6,10 @@ such as a next round while the old workers end, is thus reached in the end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinatord.protocol.errors import Table
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Desired, Goal, Phase
 
 
@@ -76,7 +76,7 @@ class Act(StrEnum):
     LEAVE = "leave"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Row:
     """What is done, and the phase that it leads to; None where the end of the workers decides."""
 

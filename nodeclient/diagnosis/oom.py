@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.diagnosis.stderr_text import gibibytes
 
 UNLIMITED = 2**60
@@ -20,7 +21,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 """The kernel's way to write spaces in /proc/self/mountinfo."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OomKills:
     """How many processes the OOM killer has ended so far; None where that cannot be known."""
 
@@ -31,7 +32,7 @@ class OomKills:
     """How often the limit of a cgroup, this process's or one above it, made the kernel call the OOM killer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OomKill:
     """The OOM killer ended a process."""
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from coordinatord.protocol.frozen_class import frozen
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 """A call stack is some KiB. An exception may quote data; a larger file was not written to be read."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recorded:
     """The content of the file; each part may be empty."""
 

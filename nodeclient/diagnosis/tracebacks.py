@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
 
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
@@ -79,7 +79,7 @@ class _Kind(IntEnum):
     NATIVE = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trace:
     """One error with all that belongs to it, as a range of lines."""
 

@@ -10,11 +10,11 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import WORKERS_MAX
+from coordinatord.protocol.frozen_class import frozen
 
 _UUID_BYTES = 96
 """The value of NVML_DEVICE_UUID_V2_BUFFER_SIZE in nvml.h."""
@@ -31,7 +31,7 @@ class WorkersPerNodeError(OperationalError):
     """`--nproc-per-node` has no valid value, or asks for GPUs where there are none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Host:
     """Where the kernel and the driver describe the devices."""
 
@@ -42,7 +42,7 @@ class Host:
     processes: Path = Path("/proc")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Gpu:
     """One GPU, as its host describes it."""
 

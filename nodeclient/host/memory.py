@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 
@@ -16,7 +16,7 @@ _NO_LIMIT = 1 << 60
 """More than any host has. Version 1 of the control groups writes such a number for no limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Sizes in bytes."""
 

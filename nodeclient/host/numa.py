@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.host.cpus import allowed_cpus, core_of, format_cpus, parse_cpus
 from nodeclient.host.devices import Gpu, Host, visible_gpus
 
@@ -54,7 +54,7 @@ def bindings(
     return tuple(bind(local_rank) for local_rank in range(workers))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Seats:
     """The places that workers are bound to: one for each GPU, or one for each worker if there are more workers."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX
+from coordinatord.protocol.frozen_class import frozen
 
 SLURM_STEP_MAX = 0xFFFF_FFF0
 """The value of SLURM_MAX_NORMAL_STEP_ID in slurm.h: greater ids are no steps of srun, but the batch script, an
@@ -26,7 +26,7 @@ class SchedulerError(OperationalError):
     """The scheduler starts nodeclients in a way that cannot be meant; the text says how to put it right."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """One value that a scheduler has set."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.keep.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
@@ -34,7 +35,7 @@ SAVE_RATE = 0.5e9
 """A save may take this long, and a second more for each so many bytes: half of what a busy host copies."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KeepSettings:
     """How much may be kept, and how long a save may take."""
 
@@ -53,7 +54,7 @@ class NoMemoryError(OperationalError):
     """There is no memory for an arena; the text says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Held:
     """What one place holds."""
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
+from coordinatord.protocol.frozen_class import frozen
 from workerlib.keep.arena import BYTES_MAX, Commit
 
 NONCE_BYTES = 32
@@ -50,7 +50,7 @@ class Kind(IntEnum):
     """The state that is saved at each step."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PartName:
     """What names a part within all that a node may hold."""
 

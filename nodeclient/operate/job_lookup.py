@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from coordinatord.protocol.api import DrainedStatus, JobsAnswer, JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import listed, meant
 from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Status:
     """The jobs of a coordinator."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.operate.terminal_info import TerminalInfo, cut, width
 
 GAP = "  "
@@ -17,7 +17,7 @@ NAME_MIN = 8
 """The least width of any other column when no more can be left out."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Column:
     """One column; the last one of a table takes what is left of a line."""
 

@@ -11,11 +11,11 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from signal import SIGPIPE
 
 from coordinatord.protocol.errors import OutputError
+from coordinatord.protocol.frozen_class import frozen
 
 NARROW = 20
 """The least width in columns: on a narrower terminal lines are made for this many all the same."""
@@ -32,7 +32,7 @@ class Colour(StrEnum):
     CHANGING = "33"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TerminalInfo:
     """What is written to."""
 

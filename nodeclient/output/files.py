@@ -9,9 +9,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.output.lines import LINE_BYTES_MAX, LineCutter, as_lines, prefixed
 
 TRY_AGAIN_S = 5.0
@@ -42,7 +42,7 @@ class LogFileErrors:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rotation:
     """When a file is rotated, and how many old files are kept."""
 

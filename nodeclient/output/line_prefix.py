@@ -5,14 +5,15 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from string import Template
+
+from coordinatord.protocol.frozen_class import frozen
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 """Colours of the foreground (ECMA-48, SGR), without red, which is for errors; neighbouring ranks differ."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerLabel:
     """The worker that lines belong to."""
 

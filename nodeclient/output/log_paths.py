@@ -10,8 +10,9 @@ import secrets
 import shutil
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+from coordinatord.protocol.frozen_class import frozen
 
 NAME_BYTES_MAX = 200
 """The longest name of a directory in bytes; file systems take 255 (NAME_MAX in limits.h)."""
@@ -21,7 +22,7 @@ _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
 """Characters that could leave the directory, be hidden in it, or look like a quoted one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogPaths:
     """The round that output belongs to."""
 

@@ -9,10 +9,10 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import FILE_MAX, LOG_CHUNK_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.text import clip
 from nodeclient.output.log_catalogue import opened, opened_in
@@ -40,7 +40,7 @@ NOWHERE = LogPlace(0, 0)
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _File:
     """One of the files of a log."""
 

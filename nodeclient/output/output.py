@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.output.descriptors import copy_size, same_place
 from nodeclient.output.files import LogFileErrors
 from nodeclient.output.line_prefix import WorkerLabel
@@ -26,7 +26,7 @@ ANSWER_WITHIN_S = 1.0
 would have less than its lease left."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerStreams:
     """What a worker is started with."""
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntFlag
 from pathlib import Path
+
+from coordinatord.protocol.frozen_class import frozen
 
 
 class Streams(IntFlag):
@@ -17,7 +19,7 @@ class Streams(IntFlag):
     BOTH = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """Some streams of each worker."""
 
@@ -30,7 +32,7 @@ class Choice:
         return self.by_local_rank.get(local_rank, self.default)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OutputSettings:
     """Where output goes. With a directory, all of it goes into files there, and to the terminal as well."""
 

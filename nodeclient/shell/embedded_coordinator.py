@@ -20,12 +20,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import Endpoint
@@ -68,7 +68,7 @@ class EmbeddedCoordinatorError(OperationalError):
     exit_code = ExitCode.UNAVAILABLE
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmbeddedCoordinator:
     """The coordinator that a node has brought along, or none."""
 

@@ -6,13 +6,13 @@ import argparse
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
 from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
 from nodeclient.access.keyring import USUAL, VARIABLE, AccessSettings, forget_variable
@@ -42,7 +42,7 @@ _WORDS = {
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _WORDS))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TorchrunConfig:
     """The settings of this backend; durations in seconds."""
 

@@ -14,10 +14,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.file_limit import INHERITED_FILES
 
 EXIT_NOT_FOUND = 127
@@ -35,7 +35,7 @@ _LIBC = ctypes.CDLL(None)
 """It is loaded here, since nothing should be loaded between fork and exec."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerCommand:
     """One worker: its command line, whose first word is looked up in PATH, and its whole environment."""
 

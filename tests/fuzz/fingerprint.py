@@ -8,6 +8,7 @@ from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
 
+from coordinatord.protocol.frozen_class import is_frozen
 from coordinatord.runtime.object_graph import attributes
 
 CONSTANT = (type(None), int, float, str, bytes, type, Enum, FunctionType, MethodType)
@@ -38,6 +39,4 @@ def fingerprint(root: Any) -> Any:
 @cache
 def _is_constant(kind: type) -> bool:
     """Whether objects of a class never change, and are compared by what they hold."""
-    parameters = getattr(kind, "__dataclass_params__", None)
-    frozen = parameters is not None and parameters.frozen and parameters.eq
-    return frozen or issubclass(kind, CONSTANT)
+    return is_frozen(kind) or issubclass(kind, CONSTANT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, takewhile
 
@@ -15,6 +14,7 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogStream
 from coordinatord.protocol.messages import Launcher, NodeOffer
 from coordinatord.protocol.versions import SINCE
@@ -27,7 +27,7 @@ class NoLogError(OperationalError):
     """There is no such round, node or rank. Nothing has changed."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogChoice:
     """The workers whose logs are wanted; an empty choice is all of them."""
 
@@ -37,7 +37,7 @@ class LogChoice:
     streams: tuple[LogStream, ...] = tuple(LogStream)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogSource:
     """One log of one worker, and who can send it."""
 
@@ -57,7 +57,7 @@ class LogSource:
     """Why nobody can be asked, and what to do; empty if somebody can."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogSources:
     """The logs of the chosen workers."""
 

@@ -18,6 +18,7 @@ from coordinatord.core.values.root_cause import LostNode, WorkerFailure
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import KeptStep
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
@@ -85,7 +86,7 @@ class DurableMember:
         return self.assignment is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LostMember:
     """A node that a run has lost, in a round or not."""
 
@@ -97,7 +98,7 @@ class LostMember:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SpoiledStep:
     """A step that a round could not resume from, though it had seemed to be whole."""
 
@@ -106,7 +107,7 @@ class SpoiledStep:
     """The round that could not."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EarlierRun:
     """The end of an earlier run of a job."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, name_some
@@ -28,13 +28,14 @@ from coordinatord.core.values.admin_requests import (
 )
 from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reply:
     """The answer to a request, in words, and the runs in which something may follow."""
 

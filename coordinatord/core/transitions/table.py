@@ -7,7 +7,6 @@ status` and to the nodes; its placeholders are properties of `Reasons`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from coordinatord.core.queries import conditions
 from coordinatord.core.queries.conditions import Condition
@@ -19,6 +18,7 @@ from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import Reason
 from coordinatord.protocol.errors import InternalError
+from coordinatord.protocol.frozen_class import frozen
 
 TRANSITIONS_MAX = 16
 """The most steps that one event can cause in one run: a longer chain than there are states is a loop in the table."""
@@ -26,7 +26,7 @@ TRANSITIONS_MAX = 16
 Action = Callable[[Run, Reason, Decision], None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transition:
     """One transition."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinatord.protocol.frozen_class import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Request:
     """A person's request. The person's name is not checked."""
 
@@ -21,22 +22,22 @@ class Request:
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StopJob(Request):
     """End the run of a job: workers save their state, nodes go."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RestartJob(Request):
     """Let the workers of a job save their state, and form another round."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ForgetJob(Request):
     """Remove all that is known of a job."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DrainNode(Request):
     """Make a node, or all nodes of a host, leave their jobs, and let them in no more."""
 
@@ -44,7 +45,7 @@ class DrainNode(Request):
     """Whether the name may be one that no node has yet; otherwise such a name is taken for a slip."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class UndrainNode(Request):
     """Let a drained node in again."""
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from coordinatord.protocol.fields import Count, Name
+from coordinatord.protocol.frozen_class import frozen
 
 _DIGITS = re.compile(r"(\d+)")
 
@@ -22,7 +22,7 @@ KEYS_MAX = 65_536
 reason of a round, for its ranks, and again in every later round."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Seat:
     """A node that gets ranks."""
 
@@ -35,7 +35,7 @@ class Seat:
     """The group rank that its user asks for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranks:
     """The ranks of one node's workers: from `first_rank` upward, in the order of their local ranks."""
 

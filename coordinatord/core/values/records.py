@@ -7,7 +7,6 @@ again. A number is absolute (the budget used so far, not "one more"), so that ol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, ClassVar
 
@@ -15,11 +14,12 @@ from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report
 from coordinatord.protocol.schema import Length, Range
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reason:
     """The condition that held, and its text in this case."""
 
@@ -44,7 +44,7 @@ Condition = Annotated[str, Length(0, 64)]
 """The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """One fact in the history of a run."""
 
@@ -63,7 +63,7 @@ class Record:
         return tuple(spaced.split())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunOpened(Record):
     """The first node of a run came; the run takes the place of the job's last one."""
 
@@ -73,7 +73,7 @@ class RunOpened(Record):
     spec: JobSpec
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeJoined(Record):
     """A node became a member of a run."""
 
@@ -88,7 +88,7 @@ class NodeJoined(Record):
     """The last round that the node remembers, of whatever run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeLost(Record):
     """A member was lost: it fell silent, or another process took its name."""
 
@@ -102,7 +102,7 @@ class NodeLost(Record):
     """It had announced that it would leave, but not waited for an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeReleased(Record):
     """A member was released while the run goes on: it asked to leave, or waited in vain."""
 
@@ -113,7 +113,7 @@ class NodeReleased(Record):
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeSucceeded(Record):
     """All workers of one node exited with 0: its part of the round is done, whatever happens to the node."""
 
@@ -124,7 +124,7 @@ class NodeSucceeded(Record):
     round: Counter
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeLeftBehind(Record):
     """A node could not end its workers in time: it stays a member, but the round ends without it."""
 
@@ -136,7 +136,7 @@ class NodeLeftBehind(Record):
     silent_s: Age
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundFormed(Record):
     """A round got its nodes and ranks; it is never edited."""
 
@@ -153,7 +153,7 @@ class RoundFormed(Record):
     """The step that its workers resume from; None if no node keeps one that is whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundRemembered(Record):
     """The part of a `RoundFormed` that a history of rounds needs: how large the round was, and not who was in it.
 
@@ -168,7 +168,7 @@ class RoundRemembered(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundsMissed(Record):
     """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
 
@@ -178,7 +178,7 @@ class RoundsMissed(Record):
     """The latest that is known; the next one has a higher number."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundStarted(Record):
     """All workers of a round are started."""
 
@@ -190,7 +190,7 @@ class RoundStarted(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingBegan(Record):
     """A worker has reported the first step of a round; the time before belongs to its start."""
 
@@ -202,7 +202,7 @@ class TrainingBegan(Record):
     """The step; None in old records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstStepOverdue(Record):
     """No worker of a round has done the first step that was awaited; unless a round before had one, none may come."""
 
@@ -212,7 +212,7 @@ class FirstStepOverdue(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingCaughtUp(Record):
     """The workers of a round have come to the furthest step of the rounds before; what they did so far was redone."""
 
@@ -222,7 +222,7 @@ class TrainingCaughtUp(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingStalled(Record):
     """No worker of a round has done a step for much longer than steps have taken recently."""
 
@@ -232,7 +232,7 @@ class TrainingStalled(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrainingResumed(Record):
     """A worker of a round that had stalled has done a step."""
 
@@ -242,7 +242,7 @@ class TrainingResumed(Record):
     spent: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodesSilent(Record):
     """No node of a round is heard: they are gone, or the coordinator is cut off."""
 
@@ -253,7 +253,7 @@ class NodesSilent(Record):
     """The time up to when the last of them was heard; None in old records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodesHeard(Record):
     """A node of a round is heard again, after all had been silent."""
 
@@ -264,7 +264,7 @@ class NodesHeard(Record):
     """The time of the run so far; None in old records."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstFailure:
     """The earliest failure of a worker that was known when its round was stopped."""
 
@@ -274,7 +274,7 @@ class FirstFailure:
     """The failure with its age as of the record."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundStopped(Record):
     """A round is to end; the reason is the trigger, which need not be the root cause."""
 
@@ -289,7 +289,7 @@ class RoundStopped(Record):
     condition: Condition
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundEnded(Record):
     """All workers of a round are gone, and the root cause is judged."""
 
@@ -307,7 +307,7 @@ class RoundEnded(Record):
     """The furthest step that any worker of this round or an earlier one has reported, as far as it is known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RunEnded(Record):
     """A run is over."""
 
@@ -322,21 +322,21 @@ class RunEnded(Record):
     """The step that all workers had come to, as far as any was known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobStopAsked(Record):
     """An operator wants the run to end: its workers save their state, and no round follows."""
 
     KIND = "JobStopAsked"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobForgotten(Record):
     """A job that had ended made room for another, or an operator wanted it gone."""
 
     KIND = "JobForgotten"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterRecord(Record):
     """A fact about the whole cluster, of no job and no run."""
 
@@ -346,14 +346,14 @@ class ClusterRecord(Record):
     """A node id or the name of a host."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeDrained(ClusterRecord):
     """An operator wants a node, or all nodes of a host, to leave its jobs and be let in by none."""
 
     KIND = "NodeDrained"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodeUndrained(ClusterRecord):
     """Jobs let the node in again."""
 

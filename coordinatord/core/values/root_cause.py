@@ -8,9 +8,9 @@ collateral: it is charged to nobody.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.text import clip
 
@@ -18,7 +18,7 @@ HEADLINE_MAX = 100
 """The length in characters of a worker's error in the reason of a round and of a run."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WorkerFailure:
     """A node's first failed worker, at a time of the coordinator's clock."""
 
@@ -39,7 +39,7 @@ class WorkerFailure:
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LostNode:
     """A node of the round that was lost."""
 
@@ -47,7 +47,7 @@ class LostNode:
     silent_since: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundVerdict:
     """What ended the round, and whether it counts against the budget of restarts."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.fields import RANKS_MAX, Counter, Step
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
 from coordinatord.protocol.schema import Range
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResumePoint:
     """The step that a round resumes from."""
 

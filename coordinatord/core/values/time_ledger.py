@@ -10,10 +10,11 @@ clock that is set, a coordinator that is away and rounds that are forgotten leav
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Annotated
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Range, fields_of
 
 SPAN_MAX = 10**9
@@ -47,7 +48,7 @@ class Activity(StrEnum):
     """The round's workers end, and save their state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spent:
     """Seconds by activity, of a run or of one round."""
 
@@ -85,7 +86,7 @@ class Spent:
         return Spent(**{name: max(0.0, now - getattr(earlier, name)) for name, now in self.by_activity().items()})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ledger:
     """The seconds of one run: those that are settled, and the time since, which goes to one activity so far."""
 

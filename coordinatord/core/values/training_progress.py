@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Observed
 
 WINDOW_S = 30.0
@@ -197,7 +197,7 @@ def _steps_of(heard: Iterable[Observed], run: str, number: int) -> Iterator[int]
     return (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StragglingWorker:
     """The worker of a round that has come the least far, of those that report their steps."""
 

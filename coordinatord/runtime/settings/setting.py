@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
+
+from coordinatord.protocol.frozen_class import frozen
 
 
 class Rank(IntEnum):
@@ -18,7 +19,7 @@ class Rank(IntEnum):
     FLAG = 3
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InForce:
     """The value of a setting, as a file would have it, and a text with its source."""
 
@@ -28,7 +29,7 @@ class InForce:
     """None for no value."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Setting:
     """A flag, or the command after all flags."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from itertools import count
 
@@ -22,6 +22,7 @@ from coordinatord.core.values.admin_requests import (
 )
 from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import check_for
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.server.connections import CALLER
@@ -49,7 +50,7 @@ _STATUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Target:
     target: Name
 

@@ -6,13 +6,13 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from aiohttp import web
 
 from coordinatord.core.values.records import KINDS, JobForgotten
 from coordinatord.protocol.api import ApiEvent, EventsAnswer
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.change_signal import ChangeSignal
@@ -37,7 +37,7 @@ _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.A
 """Numbers are those of one store; an id without the store's token is taken for this store's."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Which:
     """The events that a client wants."""
 

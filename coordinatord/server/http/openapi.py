@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,7 @@ from coordinatord.protocol.api import (
     PageSessionAnswer,
     PageSessionBody,
 )
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_answers import LogPart, LogsAnswer
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
 from coordinatord.runtime import __version__
@@ -67,7 +68,7 @@ UNKNOWN_JOB = {404: "There is no such job."}
 MALFORMED = {400: "A parameter is wrong."}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Parameter:
     """A parameter in the query or in a header."""
 
@@ -77,7 +78,7 @@ class Parameter:
     place: str = "query"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operation:
     """What one request does."""
 

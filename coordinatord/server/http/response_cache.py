@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 
@@ -29,7 +29,7 @@ Key = tuple[str | None, str]
 """The job, or None for all jobs, and the encoding."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Made:
     body: bytes
     version: tuple[int, str | None]

@@ -7,7 +7,6 @@ two. Only plain numbers are read, so that another thread can make the text of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,6 +17,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Health, Run
 from coordinatord.core.values.time_ledger import Activity
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
@@ -26,7 +26,7 @@ ENDED_SHOWN_S = 900.0
 remembers a thousand jobs does not export them for ever."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class JobFigures:
     """One job at one moment."""
 

@@ -6,10 +6,11 @@ It shows, and acts where its reader may. Nothing on it comes from another host, 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
+
+from coordinatord.protocol.frozen_class import frozen
 
 KINDS = {
     ".html": "text/html",
@@ -33,7 +34,7 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _File:
     """One file of the page."""
 
