@@ -98,8 +98,6 @@ class Coordinator(Program):
         for those with a token, and its user has this directory as XDG_CONFIG_HOME. Otherwise it serves everybody.
         """
         self._home = home
-        self.environ = clean_environ(**({} if home is None else as_by_default(home)))
-        """The environment of its user."""
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         self.state = Path(self._own_state.name) if self._own_state else Path(str(state_dir))
         """The state directory."""
@@ -110,6 +108,11 @@ class Coordinator(Program):
         self.url = self.await_line(r"coordinatord listening on (https?://\S+)")[1]
         self.port = int(self.url.rpartition(":")[2])
         self.endpoint = f"127.0.0.1:{self.port}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its user, with what a test has set since the daemon was started."""
+        return clean_environ(**({} if self._home is None else as_by_default(self._home)))
 
     def close(self) -> None:
         """Kill it, and take away the state that is its own."""
