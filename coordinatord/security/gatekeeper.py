@@ -141,10 +141,8 @@ class Gatekeeper:
             secret = parse_token(authorization.removeprefix(BEARER).strip()).secret
         except TokenFormError as error:
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "no_token", str(error)) from error
+        self._store.keep_fresh()  # it may have been made, or revoked, a moment ago
         known = find(self._store.tokens, secret)
-        if known is None:
-            self._store.refresh()  # it may be a minute old, and this coordinator has not looked since
-            known = find(self._store.tokens, secret)
         if known is None:
             text = "the token is not known here: was it removed, or is it of another coordinator's state directory?"
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_token", text)

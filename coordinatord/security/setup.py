@@ -17,7 +17,7 @@ from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, load_passing_identity, own_identity
-from coordinatord.security.token_store import TokenStore, TokenStoreError
+from coordinatord.security.token_store import KnownToken, TokenStore
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,13 @@ class Security:
             security._hand_out(environ)
         return security
 
-    def reload(self) -> bool:
-        """Read certificate and tokens again, for connections from now on; return whether tokens have changed.
+    @property
+    def tokens(self) -> tuple[KnownToken, ...]:
+        """The tokens that are known now."""
+        return self._store.tokens
+
+    def reload(self) -> None:
+        """Read certificate and tokens again, for connections from now on.
 
         What cannot be read is logged, and stays as it was.
         """
@@ -93,15 +98,11 @@ class Security:
                     text = "the key of the certificate is another one now: tokens of the old one no longer fit"
                     log.warning(text, extra=fields("key_changed"))
                 self.pin = pin
-        return self.refresh()
+        self.refresh()
 
-    def refresh(self) -> bool:
-        """Read the tokens again if their file has changed; return whether they have."""
-        try:
-            return self._store.refresh()
-        except (TokenStoreError, PrivateFileError) as error:
-            log.error("the tokens stay as they were: %s", error, extra=fields("tokens_unreadable"))  # noqa: TRY400
-            return False
+    def refresh(self) -> None:
+        """Read the tokens again if their file has changed."""
+        self._store.keep_fresh()
 
     def close(self) -> None:
         """Take away tokens that end with this process."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import hmac
 import json
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -26,8 +27,11 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
+from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import text_of
-from coordinatord.runtime.private_files import make_private_directory, read_private, write_private
+from coordinatord.runtime.private_files import PrivateFileError, make_private_directory, read_private, write_private
+
+log = logging.getLogger(__name__)
 
 TOKENS = "tokens.json"
 
@@ -120,6 +124,13 @@ class TokenStore:
         before, self.tokens = self.tokens, self._read()
         return self.tokens != before
 
+    def keep_fresh(self) -> None:
+        """Do the same for a daemon that serves: what cannot be read is logged, and the tokens stay as they were."""
+        try:
+            self.refresh()
+        except (TokenStoreError, PrivateFileError) as error:
+            log.error("the tokens stay as they were: %s", error, extra=fields("tokens_unreadable"))  # noqa: TRY400
+
     def add(self, pin: str, role: Role, name: str, jobs: str = "*") -> AccessToken:
         """Make a token and keep its hash; return it with its secret, which is nowhere else.
 
@@ -181,7 +192,7 @@ class TokenStore:
             found = self.path.stat()
         except OSError:
             return (0,)
-        return (found.st_ino, found.st_mtime_ns, found.st_size)
+        return (found.st_ino, found.st_ctime_ns, found.st_size)  # who may read it counts as well
 
     def _read(self) -> tuple[KnownToken, ...]:
         text = read_private(self.path)

@@ -18,6 +18,8 @@ class Revocations:
     def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
         """Have `end_requests` end the requests in progress whose callers would not be let in any more."""
         self._security = security
+        self._seen = security.tokens
+        """The tokens by which the last look has judged. The gatekeeper reads them anew as well, at any time."""
         self._sessions = sessions
         self._end_requests = end_requests
 
@@ -25,15 +27,18 @@ class Revocations:
         """Look for changes of the tokens until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            if self._security.refresh():
-                self._end()
+            self._security.refresh()
+            self._end()
 
     def reload(self) -> None:
         """Read certificate and tokens again now."""
-        if self._security.reload():
-            self._end()
+        self._security.reload()
+        self._end()
 
     def _end(self) -> None:
+        if self._security.tokens == self._seen:
+            return
+        self._seen = self._security.tokens
         gatekeeper = self._security.gatekeeper
         self._sessions.close_those(lambda caller: not gatekeeper.is_valid(caller))
         self._end_requests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,8 @@ from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, RefusalCode, Refused
 from coordinatord.runtime.pinned_tls import PinError, pinned_context
+from coordinatord.security.gatekeeper import DeniedError
+from coordinatord.security.token_store import TokenStore
 from coordinatord.server import revocation
 from coordinatord.server.app import Server, serve
 from coordinatord.store.memory_store import MemoryStore
@@ -160,6 +163,51 @@ async def test_a_revoked_token_ends_what_it_began(ours: Secured, monkeypatch: py
         assert (status, said["error"]) == (401, "revoked_token")
         async with wire(server.url, session(other, join("a", nodes=3)), tls=TRUSTING) as again:
             assert await goal(again) is Goal.WAIT
+
+
+def unknown_token(ours: Secured) -> AccessToken:
+    """Return a token that somebody has made up."""
+    return TokenStore(None).add(ours.security.pin, Role.JOIN, "x")
+
+
+async def test_tokens_that_cannot_be_read_any_more_stay_as_they_were(
+    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", TIMEOUT_S)
+    unknown, path = unknown_token(ours), ours.store.path
+    async with serving(ours) as server:
+        path.write_text("{")
+        async with wire(server.url, session(unknown, join("a")), tls=TRUSTING) as peer:
+            assert b" 401 " in await peer.answer()
+        assert re.search(r"the tokens stay as they were: .*tokens\.json is not as coordinatord writes it", caplog.text)
+        path.chmod(0o644)
+        async with wire(server.url, session(ours.token(), join("a")), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.RUN
+        assert "the tokens stay as they were: others may read" in caplog.text
+
+
+async def test_a_revoked_token_ends_its_session_whoever_has_asked_meanwhile(
+    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    async with (
+        serving(ours) as server,
+        wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer,
+    ):
+        assert await goal(peer) is Goal.WAIT
+        ours.store.revoke("first-join")
+        with pytest.raises(DeniedError):  # to find this token, the gatekeeper reads the file again
+            ours.security.gatekeeper.recognize(f"Bearer {unknown_token(ours).text}", Role.JOIN)
+        await until(lambda: server.driver.machine.sessions == 0)
+    assert "its token first-join is valid no more, its session ends" in caplog.text
+
+
+async def test_a_revoked_token_is_refused_at_once(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", TIMEOUT_S)
+    async with serving(ours) as server:
+        ours.store.revoke("first-admin")
+        status, said, _ = await ask(server, "/v1/jobs", ours.token(Role.ADMIN))
+        assert (status, said["error"]) == (401, "revoked_token")
 
 
 async def test_a_stream_ends_with_its_token(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
