@@ -27,8 +27,10 @@ def main() -> None:
 
 def _run() -> int:
     from coordinatord.runtime import logs  # noqa: PLC0415 - see above
+    from coordinatord.runtime.process_limits import leave_no_core_file  # noqa: PLC0415
 
     logs.replace_closed_streams()
+    leave_no_core_file()
     try:
         from coordinatord import config  # noqa: PLC0415
 

@@ -28,8 +28,10 @@ def main() -> None:
 def _run() -> int:
     from coordinatord.protocol.exit_codes import ExitCode  # noqa: PLC0415
     from coordinatord.runtime import logs  # noqa: PLC0415 - see above
+    from coordinatord.runtime.process_limits import leave_no_core_file  # noqa: PLC0415
 
     logs.replace_closed_streams()
+    leave_no_core_file()
     try:
         from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
         from nodeclient.config.parse import parse  # noqa: PLC0415
@@ -50,7 +52,7 @@ def _join(chosen: JoinConfig) -> int:
     import os  # noqa: PLC0415
 
     from coordinatord.runtime import logs  # noqa: PLC0415
-    from coordinatord.runtime.file_limit import allow_many_files, load_thread_end  # noqa: PLC0415
+    from coordinatord.runtime.process_limits import allow_many_files, load_thread_end  # noqa: PLC0415
     from coordinatord.runtime.systemd import SystemdNotifier  # noqa: PLC0415
     from nodeclient.shell.embedded_coordinator import coordinator_for  # noqa: PLC0415
     from nodeclient.shell.node import Node  # noqa: PLC0415

@@ -4,8 +4,8 @@
 `flight_recorder` keeps what led to a bug, as `object_graph` writes it down. `tasks` keeps background tasks,
 `deadline_timer` is the one timer of a machine, `patience` that of many things that wait equally long. `websocket` has
 both ends of sessions. `pinned_tls` compares a server's key before anything is sent to it, and `private_files` keeps
-secrets. `systemd` notifies the service manager; `tcp_options`, `file_limit`, `early_signals` and `local_time` each set
-up or read one thing of the system.
+secrets. `systemd` notifies the service manager; `tcp_options`, `process_limits`, `early_signals` and `local_time` each
+set up or read one thing of the system.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The limit on open files, which the system sets to this process, and what must work when it is reached."""
+"""The limits that the system sets to this process: on open files, and on core files, which would have secrets."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from contextlib import suppress
 
 INHERITED_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 """The soft and the hard limit that this process began with, for programs that it starts for its user."""
+
+
+INHERITED_CORE = resource.getrlimit(resource.RLIMIT_CORE)
+"""The same of a core file, in bytes."""
+
+
+def leave_no_core_file() -> None:
+    """Have the system write no core file of this process.
+
+    It would have all of the memory in it, and so tokens and keys, for whoever is sent it to look for a bug.
+    """
+    _, hard = INHERITED_CORE
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def allow_many_files() -> None:

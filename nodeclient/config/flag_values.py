@@ -71,10 +71,8 @@ def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
 
 
 def endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Read one `HOST[:PORT]`, also as a browser shows it: `http://HOST:PORT/`."""
-    if text.startswith("https://"):
-        raise argparse.ArgumentTypeError(f"{text!r}: coordinatord does not encrypt; expected HOST[:PORT]")
-    match = _ENDPOINT.fullmatch(text.removeprefix("http://").removesuffix("/"))
+    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`."""
+    match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     number = match and (match["bracketed"] or match["bare"])
     if match is None or not least_port <= port <= 65_535 or (number and not _is_address(number)):  # noqa: PLR2004 - a port

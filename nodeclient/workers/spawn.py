@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.file_limit import INHERITED_FILES
+from coordinatord.runtime.process_limits import INHERITED_CORE, INHERITED_FILES
 
 EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
@@ -135,16 +135,17 @@ def check_program(command: WorkerCommand) -> None:
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
     """Return what a child does before exec: it binds its life to this process, and resets all signals.
 
-    It may open as many files as this process could at its start. With `cpus` it runs on these alone, and so does what
+    It has the limits that this process had at its start. With `cpus` it runs on these alone, and so does what
     it starts. Everything that can be found out before the fork is found out here.
     """
     parent = os.getpid()
     # exec keeps signals ignored, so under nohup, or in the background of a shell, the workers would ignore them too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
 
-    # The limit goes back to the inherited one: a program may be led by a high limit, or use select(2), which fails with
-    # one.
-    is_raised = resource.getrlimit(resource.RLIMIT_NOFILE) != INHERITED_FILES
+    # Limits go back to the inherited ones: a program may be led by a high limit of files, or use select(2), which fails
+    # with one, and its core files are its user's.
+    inherited = {resource.RLIMIT_NOFILE: INHERITED_FILES, resource.RLIMIT_CORE: INHERITED_CORE}
+    changed = [(kind, limits) for kind, limits in inherited.items() if resource.getrlimit(kind) != limits]
 
     def prepare() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -153,8 +154,8 @@ def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
             os._exit(1)
         if cpus is not None:
             os.sched_setaffinity(0, cpus)
-        if is_raised:
-            resource.setrlimit(resource.RLIMIT_NOFILE, INHERITED_FILES)
+        for kind, limits in changed:
+            resource.setrlimit(kind, limits)
         for signum in ignored:
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

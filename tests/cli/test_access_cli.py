@@ -4,77 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.access_token import Role, tokens_in
 from tests.support.cluster import STDLIB_PYTHON
-from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.places import Place
+from tests.support.programs import BIN, run
 
 pytestmark = pytest.mark.slow
-
-SLEEPER = "import json, os, time; print(json.dumps(dict(os.environ)), flush=True); time.sleep(600)"
-
-
-class Place:
-    """The home of a user, a state directory, and what runs there."""
-
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder = folder
-        self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
-        self.stranger = clean_environ(COORDINATORD_INSECURE="")
-        self.state = folder / "state"
-        self.endpoint = ""
-        self.output: list[str] = []
-        self._stack = stack
-
-    def coordinator(self, *flags: str) -> Program:
-        """Start a coordinator, as it is by default but for flags, and wait until it serves."""
-        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", self.state)
-        program = self.start(BIN / "coordinatord", *where, *flags, environ=self.environ)
-        self.endpoint = program.await_line(r"coordinatord listening on https?://(\S+)")[1]
-        return program
-
-    def start(self, *argv: str | Path, environ: dict[str, str] | None = None) -> Program:
-        """Start a program of this user, or in another environment."""
-        program = Program(*argv, environ=environ or self.environ)
-        self._stack.callback(program.close)
-        return program
-
-    def node(self, *flags: str, environ: dict[str, str] | None = None, script: str = "") -> Program:
-        """Start a node whose worker runs a line of Python."""
-        join: tuple[str | Path, ...] = (BIN / "nodeclient", "join", "--coord", self.endpoint, "--job-id", "j", *flags)
-        return self.start(*join, "--", *STDLIB_PYTHON, "-c", script or "print('done')", environ=environ)
-
-    def ask(self, *argv: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command of nodeclient to its end."""
-        verb, *rest = argv
-        done = run(BIN / "nodeclient", verb, "--coord", self.endpoint, *rest, environ=environ or self.environ)
-        self.output += [done.stdout, done.stderr]
-        return done
-
-    def token(self, *argv: str) -> str:
-        """Run `coordinatord token`, and return what it prints."""
-        done = run(BIN / "coordinatord", "token", *argv, "--state-dir", self.state, environ=self.environ)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    @property
-    def secrets(self) -> dict[Role, str]:
-        """The secrets of the first start, by role."""
-        [left] = (self.folder / "config" / "coordinatord" / "tokens").iterdir()
-        return {token.role: token.secret for token in tokens_in(left.read_text())}
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    with ExitStack() as stack:
-        yield Place(tmp_path, stack)
 
 
 def test_nobody_has_to_think_of_it(place: Place) -> None:
@@ -155,48 +94,6 @@ def test_a_token_in_a_command_line_is_refused_and_not_repeated(place: Place) -> 
         assert done.returncode == 64
         assert "everybody on this host can read a token in a command line" in done.stderr
         assert secret not in done.stderr
-
-
-def test_no_secret_is_anywhere_else(place: Place) -> None:
-    daemon = place.coordinator("--log-level", "debug")
-    join = place.token("new", "--name", "nodes")
-    node = place.node("--log-level", "debug", environ={**place.stranger, "NODECLIENT_TOKEN": join}, script=SLEEPER)
-    worker = json.loads(node.await_line(r"^(?:\[.*?\] )?(\{.*\})$")[1])
-    assert "NODECLIENT_TOKEN" not in worker
-    place.ask("status")
-    place.ask("drain", "x", "--ahead")
-    place.ask("status", environ={**place.stranger, "NODECLIENT_TOKEN": f"{join}x"})
-    secrets = [*place.secrets.values(), join.rpartition(".")[2]]
-    shown = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) in family(daemon.pid, node.pid):
-            shown += [(entry / name).read_bytes() for name in ("cmdline", "environ")]
-    assert len(shown) >= 6, "the daemon, the node and its worker"
-    daemon.signal(signal.SIGHUP)
-    for program in (node, daemon):
-        program.stop()
-    written = [path.read_bytes() for path in place.state.rglob("*") if path.is_file()]
-    texts = b"\n".join([*shown, *written, *map(str.encode, (*node.lines, *daemon.lines, *place.output))])
-    for secret in secrets:
-        assert secret.encode() not in texts
-
-
-def family(*pids: int) -> set[int]:
-    """Return processes and all that they started."""
-    found = set(pids)
-    while True:
-        more = set()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                try:
-                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                except OSError:
-                    continue
-                if parent in found and int(entry.name) not in found:
-                    more.add(int(entry.name))
-        if not more:
-            return found
-        found |= more
 
 
 def test_standalone_needs_no_token(place: Place) -> None:

@@ -226,13 +226,14 @@ def test_a_variable_that_asks_for_what_is_not_done_is_remarked_on(variable: str,
         ("[fd00::5]", [("fd00::5", 29400)]),
         ("fd00::5", [("fd00::5", 29400)]),
         ("a, b:2", [("a", 29400), ("b", 2)]),
+        ("https://h:7/, http://g", [("h", 7), ("g", 29400)]),
     ],
 )
 def test_endpoints_are_read(text: str, expected: list[tuple[str, int]]) -> None:
     assert [(endpoint.host, endpoint.port) for endpoint in endpoints(text)] == expected
 
 
-@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "https://h"])
+@pytest.mark.parametrize("text", ["", ":1", "h:0", "h:65536", "h:x", "h,,g", "[fd00::5", "[]:1", "ftp://h"])
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="HOST"):
         endpoints(text)

@@ -1,0 +1,244 @@
+"""Each command as it is by default: over TLS, with the tokens that the first start has left; and where secrets go."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import trustme
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.pinned_tls import pinned_context
+from tests.support.places import Place
+from tests.support.programs import BIN, Program, wait_until
+
+pytestmark = pytest.mark.slow
+
+SLEEPER = "import json, os, time; print(json.dumps({**os.environ, 'PID': os.getpid()}), flush=True); time.sleep(600)"
+"""A worker that says what it was given, and waits."""
+
+WITH_A_BUG = """
+import sys
+kind = sys.argv.pop(1)
+from {module} import {machine}
+handle = {machine}.handle
+def stumble(self, event, now):
+    if type(event).__name__ == kind:
+        raise ZeroDivisionError
+    return handle(self, event, now)
+{machine}.handle = stumble
+from {program}.cli import main
+main()
+"""
+"""A program whose machine has a bug that an event of the kind in the first argument brings to light."""
+
+
+def test_every_command_works_over_tls_and_the_events_name_the_token(place: Place, tmp_path: Path) -> None:
+    place.coordinator("--settle", "0.1")
+    flags = ("--node-id", "a", "--max-restarts", "3", "--log-dir", str(tmp_path / "logs"))
+    node = place.node(*flags, script="import time; print('hello', flush=True); time.sleep(600)")
+    node.await_line("hello")
+
+    def said(*command: str) -> str:
+        done = place.ask(*command)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "running" in said("status")
+    assert json.loads(said("status", "--json"))["jobs"][0]["job"] == "j"
+    wait_until("its log", lambda: "hello" in said("logs", "j", "--rank", "0"))
+    assert "j" in said("report", "j")
+    link = said("page").strip()
+    assert re.fullmatch(rf"https://{place.endpoint}/#enter=[a-z2-7]+", link)
+    said("restart", "j", "--reason", "once more")
+    node.await_line("starting round 2")
+    said("drain", "gpu9", "--ahead", "--reason", "fan")
+    said("undrain", "gpu9")
+    said("stop", "j", "--reason", "enough")
+    assert node.wait() == ExitCode.STOPPED
+    before = said("events")
+    said("forget", "j")
+    acted = [line for line in f"{before}{said('events')}".splitlines() if "(token first-admin)" in line]
+    for word in ("once more", "fan", "undrained", "enough", "forgotten"):
+        assert any(word in line for line in acted), (word, acted)
+
+    place.token("new", "--role", "read", "--name", "watchers", "--output", str(tmp_path / "watchers"))
+    watcher = {**place.stranger, "NODECLIENT_TOKEN_FILE": str(tmp_path / "watchers")}
+    assert place.ask("status", environ=watcher).returncode == 0
+    assert "watchers may read, and this wants one that may admin" in place.ask("stop", "j", environ=watcher).stderr
+    place.token("revoke", "watchers")
+    assert "the token watchers was revoked" in place.ask("status", environ=watcher).stderr
+
+
+def told(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[Mapping[str, str], str]:
+    """Return the headers and the text of an answer to what a browser sends."""
+    request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - https
+    with urllib.request.urlopen(request, timeout=10, context=pinned_context(lambda _: None)) as answer:  # noqa: S310
+        return answer.headers, answer.read().decode()
+
+
+def test_the_link_of_the_page_becomes_a_cookie_that_no_script_can_read(place: Place) -> None:
+    place.coordinator()
+    code = place.ask("page").stdout.strip().partition("#enter=")[2]
+    url, body = f"https://{place.endpoint}", json.dumps({"code": code}).encode()
+    own = {"Content-Type": "application/json", "Origin": url}
+    headers, _ = told(f"{url}/v1/page/session", "POST", body, **own)
+    cookie, *attributes = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Secure", "Path=/"} <= set(attributes)
+    assert '"jobs"' in told(f"{url}/v1/jobs", Cookie=cookie, Accept="application/json")[1]
+
+
+# Certificates of an organisation
+
+
+class Organisation:
+    """An authority, and the files of a coordinator that has a certificate of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = trustme.CA()
+        self.authorities, self.certificate, self.key = (folder / name for name in ("ca.pem", "cert.pem", "key.pem"))
+        self.authority.cert_pem.write_to_path(str(self.authorities))
+        self.renew()
+
+    def renew(self, name: str = "127.0.0.1") -> None:
+        """Issue another certificate with another key."""
+        issued = self.authority.issue_cert(name)
+        issued.private_key_pem.write_to_path(str(self.key))
+        issued.cert_chain_pems[0].write_to_path(str(self.certificate))
+
+
+def test_a_key_that_is_renewed_ends_no_session_and_tls_ca_goes_on(place: Place, tmp_path: Path) -> None:
+    ours = Organisation(tmp_path)
+    files = ("--tls-cert", str(ours.certificate), "--tls-key", str(ours.key))
+    daemon = place.coordinator("--settle", "0.1", *files)
+    trusting = ("--tls-ca", str(ours.authorities))
+    staying = place.node("--node-id", "a", *trusting, script=SLEEPER)
+    staying.await_line("starting round 1")
+    ours.renew()
+    daemon.signal(signal.SIGHUP)
+    daemon.await_line("the key of the certificate is another one now: tokens of the old one no longer fit")
+
+    joins = place.node("--node-id", "b", *trusting, script=SLEEPER)
+    joins.await_line("starting round")
+    assert "succeeded" not in place.ask("status", *trusting).stdout
+    assert place.ask("status", *trusting).returncode == 0
+    pinned = place.ask("status")
+    assert (pinned.returncode, len(pinned.stderr.splitlines())) == (77, 1)
+    assert "its key is none that the tokens in" in pinned.stderr
+    assert "looking for the coordinator" not in "\n".join(staying.lines), "its session has not ended"
+
+    # It is found again after a restart, too, which ends all sessions.
+    port = place.endpoint.rpartition(":")[2]
+    daemon.stop()
+    place.start(BIN / "coordinatord", "--host", "127.0.0.1", "--port", port, "--state-dir", place.state, *files)
+
+    def states() -> dict[str, str]:
+        [job] = json.loads(place.ask("status", "--json", *trusting).stdout)["jobs"]
+        return {node["node"]: node["state"] for node in job["nodes"]}
+
+    wait_until("both nodes", lambda: states() == {"a": "running", "b": "running"})
+
+
+def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_path: Path) -> None:
+    ours = Organisation(tmp_path)
+    daemon = place.coordinator("--tls-cert", str(ours.certificate), "--tls-key", str(ours.key))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    (tmp_path / "empty.pem").write_text("")
+    for file, words in (
+        ("other.pem", "its certificate is not to be trusted: unable to get local issuer certificate"),
+        ("empty.pem", r"empty\.pem cannot be used: .*: see --tls-ca and --tls-cert"),
+        ("none.pem", r"none\.pem cannot be used: No such file or directory: see --tls-ca and --tls-cert"),
+    ):
+        done = place.ask("status", "--tls-ca", str(tmp_path / file))
+        assert re.search(words, done.stderr), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
+    ours.renew("elsewhere.example")
+    daemon.signal(signal.SIGHUP)
+    daemon.await_line("the key of the certificate is another one now")
+    done = place.ask("status", "--tls-ca", str(ours.authorities))
+    assert "its certificate is not to be trusted: IP address mismatch" in done.stderr
+
+
+# Secrets
+
+
+def processes(*programs: Program) -> set[int]:
+    """Return programs and all that they started."""
+    found = {program.pid for program in programs}
+    while True:
+        more = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) not in found:
+                try:
+                    parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                except OSError:
+                    continue
+                if parent in found:
+                    more.add(int(entry.name))
+        if not more:
+            return found
+        found |= more
+
+
+def limit_of_core(pid: int) -> str:
+    """Return how large a core file of a process may be."""
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(line.split()[4] for line in lines if line.startswith("Max core file size"))
+
+
+@pytest.fixture
+def core_files() -> Iterator[str]:
+    """Let programs leave core files; yield how large these may be, as /proc has it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    yield "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
+def test_no_secret_is_where_others_look(place: Place, tmp_path: Path, core_files: str) -> None:
+    """Not in command lines, environments, logs, the state directory, crash files; and core files are not written."""
+    buggy = WITH_A_BUG.format(module="coordinatord.core.machine", machine="Coordinator", program="coordinatord")
+    daemon = place.serve(sys.executable, "-c", buggy, "AdminRequested", "--log-level", "debug")
+    join = place.token("new", "--name", "nodes")
+    environ = {**place.stranger, "NODECLIENT_TOKEN": join, "XDG_STATE_HOME": str(tmp_path / "nodes")}
+    buggy = WITH_A_BUG.format(module="nodeclient.core.agent", machine="Agent", program="nodeclient")
+    flags = ("join", "--log-level", "debug", "--coord", place.endpoint, "--job-id", "j", "--", sys.executable, "-c")
+    node = place.start(sys.executable, "-c", buggy, "LeaveRequested", *flags, SLEEPER, environ=environ)
+    worker = json.loads(node.await_line(r"^(?:\[.*?\] )?(\{.*\})$")[1])
+    assert "NODECLIENT_TOKEN" not in worker
+    place.ask("status")
+    place.ask("status", environ={**place.stranger, "NODECLIENT_TOKEN": f"{join}x"})
+    code = place.ask("page").stdout.strip().partition("#enter=")[2]
+    for variable in ("NODECLIENT_TOKEN_FILE", "NODECLIENT_TLS_CA"):
+        assert "a token has no place here" in place.ask("status", environ={**place.stranger, variable: join}).stderr
+    daemon.signal(signal.SIGHUP)
+
+    shown = b""
+    pids = processes(daemon, node)
+    assert len(pids) >= 3, "the daemon, the node and its worker"
+    for pid in pids:
+        shown += b"".join((Path(f"/proc/{pid}") / name).read_bytes() for name in ("cmdline", "environ"))
+    assert {limit_of_core(program.pid) for program in (daemon, node)} == {"0"}
+    assert limit_of_core(worker["PID"]) == core_files, "the worker's are its user's"
+
+    node.signal(signal.SIGTERM)
+    node.wait()
+    place.ask("drain", "x", "--ahead")
+    daemon.wait()
+    crashes = [path for path in tmp_path.rglob("*") if path.parent.name == "crashes"]
+    assert len(crashes) == 2, "one of each program"
+    secrets = [*place.secrets.values(), join.rpartition(".")[2], code]
+    left = [path for path in (tmp_path / "config").rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path not in left]
+    texts = b"\n".join([shown, *files, *map(str.encode, (*node.lines, *daemon.lines))])
+    errors = "\n".join(place.output[1::2])
+    for secret in secrets:
+        assert secret.encode() not in texts
+        assert secret not in errors
