@@ -13,11 +13,11 @@ from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
 
-_SEQUENCE, _VERSION = 0x30, 0xA0
+_INTEGER, _SEQUENCE, _VERSION = 0x02, 0x30, 0xA0
 _LONG = 0x80
 """The bit of a length in DER that says that the length itself is in further bytes."""
 
-_BEFORE_KEY = 5
+_BEFORE_KEY = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
 """Fields of a certificate before its key: serial number, algorithm, issuer, validity, subject (RFC 5280, 4.1)."""
 
 
@@ -30,16 +30,18 @@ class PinError(OperationalError, ssl.SSLError):
 
 
 def pin_of(certificate: bytes) -> str:
-    """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`."""
+    """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`.
+
+    OpenSSL also reads what is no DER. There this function would see other fields than OpenSSL, and so perhaps a key
+    that is not the one with which the server has proved who it is. So it takes DER alone.
+    """
     try:
-        within = _content(_content(certificate)[1])[1]
+        within = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
         if within[:1] == bytes((_VERSION,)):
-            within = _content(within)[2]
-        for _ in range(_BEFORE_KEY):
-            within = _content(within)[2]
-        key, _, _ = _content(within)
-        if key[0] != _SEQUENCE:
-            raise CertificateError("a certificate has no key where one has to be")
+            within = _content(within, _VERSION)[2]
+        for kind in _BEFORE_KEY:
+            within = _content(within, kind)[2]
+        key, _, _ = _content(within, _SEQUENCE)
     except IndexError as error:
         raise CertificateError("a certificate ends too early") from error
     return text_of(sha256(key).digest())
@@ -114,12 +116,20 @@ def _pin_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
         raise PinError(str(error)) from error
 
 
-def _content(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Take apart the first value in DER; return all of it, its content, and what comes after it."""
+def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
+    """Take apart the first value in DER, which has to be of this kind; return all, its content, and what comes after.
+
+    Raises `CertificateError`, and `IndexError` if it ends too early.
+    """
+    if data[0] != kind:
+        raise CertificateError("a certificate has another form than X.509 prescribes")
     size, start = data[1], 2
     if size & _LONG:
         start += size & ~_LONG
         size = int.from_bytes(data[2:start])
+        # A length without bytes of its own is one that an end marks; and DER has one way to write each length.
+        if size < _LONG or data[2] == 0:
+            raise CertificateError("a certificate is not in DER")
     end = start + size
     if end > len(data):
         raise IndexError
