@@ -23,6 +23,7 @@ from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.server.http.request_body import BODY_WITHIN_S
+from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
@@ -64,6 +65,11 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         (FRAMES_AT_ONCE, FRAMES_PER_S),
         CONNECTIONS,
         "test_a_node_that_sends_without_end_is_refused_and_others_are_answered",
+    ),
+    (
+        (JOINS_AT_ONCE, JOINS_PER_S),
+        f"{SERVER}/test_join_pace.py",
+        "test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not",
     ),
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
     ((HEAD_BYTES_MAX,), f"{SERVER}/test_one_port.py", "test_a_head_without_an_end_is_bounded"),

@@ -38,7 +38,7 @@ IDLE_S = 75.0
 less, and the next request opens another."""
 
 LINE_BYTES_MAX = 8_190
-"""The length of the first line of a request, and of each of its headers."""
+"""The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
 
 SESSION_REQUEST = f"GET {SESSION_PATH} HTTP/1.1\r\n".encode()
 

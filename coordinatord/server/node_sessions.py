@@ -36,6 +36,7 @@ from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, site
 from coordinatord.server.connection_limits import ConnectionLimits, Unproven
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
+from coordinatord.server.join_pace import JOINS_PER_S, JoinPace
 from coordinatord.server.log_reads import LogReads
 from coordinatord.server.refusal_log import LastLogged
 
@@ -68,6 +69,7 @@ class NodeSessions:
         """Those that have joined, by number."""
         self.log_reads = LogReads()
         self._most = limits.nodes
+        self._pace = JoinPace()
         self._joining = Unproven[NodeSession](JOIN_WITHIN_S, limits.joining, self._refuse_late)
         self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         self._refused = LastLogged()
@@ -159,11 +161,19 @@ class NodeSessions:
         except DeniedError as error:
             self._turn_away(session, Refused(RefusalCode.FORBIDDEN, clip(str(error)), retry=False))
         else:
-            if len(self._open) < self._most:
+            obstacle = self._obstacle(session, join)
+            if not obstacle:
                 self._begin(session, join)
                 return
-            text = f"this coordinator may have {self._most} nodes with its limit of open files: raise LimitNOFILE"
-            self._turn_away(session, Refused(RefusalCode.LIMIT, text, retry=True))
+            self._turn_away(session, Refused(RefusalCode.LIMIT, obstacle, retry=True))
+
+    def _obstacle(self, session: NodeSession, join: Join) -> str:
+        """Return which limit keeps a node out for now; empty if none does."""
+        if len(self._open) >= self._most:
+            return f"this coordinator may have {self._most} nodes with its limit of open files: raise LimitNOFILE"
+        if not self._pace.allows((session.caller.name, join.job, join.node), self.now):
+            return f"node {join.node} joins more often than {JOINS_PER_S:g} times a second: do its connections break?"
+        return ""
 
     def note_flood(self, session: NodeSession) -> None:
         """Refuse a node that sends more than anybody needs to."""

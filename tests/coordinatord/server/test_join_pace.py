@@ -1,0 +1,51 @@
+"""How often a node may join, by a clock of the test's own and at a real server."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
+from coordinatord.server import join_pace
+from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
+from tests.coordinatord.server.conftest import Start
+from tests.support.raw_session import connect, join
+
+HONEST, OTHER = ("token", "job", "a"), ("token", "job", "b")
+
+
+def test_so_many_are_let_in_at_once_and_so_many_each_second() -> None:
+    pace = JoinPace()
+    assert [pace.allows(HONEST, 0.0) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
+    later = 3 / JOINS_PER_S
+    assert [pace.allows(HONEST, later) for _ in range(4)] == [True] * 3 + [False]
+    assert [pace.allows(HONEST, 1e6) for _ in range(JOINS_AT_ONCE + 1)] == [True] * JOINS_AT_ONCE + [False]
+
+
+def test_what_one_uses_up_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_pace, "NODES_MAX", 2)
+    pace = JoinPace()
+    while pace.allows(HONEST, 0.0):
+        pass
+    for other in (OTHER, ("another token", "job", "a"), ("token", "another job", "a")):
+        assert pace.allows(other, 0.0)
+    assert len(pace._left) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(join_pace, "JOINS_AT_ONCE", 3)
+    monkeypatch.setattr(join_pace, "JOINS_PER_S", 0.0)
+    async with start() as server:
+        for _ in range(3):
+            async with connect(server.url, join("a", nodes=2)) as node:
+                await node.receive_goal(Goal.WAIT)
+        before = server.driver.machine.jobs["job"].revision
+        async with connect(server.url, join("a", nodes=2)) as node:
+            said = await node.receive(Refused)
+            assert (said.code, said.retry) == (RefusalCode.LIMIT, True)
+            assert said.message.startswith("node a joins more often than 2 times a second")
+        assert server.driver.machine.jobs["job"].revision <= before + 1, "only its last connection has ended since"
+        async with connect(server.url, join("b", nodes=2)) as other:
+            await other.receive(Desired)
