@@ -137,7 +137,8 @@ def test_a_key_that_is_renewed_ends_no_session_and_tls_ca_goes_on(place: Place, 
     # It is found again after a restart, too, which ends all sessions.
     port = place.endpoint.rpartition(":")[2]
     daemon.stop()
-    place.start(BIN / "coordinatord", "--host", "127.0.0.1", "--port", port, "--state-dir", place.state, *files)
+    again = ("--host", "127.0.0.1", "--port", port, "--state-dir", place.state, *files)
+    place.start(BIN / "coordinatord", *again).await_line("coordinatord listening")
 
     def states() -> dict[str, str]:
         [job] = json.loads(place.ask("status", "--json", *trusting).stdout)["jobs"]

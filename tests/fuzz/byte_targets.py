@@ -56,11 +56,13 @@ def frames(data: bytes) -> None:
 def _text(error: Exception | None) -> str | None:
     if error is None:
         return None
-    _check_brief(error)
+    check_brief(error)
     return str(error)
 
 
-def _check_brief(error: Exception) -> None:
+def check_brief(error: Exception, *hidden: str) -> None:
+    """Check that an error does not repeat at length what a stranger sent, and nothing of what is `hidden`."""
+    assert not any(one in str(error) for one in hidden)
     assert len(str(error)) < ERROR_MAX
 
 
@@ -72,7 +74,7 @@ def handshake(data: bytes) -> None:
         try:
             check_answer(head + END_OF_HEAD, KEY)
         except HandshakeError as error:
-            _check_brief(error)
+            check_brief(error)
         else:
             assert accepted(KEY).encode() in head
         return
@@ -83,7 +85,7 @@ def handshake(data: bytes) -> None:
     try:
         answer = answer_to(headers)
     except HandshakeError as error:
-        _check_brief(error)
+        check_brief(error)
     else:
         assert answer.startswith(b"HTTP/1.1 101 ")
         assert answer.find(END_OF_HEAD) == len(answer) - len(END_OF_HEAD), "there is one answer and nothing after it"
@@ -99,7 +101,7 @@ def message(data: bytes) -> None:
     try:
         found = decode(frame, *expected, version=version)
     except SchemaError as error:
-        _check_brief(error)
+        check_brief(error)
         return
     assert type(found) in expected
     spoken = found.version if isinstance(found, Join) else version

@@ -11,7 +11,14 @@ import sys
 
 import atheris
 
-WATCHED = ["coordinatord.core", "coordinatord.protocol", "coordinatord.runtime.websocket", "nodeclient.core"]
+WATCHED = [
+    "coordinatord.core",
+    "coordinatord.protocol",
+    "coordinatord.runtime.pinned_tls",
+    "coordinatord.runtime.websocket",
+    "coordinatord.security",
+    "nodeclient.core",
+]
 
 with atheris.instrument_imports(include=WATCHED):
     from tests.fuzz.targets import TARGETS

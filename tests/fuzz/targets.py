@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+import ssl
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from coordinatord.protocol.access_token import BEARER, AccessToken
 from coordinatord.protocol.codec import encode
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
+from coordinatord.security.identity import own_identity
+from tests.fuzz.access_targets import PIN, SECRETS, certificate, header, token
 from tests.fuzz.agent_target import agent
 from tests.fuzz.byte_targets import frames, handshake, message
 from tests.fuzz.coordinator_target import coordinator
@@ -59,6 +65,27 @@ def _messages() -> Iterator[bytes]:
         yield b"\0\0" + encode(largest(kind))
 
 
+def _tokens() -> Iterator[bytes]:
+    tokens = [AccessToken(PIN, role, secret).text for role, secret in SECRETS.items()]
+    yield from (text.encode() for text in (*tokens, "# about\n\n" + "\n".join(tokens)))
+
+
+def _headers() -> Iterator[bytes]:
+    for wanted in range(3):
+        yield from (bytes((wanted, known, 0)) for known in range(4))
+    yield from (b"\0\0\0" + f"{BEARER}{AccessToken(PIN, *one).text}".encode() for one in SECRETS.items())
+
+
+def _certificates() -> Iterator[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        own = ssl.PEM_cert_to_DER_cert(own_identity(Path(folder)).certificate.read_text())
+    yield own
+    # With the algorithm's length replaced by an end, and a part cut off.
+    at = own.index(b"\x30\x0a\x06\x08")
+    yield own[: at + 1] + b"\x80" + own[at + 2 :]
+    yield own[: len(own) // 2]
+
+
 def _sequences() -> Iterator[bytes]:
     chance = random.Random(0)  # noqa: S311 - the same ones each time
     for _ in range(SEEDS):
@@ -69,6 +96,9 @@ TARGETS = {
     "frames": Target(frames, _frames, 4_096),
     "handshake": Target(handshake, _handshakes, 2_048),
     "message": Target(message, _messages, 4_096),
+    "token": Target(token, _tokens, 512),
+    "header": Target(header, _headers, 512),
+    "certificate": Target(certificate, _certificates, 1_024),
     "coordinator": Target(coordinator, _sequences, 2 * SEQUENCE_BYTES),
     "agent": Target(agent, _sequences, 2 * SEQUENCE_BYTES),
 }
