@@ -142,7 +142,9 @@ def _of_user(settings: AccessSettings) -> Keyring:
         try:
             text = read_private(folder / pin)
             tokens = () if text is None else tokens_in(text)
-        except (PrivateFileError, TokenFormError) as error:
+        except PrivateFileError as error:
+            raise KeyringError(str(error)) from error
+        except TokenFormError as error:
             raise KeyringError(f"{folder / pin}: {error}") from error
         return tuple(token for token in tokens if token.pin == pin)
 
