@@ -84,12 +84,12 @@ class Context:
         Raises `KeptStateError` for what cannot be kept, or cannot be brought back, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
-        from workerlib.keep import keeper
+        from workerlib.keep import keeping
         from workerlib.keep.kept_errors import KeptStateError
 
         if _keeper is not None:
             raise KeptStateError("keep() was called before: give it all objects at once")
-        done, _keeper = keeper.keep(self.environment, objects)
+        done, _keeper = keeping.keep(self.environment, objects)
         return done
 
     def close(self) -> None:

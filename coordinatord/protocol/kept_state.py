@@ -104,6 +104,15 @@ class KeptParts:
         return KeptStep(self.round, self.step)
 
 
+@frozen
+class Halt:
+    """The workers of the round, which is to stop, keep one and the same step before they end."""
+
+    step: Step | None
+    """The step. None before it is named: each worker promises to stand still after the step that it is in, and the node
+    says in `Holding.halts_after` which step that is."""
+
+
 class Restoring(StrEnum):
     """How far a node has come with the parts that its workers resume from, in its present round."""
 
@@ -137,6 +146,11 @@ class Holding:
     """How much memory it uses."""
     skipped: Counter = 0
     """How many saves were left out because no place was free."""
+    can_halt: bool = False
+    """Each worker of the node keeps state, so that it can be told after which step to stand still."""
+    halts_after: Step | None = None
+    """Each worker of the node stands still after this step at the latest, until it is told a later one; None while
+    nobody wants that."""
 
 
 @frozen

@@ -31,7 +31,7 @@ from coordinatord.protocol.fields import (
     WorkerExit,
 )
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import PROTECTED_MAX, Holding, Keeper, KeptStep, Resume
+from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keeper, KeptStep, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
@@ -359,6 +359,8 @@ class Desired:
     None takes nothing back. It means that they resume from nothing if none was sent since the round was given."""
     protected: Annotated[tuple[KeptStep, ...], Length(0, PROTECTED_MAX)] | None = None
     """The steps of which the node must not overwrite any part. None leaves it as it is, since nothing is known yet."""
+    halt: Halt | None = None
+    """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

@@ -75,6 +75,7 @@ ADDED = (
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),
     Added(6, Desired, "protected"),
+    Added(6, Desired, "halt"),
 )
 
 

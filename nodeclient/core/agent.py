@@ -13,12 +13,12 @@ from typing import Any
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
-from nodeclient.core import effects, endings, events, notices
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
+from nodeclient.core import effects, endings, events, kept_goals, notices
+from nodeclient.core.agent_settings import HALT_SHARE, LEAVE_WITHIN_S, Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
-from nodeclient.core.kept_goals import KeptGoals
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -38,7 +38,7 @@ class Agent:
         self._group = WorkerGroup()
         self._resting_since = now
         self._connection = ConnectionState(now)
-        self._kept = KeptGoals()
+        self._kept = kept_goals.KeptGoals()
 
         self._leaving: int | None = None
         self._leave_by: float | None = None
@@ -63,7 +63,8 @@ class Agent:
             events.StartFailed: self._start_failed,
             events.WorkerExited: self._worker_exited,
             events.Keeping: lambda event, _: self._group.keep(event.save_within_s),
-            events.KeptSaved: self._kept_saved,
+            # Otherwise they had the time, or all of them have ended.
+            events.KeptSaved: lambda _, now: self._step(Stimulus.SAVED, now) if self._group.saves else None,
             events.KeptChanged: lambda _, now: self._connection.report_at(now),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
@@ -76,6 +77,7 @@ class Agent:
             Act.PROBE: self._probe,
             Act.START: self._start,
             Act.STOP: self._stop,
+            Act.SAVE: lambda now: self._effects.extend(kept_goals.end_halt(self._group, self._halt, now)),
             Act.TERMINATE: self._terminate,
             Act.FAIL: self._fail,
             Act.SUCCEED: self._succeed,
@@ -95,6 +97,7 @@ class Agent:
             self._pursue(now)
             if self._settings.keeps:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
+                self._effects += kept_goals.follow_halt(self._group, self._halt, now)
             self._report(now)
         return self._effects
 
@@ -142,13 +145,9 @@ class Agent:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
             return  # sent before a message that this node has already received
-        self._effects += self._connection.news_in(desired)
+        self._effects += self._connection.news_in(desired, now, again=let_in)
         if desired.goal in {Goal.STOP, Goal.EXIT}:
             self._leave_by = None  # a leaving node waits for this decision
-        new = let_in or self._desired is None or self._desired.reason != desired.reason
-        if new and desired.goal is Goal.WAIT:
-            until = None if desired.wait_s is None else now + desired.wait_s
-            self._effects.append(effects.Waiting(desired.reason, until))
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
@@ -183,10 +182,6 @@ class Agent:
     def _start_failed(self, event: events.StartFailed, now: float) -> None:
         self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
         self._worker_ended(event, events.Diagnosis(message=event.message), now, now)
-
-    def _kept_saved(self, _: events.KeptSaved, now: float) -> None:
-        if self._group.save_by is not None:  # otherwise they had the time, or all of them have ended
-            self._step(Stimulus.SAVED, now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
@@ -338,17 +333,22 @@ class Agent:
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
         signum = self._leaving or Signals.SIGTERM
         first = group.stop(now, signum)
-        if first and not self._hurry and group.save(now):
-            self._effects.append(effects.SaveKept(planned=patient))
-        elif (self._hurry or group.save_by is None) and group.end_within(
+        if first and not self._hurry and group.save(now, self._halt, HALT_SHARE * grace_s):
+            self._effects.append(kept_goals.first_order(group, planned=patient))
+        elif (self._hurry or not group.saves) and group.end_within(
             grace_s, now, signum, may_save=patient and self._settings.kills
         ):
             self._effects.append(effects.Terminate(signum))
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 
+    @property
+    def _halt(self) -> Halt | None:
+        """What the coordinator wants the workers to keep, unless they end without it."""
+        return None if self._desired is None or self._ending is not None or self._hurry else self._desired.halt
+
     def _terminate(self, now: float) -> None:
-        self._group.save_by = None
+        self._group.dismiss()
         self._stop(now)
 
     def _fail(self, now: float) -> None:

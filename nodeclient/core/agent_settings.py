@@ -14,6 +14,10 @@ itself."""
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save what they keep: as long as they get in a planned stop."""
 
+HALT_SHARE = 0.5
+"""The share of `--stop-timeout` in which workers come to the step that all of them keep before a planned end, and save
+it. A host that is about to be taken away gives notice of some 30 s: the rest is for a save without that step."""
+
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 

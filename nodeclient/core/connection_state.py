@@ -6,9 +6,9 @@ import math
 
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
-from coordinatord.protocol.messages import Desired, Failure, Observed, Phase, RefusalCode, Refused, Report
+from coordinatord.protocol.messages import Desired, Failure, Goal, Observed, Phase, RefusalCode, Refused, Report
 from nodeclient.core import notices
-from nodeclient.core.effects import Exit, Level, Notice, Show
+from nodeclient.core.effects import Exit, Level, Notice, Show, Waiting
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -53,6 +53,8 @@ class ConnectionState:
         """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
         """The last refusal that may pass."""
+        self._reason: str | None = None
+        """The reason of the last goal."""
         self._remark = ""
         """The remark that the user was shown last."""
         self._reported: Observed | None = None
@@ -122,14 +124,20 @@ class ConnectionState:
             self._errors.add(reason)
         return new
 
-    def news_in(self, desired: Desired) -> list[Show | Notice]:
-        """Return what the user has not been shown yet: there is one report for each round that failed."""
-        news: list[Show | Notice] = []
+    def news_in(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
+        """Return what the user has not been shown yet: there is one report for each round that failed.
+
+        What the node waits for is shown `again` where the node was let in anew.
+        """
+        news: list[Show | Notice | Waiting] = []
         if desired.report is not None and self._is_new_report(desired.run, desired.report):
             news.append(Show(desired.report))
         if desired.remark and desired.remark != self._remark:
             self._remark = desired.remark
             news.append(Notice(Level.WARNING, desired.remark, "remark"))
+        before, self._reason = self._reason, desired.reason
+        if desired.goal is Goal.WAIT and (again or before != desired.reason):
+            news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
         return news
 
     def _is_new_report(self, run: str, report: Report) -> bool:

@@ -66,6 +66,14 @@ class SaveKept:
 
 
 @frozen
+class HaltWorkers:
+    """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
+
+    step: int | None
+    """None before it is named: each worker stands still after the step that it is in, and this node says which."""
+
+
+@frozen
 class Terminate:
     """Send all workers the signal to end."""
 
@@ -141,6 +149,7 @@ Effect = (
     | Restore
     | Protect
     | SaveKept
+    | HaltWorkers
     | Terminate
     | Kill
     | Sweep

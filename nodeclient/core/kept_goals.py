@@ -1,10 +1,12 @@
-"""What the coordinator wants of the kept state: which steps to protect, and what the workers resume from."""
+"""What the coordinator wants of the kept state: what to protect, to resume from, and to keep in the end."""
 
 from __future__ import annotations
 
-from coordinatord.protocol.kept_state import KeptStep, Resume
+from coordinatord.protocol.kept_state import Halt, KeptStep, Resume
 from coordinatord.protocol.messages import Desired, Goal
-from nodeclient.core.effects import Protect, Restore
+from nodeclient.core import notices
+from nodeclient.core.effects import HaltWorkers, Level, Notice, Protect, Restore, SaveKept
+from nodeclient.core.worker_group import WorkerGroup
 
 
 class KeptGoals:
@@ -34,3 +36,25 @@ class KeptGoals:
                 self._round, self._resume = (run, number), desired.resume
                 new.append(Restore(run, number, desired.resume))
         return new
+
+
+def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:
+    """Return what workers are asked first that are to save before they end."""
+    return SaveKept(planned) if group.halt is None else HaltWorkers(group.halt.step)
+
+
+def follow_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[HaltWorkers]:
+    """Pass on which step the workers keep, once it is named. If none will be, the time to come to it is over."""
+    if not group.halting or wanted == group.halt:
+        return []
+    if wanted is None:
+        group.halt_until(now)
+        return []
+    group.halt = wanted
+    return [HaltWorkers(wanted.step)]
+
+
+def end_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[Notice | SaveKept]:
+    """Have the workers save the last step that each has done: there is none that all can keep, or not in time."""
+    late = [] if wanted is None else [Notice(Level.WARNING, notices.step_not_common(wanted.step), "step_not_common")]
+    return [*late, SaveKept(planned=True)] if group.save(now) else []

@@ -75,6 +75,15 @@ def killed(workers: Killed, signum: int) -> str:
     return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
+def step_not_common(step: int | None) -> str:
+    """Return the notice that workers did not come to the step in time that all were to keep before they end."""
+    which = "the end of their step" if step is None else f"step {step:,}"
+    late = (
+        f"the workers of this round did not all come to {which} in time, so each saves the last step that it has done"
+    )
+    return f"{late}: steps may be done again; see --stop-timeout"
+
+
 def not_reached(error: str, waited_s: float) -> str:
     """Return the notice that no coordinator was reached."""
     return f"no coordinator reached within {waited_s:g} s: {error}; see --coord and --join-timeout"

@@ -31,6 +31,7 @@ class Stimulus(StrEnum):
     DEAD = "the last worker is dead"
     SWEPT = "nothing of the round is left"
     SAVED = "the workers have saved what they keep, or had the time to"
+    HALT_OVER = "the workers have not come to the step that all were to keep, in the time that they had"
     GRACE_OVER = "the workers had the time to end"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
 
@@ -61,6 +62,8 @@ class Act(StrEnum):
     START = "start"
     STOP = "stop"
     """Signal the workers to end; the reason decides how long they get. Those that keep state save it first."""
+    SAVE = "save"
+    """Have the workers save the last step that each has done, since no common one can be kept."""
     TERMINATE = "terminate"
     """Signal the workers to end, once they need not be asked to save any more."""
     FAIL = "fail"
@@ -128,6 +131,9 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
         (Phase.STOPPING, Stimulus.STARTED): Row(Act.STAY, Phase.STOPPING, "a worker failed while others started"),
         (Phase.STOPPING, Stimulus.STOP): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
         (Phase.STOPPING, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
+        (Phase.STOPPING, Stimulus.HALT_OVER): Row(
+            Act.SAVE, Phase.STOPPING, "the workers keep the last step that each has done"
+        ),
         (Phase.STOPPING, Stimulus.SAVED): Row(Act.TERMINATE, Phase.STOPPING, "what the workers keep is saved"),
         (Phase.STOPPING, Stimulus.GRACE_OVER): Row(Act.KILL, Phase.STOPPING, "the workers did not end in time"),
         (Phase.STOPPING, Stimulus.DEAD): Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead"),

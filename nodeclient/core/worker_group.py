@@ -15,6 +15,7 @@ from coordinatord.protocol.fields import (
     MESSAGE_MAX,
     RANKS_MAX,
 )
+from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
@@ -44,6 +45,10 @@ class WorkerGroup:
         self.killed: Killed | None = None
         self.save_by: float | None = None
         """Its workers are saving what they keep. By then, at the latest, they are asked to end."""
+        self.halt: Halt | None = None
+        """What its workers were told last of the step that all workers of the round keep before they end."""
+        self._halt_by: float | None = None
+        """The latest time at which they come to that step."""
         self._save_within_s: float | None = None
         """How long that may take them; None while none of them keeps anything."""
         self._stopped_at: float | None = None
@@ -77,15 +82,43 @@ class WorkerGroup:
             self._stopped_at, self.signum = now, signum
         return first
 
-    def save(self, now: float) -> bool:
-        """Let its workers save what they keep before they are asked to end; return whether any of them keeps state."""
-        if self.alive and self._save_within_s is not None:
+    def save(self, now: float, halt: Halt | None = None, within_s: float = 0.0) -> bool:
+        """Let its workers save what they keep before they are asked to end; return whether any of them keeps state.
+
+        With `halt` they go on to a step that all workers of the round have in common, in so many seconds with the save.
+        """
+        self.halt, self._halt_by = None, None
+        if self.alive and self._save_within_s is not None and halt is not None:
+            self.halt, self._halt_by = halt, now + within_s
+        elif self.alive and self._save_within_s is not None:
             self.save_by = now + self._save_within_s
-        return self.save_by is not None
+        return self.saves
+
+    @property
+    def halting(self) -> bool:
+        """Whether its workers are on their way to a step that all workers of the round keep."""
+        return self._halt_by is not None
+
+    @property
+    def saves(self) -> bool:
+        """Whether its workers save what they keep, or will; they are asked to end when they have."""
+        return self.halting or self.save_by is not None
+
+    def dismiss(self) -> None:
+        """Expect no state of its workers any more."""
+        self.save_by = self._halt_by = None
+
+    def halt_until(self, now: float) -> None:
+        """Let the time to come to a common step be over."""
+        self._halt_by = now
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
         """Return what is due when."""
-        dues = [(self.save_by, Stimulus.SAVED), (self.kill_at, Stimulus.GRACE_OVER)]
+        dues = [
+            (self._halt_by, Stimulus.HALT_OVER),
+            (self.save_by, Stimulus.SAVED),
+            (self.kill_at, Stimulus.GRACE_OVER),
+        ]
         return [(at, stimulus) for at, stimulus in dues if at is not None]
 
     def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
@@ -93,7 +126,7 @@ class WorkerGroup:
 
         A later call may shorten their time, never lengthen it.
         """
-        first, self.save_by = self._signalled_at is None, None
+        first, self.save_by, self._halt_by = self._signalled_at is None, None, None
         if first:
             self._signalled_at, self.signum = now, signum
         if first or (self.kill_at is not None and now + grace_s < self.kill_at):
@@ -112,7 +145,7 @@ class WorkerGroup:
         """Note that none of its workers lives: nothing is asked of them any more."""
         self.stop(now)
         self._signalled_at = self._signalled_at or now
-        self.kill_at = self.save_by = None
+        self.kill_at = self.save_by = self._halt_by = None
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from threading import Lock
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_state import KeptParts
 from nodeclient.keep.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
@@ -226,3 +228,23 @@ def read_only(file: int) -> int:
 def size_in_words(number: int) -> str:
     """Return a number of bytes as people write it."""
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
+
+
+def part_of(held: Held, *, protected: bool) -> KeptParts | None:
+    """Return a part as the protocol has it; None if a worker wrote numbers that cannot be."""
+    commit, big = held.commit, held.kind is Kind.BIG
+    if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
+        return None
+    return KeptParts(
+        round=commit.round,
+        step=commit.step,
+        world_size=commit.world_size,
+        shards=commit.shards,
+        first_rank=commit.rank,
+        ranks=1,
+        first_shard=commit.shard,
+        big=big,
+        small=held.small and not commit.pending,
+        pending=held.small and commit.pending,
+        protected=protected,
+    )

@@ -9,17 +9,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX, STEP_MAX
+from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
 from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Restoring, Resume
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
-from nodeclient.core.effects import Level, Protect, Restore, SaveKept
+from nodeclient.core.effects import HaltWorkers, Level, Protect, Restore, SaveKept
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, size_in_words
+from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, part_of, size_in_words
 from nodeclient.keep.digests import Digests, withdraw
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.keep.part_server import PartServer
@@ -28,9 +28,12 @@ from nodeclient.keep.worker_channel import WorkerChannel
 from workerlib.env import KEEP
 from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
     DESCRIPTORS_MAX,
     NOTHING,
     AskRestore,
+    HaltAt,
+    Halted,
     Interval,
     Message,
     NotSaved,
@@ -67,6 +70,8 @@ class _Round:
     """Some worker has saved its state when it was asked to."""
     why_not: str = ""
     """Why a worker has not."""
+    promised: dict[int, int] = field(default_factory=dict)
+    """The step that each worker does not go beyond, once it was asked to stand still."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     answer: ResumeFrom | None = None
     """What the workers resume from, without the parts; None until these are ready."""
@@ -80,6 +85,12 @@ class _Round:
         """Why parts could not be had, or not yet; empty if all is well."""
         waits = self.restoring is Restoring.FETCHING and self.restoration is not None
         return self.problem or (self.restoration.problem if waits and self.restoration is not None else "")
+
+    @property
+    def halts_after(self) -> int | None:
+        """The step that no worker goes beyond before it is told to; None before all of them have promised one."""
+        promised = self.promised
+        return max(promised.values()) if promised and promised.keys() >= self.keepers else None
 
 
 class StateKeeper:
@@ -137,7 +148,7 @@ class StateKeeper:
 
     # What the agent wants
 
-    def carry_out(self, order: Restore | Protect | SaveKept) -> None:
+    def carry_out(self, order: Restore | Protect | SaveKept | HaltWorkers) -> None:
         """Do what the agent of this node wants."""
         match order:
             case Restore():
@@ -146,7 +157,9 @@ class StateKeeper:
                 if run == self.run:
                     self._arenas.protect({(at.round, at.step) for at in steps})
             case SaveKept(planned):
-                self._save(planned=planned)
+                self._ask(lambda number: SaveNow(number, planned))
+            case HaltWorkers(step):
+                self._ask(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
 
     def _restore(self, order: Restore) -> None:
         """Get ready what the workers of a round resume from; a first order for another round begins that one."""
@@ -181,13 +194,13 @@ class StateKeeper:
             self._listens = False
             return {}
 
-    def _save(self, *, planned: bool) -> None:
-        """Have the workers save; `KeptSaved` follows."""
+    def _ask(self, question: Callable[[int], SaveNow | HaltAt]) -> None:
+        """Have the workers save, now or after a step; `KeptSaved` follows."""
         self._asked += 1
         saving = self._round.keepers & self._channel.connected
         self._round.saving = set(saving)
         for local_rank in saving:
-            self._channel.send(local_rank, SaveNow(self._asked, planned))
+            self._channel.send(local_rank, question(self._asked))
         if not saving:
             self._submit(KeptSaved())
 
@@ -217,6 +230,8 @@ class StateKeeper:
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=self._arenas.used_bytes,
             skipped=min(sum(interval.skipped for interval in intervals), COUNTER_MAX),
+            can_halt=here and len(current.keepers) == self._workers,
+            halts_after=current.halts_after if here else None,
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
 
@@ -259,6 +274,10 @@ class StateKeeper:
             case NotSaved():
                 current.why_not = message.why
                 self._note_answer(local_rank, message.asked)
+            case Halted():
+                current.promised[local_rank] = min(message.step, STEP_MAX)
+                if current.promised.keys() >= current.keepers:
+                    self._submit(KeptChanged())
             case Interval():
                 current.intervals[local_rank] = message
 
@@ -346,7 +365,7 @@ class StateKeeper:
         for held in self._arenas.held():
             protected = self._arenas.is_protected(held.commit)
             if held.kind is Kind.BIG or with_small or protected:
-                part = _part(held, protected=protected)
+                part = part_of(held, protected=protected)
                 if part is not None:
                     yield part
 
@@ -355,26 +374,6 @@ class StateKeeper:
 
 
 _NOTHING_HELD = Holding(())
-
-
-def _part(held: Held, *, protected: bool) -> KeptParts | None:
-    """Return a part as the protocol has it; None if a worker wrote numbers that cannot be."""
-    commit, big = held.commit, held.kind is Kind.BIG
-    if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
-        return None
-    return KeptParts(
-        round=commit.round,
-        step=commit.step,
-        world_size=commit.world_size,
-        shards=commit.shards,
-        first_rank=commit.rank,
-        ranks=1,
-        first_shard=commit.shard,
-        big=big,
-        small=held.small and not commit.pending,
-        pending=held.small and commit.pending,
-        protected=protected,
-    )
 
 
 def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:

@@ -23,6 +23,7 @@ from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
     Exit,
+    HaltWorkers,
     Kill,
     Level,
     Notice,
@@ -235,7 +236,7 @@ class Node:
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
-            case Restore() | Protect() | SaveKept():
+            case Restore() | Protect() | SaveKept() | HaltWorkers():
                 self._keeper.carry_out(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()

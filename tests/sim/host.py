@@ -326,13 +326,13 @@ class Host:
                 self.workers.start(effect)
                 if self.memory is not None:
                     self.memory.started()
-            case effects.Protect() | effects.Restore() | effects.SaveKept():
+            case effects.Protect() | effects.Restore() | effects.SaveKept() | effects.HaltWorkers():
                 if self.memory is not None:  # it goes with the nodeclient, which may have ended with an effect before
-                    if isinstance(effect, effects.SaveKept):
+                    if isinstance(effect, effects.SaveKept | effects.HaltWorkers) and not self.memory.ending:
                         self._world.invariants.stops(self)
                     self.memory.carry_out(effect)
             case effects.Terminate():
-                if self.memory is None or not self.memory.saving:  # otherwise that was decided a moment ago
+                if self.memory is None or not self.memory.ending:  # otherwise that was decided a moment ago
                     self._world.invariants.stops(self)
                 self.workers.terminate()
             case effects.Kill():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, KeptSource, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from nodeclient.core.effects import Protect, Restore, SaveKept
+from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.support.kept_state import a_keeper, kept_parts
 
@@ -88,6 +88,16 @@ class KeptMemory:
         self._protected: tuple[KeptStep, ...] = ()
         self._attempt = 0
         self._saved = -1
+        self._ending = False
+        self.halts_after: int | None = None
+        """The step after which its workers stand still, once they were asked to."""
+        self.named: int | None = None
+        """The step that they are to keep before they end."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether its workers were asked to save their state, now or after a step, and will then be asked to end."""
+        return self.saving or self._ending
 
     @property
     def stored(self) -> list[Stored]:
@@ -100,13 +110,15 @@ class KeptMemory:
         held = {(one.parts.at, one.parts.first_rank): one.parts for one in self.stored if one.run == observed.run}
         parts = tuple(replace(one, protected=one.at in self._protected) for one in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
-        if not parts and restoring is Restoring.NOTHING:
+        can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
+        if not parts and restoring is Restoring.NOTHING and not can_halt:
             return None
-        return Holding(parts, restoring, self._problem if restoring is Restoring.FAILED else "")
+        problem = self._problem if restoring is Restoring.FAILED else ""
+        return Holding(parts, restoring, problem, can_halt=can_halt, halts_after=self.halts_after if here else None)
 
     # Effects of the agent
 
-    def carry_out(self, effect: Protect | Restore | SaveKept) -> None:
+    def carry_out(self, effect: Protect | Restore | SaveKept | HaltWorkers) -> None:
         """Do what the agent wants."""
         match effect:
             case Protect():
@@ -115,6 +127,11 @@ class KeptMemory:
                 self.restore(effect)
             case SaveKept():
                 self.save_at_break()
+            case HaltWorkers(None):
+                self._ending = True
+                self._later(0.01, self._halt)
+            case HaltWorkers(int(step)):
+                self._keep_named(step)
 
     def protect(self, effect: Protect) -> None:
         """Let no step of these be overwritten."""
@@ -128,6 +145,7 @@ class KeptMemory:
         if (effect.run, effect.round) != self.key:
             self.key, self.resumed = (effect.run, effect.round), None
             self._restoring, self._problem, self._saved = Restoring.NOTHING, "", -1
+            self.halts_after = self.named = None
         if self.resumed is not None or self._restoring is Restoring.FAILED:
             return
         self._attempt += 1
@@ -141,7 +159,7 @@ class KeptMemory:
 
     def started(self) -> None:
         """Say that the workers which were just started keep state."""
-        self.saving = False
+        self.saving = self._ending = False
         self._later(0.01, lambda: self._host.submit(Keeping(SAVE_WITHIN_S)))
 
     def save_at_break(self) -> None:
@@ -155,6 +173,36 @@ class KeptMemory:
             assert training is not None
             more = training.broken and chance.random() < ONE_MORE
             self._save(training, step[0] + more, lambda: self._host.submit(KeptSaved()))
+
+    def _halt(self) -> None:
+        """Let the workers stand still after the step that they are in; some may be in the one after that of others."""
+        training = self._host.workers.training
+        if training is not None and self.named is None and not training.broken:
+            self.halts_after = training.stand_still(self._host, one_more=self._world.chance.random() < ONE_MORE)
+            self._host.submit(KeptChanged())
+
+    def _keep_named(self, step: int) -> None:
+        """Go on to the step that was named, and save it."""
+        self._ending = True
+        training = self._host.workers.training
+        if self.named is None and training is not None:
+            self._world.invariants.kept.named(self._host, training.key, step, self.halts_after)
+            self.named = self.halts_after = step
+            training.go_on_to(self._host, step)
+            self._await_named(training, step)
+
+    def _await_named(self, training: Training, step: int) -> None:
+        stepped = training.stepped()
+        if self.saving or training.broken or self._host.workers.training is not training:
+            return
+        if stepped is None or stepped[0] < step:
+            self._later(0.2, self._await_named, training, step)
+        else:
+            self._save(training, step, self._named_is_kept)
+
+    def _named_is_kept(self) -> None:
+        self._world.invariants.kept.keeps_named(self._host)
+        self._host.submit(KeptSaved())
 
     # What happens by itself
 

@@ -48,6 +48,8 @@ class Training:
         """When the last step was taken."""
         self.stalls: list[tuple[float, float]] = []
         """The spans in which it did no step, though nothing was broken."""
+        self._bounds: dict[str, int] = {}
+        """The step that the workers of a host do not go beyond, where they stand still."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self.first_step = self._checkpoint()
@@ -103,10 +105,23 @@ class Training:
         if until < self.whole_at + first_s:
             return None
         steps = (until - self.whole_at - first_s - self.stalled_s(until)) // STEP_S
+        if self._bounds:  # a step takes all of them
+            steps = min(steps, min(self._bounds.values()) - self.first_step)
         at = self.whole_at + first_s + steps * STEP_S
         for begin, end in self.stalls:
             at += end - begin if at > begin else 0.0
         return self.first_step + int(steps), now - at
+
+    def stand_still(self, host: Host, *, one_more: bool) -> int:
+        """Let the workers of a host go no further than the step that they are in; return which one that is."""
+        stepped = self.stepped()
+        done = self.first_step - 1 if stepped is None else stepped[0]
+        self._bounds[host.name] = done + 1 + one_more
+        return self._bounds[host.name]
+
+    def go_on_to(self, host: Host, step: int) -> None:
+        """Let the workers of a host go on to this step, and no further."""
+        self._bounds[host.name] = step
 
     def stalled_s(self, until: float) -> float:
         """Return how long it had stalled by then."""
@@ -143,7 +158,8 @@ class Training:
         if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
             return
         whole = len(self.hosts) == len(self._world.invariants.formed[self.key].nodes)
-        if not whole or self._world.queue.now < self.stalls_until or self._to_do_s > STEP_S:
+        stands = bool(self._bounds)
+        if not whole or stands or self._world.queue.now < self.stalls_until or self._to_do_s > STEP_S:
             self._world.queue.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
         else:
             self.done_at = self._world.queue.now

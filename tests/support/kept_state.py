@@ -43,7 +43,10 @@ def kept_parts(
 
 
 def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
-    """Build what a node keeps as a script has it: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step."""
+    """Build what a node keeps as a script has it: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step.
+
+    `halts=yes` if its workers can be told after which step to stand still, `halts=101` if they are to after that one.
+    """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
         kept_parts(
@@ -56,7 +59,8 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
         )
         for number, step in (each.split(":") for each in steps)
     )
-    return Holding(tuple(parts))
+    halts = options.get("halts", "")
+    return Holding(tuple(parts), can_halt=bool(halts), halts_after=int(halts) if halts.isdecimal() else None)
 
 
 def resume_text(resume: Resume | None) -> str:

@@ -264,9 +264,12 @@ class Arena:
         round_, step, check = self._words[at : at + 3]
         return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
-    def begin_generation(self) -> Place | None:
-        """Return a generation that may be overwritten, and is no longer whole; None if all have to stay."""
-        return self._begin(lambda protected: next_generation(self.generations, protected))
+    def begin_generation(self, *, last: bool = False) -> Place | None:
+        """Return a generation that may be overwritten, and is no longer whole; None if all have to stay.
+
+        The `last` save of a round may take the place of the newest one, if that is not protected: it is newer.
+        """
+        return self._begin(lambda protected: next_generation(self.generations, protected, last=last))
 
     def begin_small(self) -> Place | None:
         """Return a small place that may be overwritten, and is no longer whole; None if all have to stay."""
@@ -292,19 +295,26 @@ class Arena:
         return self._words[begin : begin + CONTROL_WORDS]
 
 
-def next_generation(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
+def next_generation(
+    places: Sequence[Place], protected: Collection[tuple[int, int]], *, last: bool = False
+) -> Place | None:
     """Return the generation that a save overwrites; None if all have to stay: the newest one and protected ones.
 
-    Of the others, those of the oldest round go first, and then the one whose step has the smallest power of two in it:
-    ranks that save at different intervals have the steps of the larger powers in common.
+    The `last` save of a round overwrites the newest one rather than none. Of the others, those of the oldest round go
+    first, and then the one whose step has the smallest power of two in it: ranks that save at different intervals have
+    the steps of the larger powers in common.
     """
     held = [(place, place.read()) for place in places]
     newest = max(((commit.round, commit.step) for _, commit in held if commit is not None), default=None)
+    stay = {newest, *protected}
+    if last and all(commit is not None and (commit.round, commit.step) in stay for _, commit in held):
+        stay.discard(newest)
+        stay.update(protected)
     free: list[tuple[tuple[int, int, int], int]] = []
     for number, (_, commit) in enumerate(held):
         if commit is None:
             free.append(((-1, 0, 0), number))
-        elif (commit.round, commit.step) not in {newest, *protected}:
+        elif (commit.round, commit.step) not in stay:
             free.append(((commit.round, commit.step & -commit.step or STEP_MAX, commit.step), number))
     return places[min(free)[1]] if free else None
 

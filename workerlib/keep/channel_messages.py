@@ -11,6 +11,7 @@ connection.
 | worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory` |
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
+| nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved` |
 | worker | `Saved`, after each save at an interval too | |
 | worker | `Interval` | |
 """
@@ -111,6 +112,31 @@ class SaveNow:
     planned: bool = False
 
 
+BEFORE_NAMED = -1
+"""It stands for a step that is not chosen yet: all workers of the round are to keep the same one."""
+
+
+@dataclass(frozen=True, slots=True)
+class HaltAt:
+    """The round ends on purpose: stand still at the end of this step, and save it.
+
+    With `BEFORE_NAMED`: at the end of the step that is on, until another `HaltAt` names one.
+    """
+
+    number: int
+    """The answer has it too."""
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halted:
+    """The worker stands still at the end of this step, or will; it goes on only when a later one is named."""
+
+    step: int
+    asked: int
+    """The number of the `HaltAt` that this answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Saved:
     """The big state of a step is whole in the arena."""
@@ -143,7 +169,20 @@ class Interval:
     skipped: int
 
 
-Message = Hello | Reserve | Reserved | RefusedMemory | AskRestore | ResumeFrom | SaveNow | Saved | NotSaved | Interval
+Message = (
+    Hello
+    | Reserve
+    | Reserved
+    | RefusedMemory
+    | AskRestore
+    | ResumeFrom
+    | SaveNow
+    | HaltAt
+    | Halted
+    | Saved
+    | NotSaved
+    | Interval
+)
 
 _KINDS: dict[str, type[Any]] = {
     "hello": Hello,
@@ -153,6 +192,8 @@ _KINDS: dict[str, type[Any]] = {
     "restore": AskRestore,
     "resume": ResumeFrom,
     "save": SaveNow,
+    "halt": HaltAt,
+    "halted": Halted,
     "saved": Saved,
     "not_saved": NotSaved,
     "interval": Interval,

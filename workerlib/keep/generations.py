@@ -45,11 +45,11 @@ class Generations:
         places = () if self._arena is None else self._arena.generations
         return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
 
-    def write(self, commit: Commit, small: memoryview | None) -> int:
+    def write(self, commit: Commit, small: memoryview | None, *, last: bool = False) -> int:
         """Write the present big state; return its length. Raises `FullError`.
 
         `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
-        step, if it is known.
+        step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
         """
         if self._arena is None:
             raise FullError("there is no memory yet")
@@ -59,7 +59,7 @@ class Generations:
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
             raise FullError(f"the state of {length:,} bytes has outgrown its memory")
-        place = self._arena.begin_generation()
+        place = self._arena.begin_generation(last=last)
         if place is None:
             raise FullError("all generations have to stay")
         place.data[: len(layout.manifest)] = layout.manifest

@@ -16,18 +16,20 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from workerlib import progress
-from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.env import WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import PENDING, Arena, ArenaError, Commit
 from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
     ChannelError,
+    HaltAt,
+    Halted,
     Hello,
     Interval,
     Message,
@@ -41,9 +43,10 @@ from workerlib.keep.channel_messages import (
 from workerlib.keep.generations import FullError, Generations
 from workerlib.keep.intervals import SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptObject, adapt
+from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pieces import local_part, shard_of
 from workerlib.keep.small_state import SmallStates
+from workerlib.keep.standstill import Standstill
 from workerlib.stop import REQUEST
 
 LOG = logging.getLogger("workerlib.keep")
@@ -86,6 +89,7 @@ class StepKeeper:
         """The training thread holds `_whole`, since `optimizer.step` began."""
         self._asked: SaveNow | None = None
         """nodeclient wants a save, and the training thread makes it if it gets there first."""
+        self._standstill = Standstill()
         self._over = False
         """The round is over and its state saved: training stands still, since `_whole` is never released."""
         self._closed = False
@@ -125,6 +129,7 @@ class StepKeeper:
             if point.shape == (environment.world_size, self._shards):
                 self._origin = point.round, point.step
             self._reserve(*self._small.take())
+        self._standstill.begin(self._done)
         self._note_versions()
         if not self._alone:
             register_optimizer_step_pre_hook(self._before_optimizer)
@@ -162,6 +167,8 @@ class StepKeeper:
             self._in_step = False
             if not self._over:
                 self._whole.release()
+        if (halt := self._standstill.leave(number)) is not None and not self._over:
+            self._keep_last(halt)
 
     def _before_optimizer(self, *_: object) -> None:
         """Note that parameters are about to change: a whole step begins to be none."""
@@ -230,7 +237,7 @@ class StepKeeper:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            length = self._generations.write(commit, self._small.find(commit))
+            length = self._generations.write(commit, self._small.find(commit), last=asked > 0)
         except (FullError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._saved = self._done
@@ -250,6 +257,13 @@ class StepKeeper:
             return "no step was done since this round began, and what it began from is kept"
         changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
         return "tensors have changed since the last step was done" if changed else ""
+
+    def _keep_last(self, halt: HaltAt) -> None:
+        self._hold()
+        self._over = True
+        save = self._save_with_small if self._alone else self._save
+        passed = NotSaved(f"step {halt.step} was to be kept, and step {self._done} is done", halt.number)
+        self._tell(save(halt.number) if self._done == halt.step else passed)
 
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
@@ -288,6 +302,7 @@ class StepKeeper:
         with suppress(OSError, ChannelError):  # nodeclient has gone, and its workers follow
             while True:
                 self._take(*self._channel.receive())
+        self._standstill.release()
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
@@ -303,10 +318,15 @@ class StepKeeper:
                     os.close(file)
             case RefusedMemory(why):
                 self._refuse(why)
-            case SaveNow() if message.planned and REQUEST.listening:
-                self._tell(NotSaved("the script ends at a step of its choice, and saves that", message.number))
+            case SaveNow(number, planned=True) | HaltAt(number) if REQUEST.listening:
+                self._tell(NotSaved("the script ends at a step of its choice, and saves that", number))
             case SaveNow():
                 self._save_when_whole(message)
+                self._standstill.release()
+            case HaltAt():
+                promised = self._standstill.ask(message, self._stride)
+                if message.step == BEFORE_NAMED:
+                    self._tell(Halted(max(promised, 0), message.number))
 
     def _save_when_whole(self, question: SaveNow) -> None:
         """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""
@@ -378,22 +398,3 @@ class StepKeeper:
         self._closed = True
         progress.notify(None)
         self._channel.abandon()
-
-
-def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
-    """Keep objects from now on, brought to the newest common state; return its step, and who keeps them.
-
-    Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
-    """
-    adapters = adapt(objects)
-    if not adapters:
-        raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
-    path = os.environ.get(KEEP)
-    if path is None:
-        LOG.info("no state is kept: this launcher offers no memory for it")
-        return -1, None
-    try:
-        keeper = StepKeeper(environment, adapters, AgentChannel(path))
-    except OSError as error:
-        raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
-    return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.resumption import is_obtainable
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
@@ -200,6 +201,11 @@ def node_stopped(run: Run) -> float | None:
     return _when(run.count(MemberState.STOPPED))
 
 
+def all_promised(run: Run) -> float | None:
+    """Every node of a round that is to end has said after which step its workers stand still."""
+    return _when(furthest_promised(run) is not None)
+
+
 def exhausted(run: Run) -> float | None:
     """All workers are gone, and the budget does not allow for another round."""
     return _when(not run.with_workers and run.exhausted)
@@ -253,6 +259,7 @@ NAMES: dict[Condition, str] = {
     stop_asked: "stop_asked",
     restart_asked: "restart_asked",
     node_stopped: "node_stopped",
+    all_promised: "all_promised",
     exhausted: "exhausted",
     given_up: "given_up",
     all_stopped: "all_stopped",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.queries.conditions import settled
+from coordinatord.core.queries.halting import halt_for
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.queries.resumption import protected_for, resume_for
@@ -80,6 +81,7 @@ def knows_goal(run: Run, member: Member) -> bool:
         and sent.run == run.id
         and sent.planned is _is_planned(run, member, goal)
         and sent.outcome == _outcome(run, member, goal)
+        and sent.halt == halt_for(run, member, goal)
     )
 
 
@@ -103,6 +105,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         remark="" if goal is Goal.EXIT or member.state is MemberState.RUNNING else member.remark,
         resume=resume_for(run, member, goal),
         protected=protected_for(run, member),
+        halt=halt_for(run, member, goal),
     )
 
 

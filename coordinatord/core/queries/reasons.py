@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.resumption import resume_point
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
@@ -235,9 +236,17 @@ class Reasons:
         return str(self._run.durable.reached)
 
     @property
+    def named(self) -> str:
+        """The step that all workers keep before they end."""
+        step = furthest_promised(self._run) if self._run.halting.step is None else self._run.halting.step
+        return "" if step is None else f"{step:,}"
+
+    @property
     def _ending(self) -> str:
         run = self._run
         parts = [run.durable.reason]
+        if is_halting(run) and self.named:
+            parts.append(f"all workers end after step {self.named}")
         if run.with_workers:
             parts.append(f"waiting for the workers of {self.slow} to end")
         if run.durable.stop_asked and run.durable.stop_asked != run.durable.reason:

@@ -1,6 +1,7 @@
 """The second floor: what is known.
 
 `durable` is what outlives the daemon. The other modules hold what one life of the daemon knows beside that: `cluster`
-holds the runs, `run` is one run of a job, `member` one node in it, `kept_index` says what the nodes of a run keep, and
-`leases` for how long each node that is not heard still counts.
+holds the runs, `run` is one run of a job, `member` one node in it, `kept_index` says what the nodes of a run keep,
+`halt_promises` knows which step workers keep before a planned end, and `leases` for how long each node that is not
+heard still counts.
 """

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import DurableRun, State
+from coordinatord.core.state.halt_promises import Halting, can_halt
 from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
@@ -110,6 +111,7 @@ class Run:
         self.kept = KeptIndex(durable)
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
+        self.halting = Halting()
         for member in (*durable.members.values(), *durable.released.values()):
             self.add(Member(member))
 
@@ -174,6 +176,7 @@ class Run:
         self.planned_at = at if self.durable.planned else None
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
+        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and can_halt(self.inside))
 
     def prepare(self, member: Member, now: float) -> None:
         """Note that a member has come, and prepares: from here on it counts as arrived, and later it will be ready."""
@@ -225,6 +228,7 @@ class Run:
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
             self.begin_stop(durable.entered_at + away_s)
+            self.halting = Halting(wanted=durable.planned and durable.stepped)  # its nodes repeat what they promised
         self.stop_overdue_at = max(self.stop_overdue_at, until)
         if self.planned_at is not None:
             self.planned_at = -math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -123,6 +124,13 @@ def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
 def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
     """End a round that cannot go on: nobody waits for workers that are blocked in a collective."""
     _stop(run, reason, decision, planned=False)
+
+
+def name_step(run: Run, reason: Reason, decision: Decision) -> None:
+    """Tell all nodes the step that their workers keep before they end; that is no record, see `state/halt_promises`."""
+    del reason
+    run.halting.step = furthest_promised(run)
+    decision.notify_all(run)
 
 
 def reform(run: Run, reason: Reason, decision: Decision) -> None:

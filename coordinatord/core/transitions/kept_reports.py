@@ -1,4 +1,7 @@
-"""Takes in what nodes say of the state that they keep, and decides anew which steps must not be overwritten."""
+"""Takes in what nodes say of the state that they keep, and decides anew which steps must not be overwritten.
+
+Of a round that is stopped on purpose it takes in after which step the workers stand still.
+"""
 
 from __future__ import annotations
 
@@ -16,3 +19,5 @@ def note(run: Run, member: Member) -> None:
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
+    if here and kept is not None and kept.halts_after is not None:
+        run.halting.promised.setdefault(member.node, kept.halts_after)

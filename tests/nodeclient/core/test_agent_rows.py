@@ -9,12 +9,13 @@ from functools import partial
 
 import pytest
 
+from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.table import TABLE
 from tests.support.bench import SETTINGS, Bench
 from tests.support.rows import node_rows_taken
 
-SEEDS = 150
+SEEDS = 200
 STEPS = 120
 
 
@@ -43,6 +44,9 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]
     if bench.settings.keeps and bench.agent.phase.has_workers:
         moves += [lambda: bench.keep(chance.choice([0.1, 1.0])), bench.saved]
+        halt = chance.choice([Halt(None), Halt(7)])
+        moves += [lambda: bench.receive(Goal.STOP, run=run, round=round_, planned=True, halt=halt)]
+        moves += [lambda: bench.receive(Goal.EXIT, run=run, round=round_)] if chance.random() < 0.1 else []
     if bench.alive:
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
     if bench.sweeping and not bench.starting:

@@ -13,7 +13,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from tests.sim.kept_memory import Chain
+from tests.sim.kept_memory import Chain, KeptMemory
 from tests.sim.workers import Round, Training
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -33,6 +33,12 @@ class KeptStateInvariants:
         """The last step that was whole and protected by run, in which life of the coordinator, and who had it."""
         self._heard: dict[tuple[str, int], Observed] = {}
         """The last report of each node, by its incarnation."""
+        self._named: dict[Round, int] = {}
+        """The step that all workers of a round were to keep before its end."""
+        self._keep_named: dict[Round, dict[str, tuple[Host, KeptMemory]]] = {}
+        """The nodes that have kept it."""
+        self.kept_named = 0
+        """How many rounds began from a step that was named before the end of the round before."""
         self.resumed = 0
         """How many rounds began from a step that was kept."""
 
@@ -57,12 +63,38 @@ class KeptStateInvariants:
             self._resumes[record.run, record.round] = chosen
             nodes = [run.members[ranks.node] for ranks in record.nodes]
             self._judge_choice(run, nodes, chosen)
+            self._judge_named((record.run, record.round - 1), nodes, chosen)
 
     def _judge_choice(self, run: Run, nodes: list[Member], chosen: KeptStep | None) -> None:
         able = all(member.keeper is not None for member in nodes)
         self._check(able or chosen is None, "round %d resumes where a node keeps nothing", run.durable.round)
         best = max(self._candidates(run), default=None) if able else None
         self._check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
+
+    def named(self, host: Host, key: Round, step: int, promised: int | None) -> None:
+        """Check which step the workers of a node are told to keep: one for all, which none of them has passed."""
+        self._check(
+            promised is not None and promised <= step, "%s is told step %d, %s has passed", host.name, step, promised
+        )
+        known = self._named.setdefault(key, step)
+        self._check(known == step, "%s is told step %d of round %d, others %d", host.name, step, key[1], known)
+
+    def keeps_named(self, host: Host) -> None:
+        """Note that a node keeps the step that it was told."""
+        assert host.memory is not None
+        self._keep_named.setdefault(host.memory.key, {})[host.node] = (host, host.memory)
+
+    def _judge_named(self, last: Round, nodes: list[Member], chosen: KeptStep | None) -> None:
+        """Check that no step is lost where all nodes of the last round have kept the one that was named."""
+        kept = self._keep_named.get(last, {})
+        formed = self._world.invariants.formed.get(last)
+        if formed is None or {ranks.node for ranks in formed.nodes} != kept.keys():
+            return
+        there = all(host.memory is memory and not memory.withdrawn for host, memory in kept.values())
+        if there and {member.node for member in nodes} >= kept.keys() and all(one.keeper for one in nodes):
+            at = KeptStep(last[1], self._named[last])
+            self._check(chosen == at, "all nodes have kept %s, and %s is chosen", at, chosen)
+            self.kept_named += 1
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""

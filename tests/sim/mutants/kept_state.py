@@ -102,6 +102,20 @@ MUTANTS = tuple(
             "",
         ),
         (
+            "nearest-step-named",
+            "coordinatord.core.queries.halting",
+            "workers are to keep a step that some of them have passed before a planned end",
+            "return max(halting.promised.values())",
+            "return min(halting.promised.values())",
+        ),
+        (
+            "step-named-too-early",
+            "coordinatord.core.queries.halting",
+            "a step is named before all nodes have said how far their workers go",
+            "len(halting.promised) < len(run.durable.order)",
+            "not halting.promised",
+        ),
+        (
             "protected-once",
             "nodeclient.core.kept_goals",
             "a node goes on protecting the first step that it was told to",

@@ -1,0 +1,32 @@
+"""The planned end of a round: the step that workers promise to stand still after, and the one that was named.
+
+Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these steps,
+and all of them can come to it: what a worker needs of the others for a step, they have given before they stand still
+after it. It is named, and all go on to it. A coordinator that was started again names the same step, since those that
+were told of it promise that very step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from coordinatord.core.state.member import Member
+
+
+@dataclass(slots=True)
+class Halting:
+    """The end of one round, from when it was stopped on purpose."""
+
+    wanted: bool = False
+    """Whether all workers of the round can be told after which step to stand still, as far as is known."""
+    promised: dict[str, int] = field(default_factory=dict)
+    """The step that the workers of each node do not go beyond, by node."""
+    step: int | None = None
+    """The step that was named."""
+
+
+def can_halt(members: Iterable[Member]) -> bool:
+    """Whether all workers of these members can be told after which step to stand still."""
+    said = ((member.keeper, member.observed.kept) for member in members)
+    return all(keeper is not None and kept is not None and kept.can_halt for keeper, kept in said)

@@ -1,0 +1,112 @@
+"""All workers keep one and the same step before a planned end: the furthest that any of them cannot avoid."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.protocol.kept_state import Halt
+from coordinatord.protocol.messages import Desired, Goal
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+
+
+def train(able: str = "yes", *, stepped: bool = True) -> Stage:
+    """Let three nodes train; the workers of the last one may not be `able` to stand still."""
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=2 max=4 keeps=yes")
+    stage.play("advance 11s")
+    stage.play(f"running {' '.join(NODES)}")
+    for node, halts in zip(NODES, ("yes", "yes", able), strict=True):
+        stage.play(f"keep {node}{f' halts={halts}' if halts else ''}")
+    stage.play("step n1 11" if stepped else "advance 1s")
+    stage.play("advance 1s")
+    return stage
+
+
+def wanted(stage: Stage, node: str = "n1") -> Desired:
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return desired
+
+
+def promise(stage: Stage, node: str, step: int) -> None:
+    stage.play(f"keep {node} halts={step}")
+    stage.play(f"stopping {node}")
+
+
+def halts(stage: Stage) -> list[Halt | None]:
+    return [wanted(stage, node).halt for node in NODES]
+
+
+@pytest.mark.parametrize(
+    "change", ["leave n2", "ask drain n2", "ask restart default", "ask stop default", "join n4 max=4 min=2"]
+)
+def test_the_furthest_step_is_named_when_all_have_said_how_far_they_go(change: str) -> None:
+    stage = train()
+    stage.play(change)
+    stage.play("advance 11s")
+    assert wanted(stage).goal is Goal.STOP
+    assert halts(stage) == [Halt(None)] * 3
+    promise(stage, "n1", 12)
+    promise(stage, "n2", 13)
+    assert halts(stage) == [Halt(None)] * 3
+    promise(stage, "n3", 12)
+    assert halts(stage) == [Halt(13)] * 3
+    assert "all workers end after step 13" in "\n".join(stage.play("status"))
+
+
+def test_it_stays_when_nodes_go_on_to_it_and_end() -> None:
+    stage = train()
+    stage.play("leave n2")
+    for node, step in zip(NODES, (12, 13, 12), strict=True):
+        promise(stage, node, step)
+    stage.play("keep n1 1:13 halts=13")
+    stage.play("stopped n1")
+    stage.play("advance 1s")
+    assert [wanted(stage, node).halt for node in NODES[1:]] == [Halt(13)] * 2
+
+
+def test_a_coordinator_that_was_started_again_names_the_same_step() -> None:
+    stage = train()
+    stage.play("leave n2")
+    for node, step in zip(NODES, (12, 13, 12), strict=True):
+        promise(stage, node, step)
+    stage.play("keep n1 halts=13")  # the only one that has heard of it
+    stage.play("die 1s")
+    stage.play("reconnect n1 n3")
+    assert wanted(stage).halt == Halt(None)
+    stage.play("reconnect n2")
+    assert halts(stage) == [Halt(13)] * 3
+
+
+def test_where_a_node_cannot_halt_each_keeps_what_it_has() -> None:
+    stage = train(able="")
+    stage.play("leave n2")
+    assert wanted(stage).planned
+    assert halts(stage) == [None] * 3
+
+
+def test_before_the_first_step_there_is_nothing_to_keep() -> None:
+    stage = train(stepped=False)
+    stage.play("leave n2")
+    assert halts(stage) == [None] * 3
+
+
+def test_a_round_that_breaks_keeps_what_it_has() -> None:
+    stage = train()
+    stage.play("fail n3")
+    assert not wanted(stage).planned
+    assert halts(stage)[:2] == [None] * 2
+
+
+@pytest.mark.parametrize("breaks", ["fail n3", "drop n3"])
+def test_nobody_waits_for_a_step_that_cannot_be_kept_any_more(breaks: str) -> None:
+    stage = train()
+    stage.play("leave n2")
+    promise(stage, "n1", 12)
+    assert halts(stage) == [Halt(None)] * 3
+    stage.play(breaks)
+    stage.play("advance 20s")
+    assert halts(stage)[:2] == [None] * 2

@@ -1,0 +1,55 @@
+"""Planned ends of rounds, with all real programs: no step is lost, although each node has a shard that no other has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.kept_training import notes_of
+from tests.support.programs import BIN
+
+pytestmark = pytest.mark.slow
+
+STEPS = 120
+
+WARM = ("--preload", "torch,torch.distributed,torch.distributed.fsdp,numpy,workerlib.keep.keeper")
+
+
+def command(folder: Path) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.support.planned_program", str(folder), str(STEPS))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Return a job at a coordinator of its own."""
+    coordinator = Coordinator(*QUICK)
+    cluster = Cluster(coordinator, "planned")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def operate(cluster: Cluster, *words: str) -> None:
+    """Ask for something as an operator does."""
+    where = ("--coord", cluster.coordinator.endpoint)
+    subprocess.run([BIN / "nodeclient", *words, cluster.job, *where], check=True, capture_output=True)
+
+
+def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
+    nodes = [cluster.join(name, "--nnodes", "3", *WARM, command=command(tmp_path)) for name in "abc"]
+    nodes[0].await_line("round 1 trains")
+    operate(cluster, "restart")
+    assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
+    assert any("0 steps redone" in line for line in nodes[0].lines)
+    for rank, steps in notes_of(tmp_path).items():
+        twice = [step for step, said in steps.items() if len(said) > 1]
+        assert len(twice) == 1, f"rank {rank} noted the steps {twice} twice"
+        assert len({digest for _, digest in steps[twice[0]]}) == 1
+        assert set(steps) == set(range(STEPS))

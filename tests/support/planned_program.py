@@ -1,0 +1,63 @@
+"""A training whose ranks each have a shard of the state, as a program; steps take as long as a rank likes.
+
+Arguments: the folder for its notes and the number of steps. Each rank appends `round rank step digest` of its own shard
+to a file of its own, first of the step that it resumes from. Its digest is that of all steps before, so a step that was
+left out or done twice shows.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import workerlib
+from tests.support.kept_training import digest_of
+
+FEATURES = 33
+
+WORK_MAX = 40
+"""The most products of matrices that a rank works out before a step."""
+
+
+def main(folder: str, steps: str) -> None:
+    """Train."""
+    torch.set_num_threads(1)
+    with workerlib.init() as ctx:
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
+        mesh = init_device_mesh("cpu", (ctx.world_size,))
+        for layer in model:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        data = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(1))
+        work = torch.randn(200, 200)
+        chance = random.Random(ctx.rank)  # noqa: S311 - its own, so that what is kept does not depend on it
+        done = ctx.keep(model=model, optimizer=optimizer)
+        with (Path(folder) / f"{ctx.rank}.txt").open("a") as notes:
+
+            def note(step: int) -> None:
+                digest = digest_of([one.to_local() for one in model.parameters()])  # type: ignore[attr-defined]
+                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
+                notes.flush()
+
+            if done >= 0:
+                note(done)
+            for step in range(done + 1, int(steps)):
+                for _ in range(chance.randrange(WORK_MAX)):
+                    work = torch.tanh(work @ work)
+                optimizer.zero_grad()
+                model(data[step % 8 :: 8]).square().mean().backward()
+                optimizer.step()
+                note(step)
+                ctx.step(step)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

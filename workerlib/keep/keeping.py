@@ -1,0 +1,37 @@
+"""The door of this room: what `Context.keep` calls."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from workerlib.env import KEEP, WorkerEnvironment
+from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.keeper import StepKeeper
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_objects import adapt
+
+LOG = logging.getLogger("workerlib.keep")
+
+
+def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
+    """Keep objects from now on, brought to the newest common state; return its step, and who keeps them.
+
+    Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
+    """
+    adapters = adapt(objects)
+    if not adapters:
+        raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
+    path = os.environ.get(KEEP)
+    if path is None:
+        LOG.info("no state is kept: this launcher offers no memory for it")
+        return -1, None
+    try:
+        keeper = StepKeeper(environment, adapters, AgentChannel(path))
+    except OSError as error:
+        raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
+    return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper
