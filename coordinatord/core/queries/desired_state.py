@@ -126,7 +126,7 @@ def _is_planned(run: Run, member: Member, goal: Goal) -> bool:
     outcome = _outcome(run, member, goal)
     if outcome is not None:
         return outcome.result in {Result.LEFT, Result.STOPPED}
-    return goal is Goal.STOP and run.durable.state is State.STOPPING and run.planned_at is not None
+    return goal is Goal.STOP and run.durable.state is State.STOPPING and run.durable.planned
 
 
 def _outcome(run: Run, member: Member, goal: Goal) -> Outcome | None:

@@ -106,8 +106,8 @@ class Run:
         """When the first node that the current round lost was last known to live."""
         self.failures: dict[str, WorkerFailure] = {}
         """First failures, keyed by node: nodes repeat what they said, and all of them may fail of one cause."""
-        self.planned_at: float | None = None
-        """When the round was stopped on purpose, with nothing wrong."""
+        self.consequences_from = math.inf
+        """When failures begin to be consequences of the round's stop; infinite if it was a failure that stopped it."""
         self.kept = KeptIndex(durable)
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
@@ -173,7 +173,7 @@ class Run:
 
     def begin_stop(self, at: float) -> None:
         """Begin the stop of the round that was recorded."""
-        self.planned_at = at if self.durable.planned else None
+        self.consequences_from = at if self.durable.first_failure is None else math.inf
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
         self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and can_halt(self.inside))
@@ -221,8 +221,8 @@ class Run:
 
         A run without members counts as empty from now.
 
-        What fails in a round that was being stopped on purpose counts as a consequence of the stop. Whether it failed
-        earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
+        What fails in a round that was being stopped, and not for a failure, counts as a consequence of the stop.
+        Whether it failed earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
         """
         durable, self.heard_at = self.durable, now
         self.dated = not durable.state.ended or durable.entered_at < now
@@ -230,8 +230,8 @@ class Run:
             self.begin_stop(durable.entered_at + away_s)
             self.halting = Halting(wanted=durable.planned and durable.stepped)  # its nodes repeat what they promised
         self.stop_overdue_at = max(self.stop_overdue_at, until)
-        if self.planned_at is not None:
-            self.planned_at = -math.inf
+        if self.consequences_from < math.inf:
+            self.consequences_from = -math.inf
         if durable.first_failure is not None:
             self.failures[durable.first_failure.node] = durable.first_failure
         if self.emptied_at is not None:
@@ -387,7 +387,7 @@ class Run:
         """The judgement on what ended the round, by the evidence so far."""
         return find_root_cause(
             self.durable.stop_reason.sentence,
-            self.planned_at,
+            self.consequences_from,
             self.failures.values(),
             self.durable.losses,
             self.policy.collateral_s,

@@ -76,7 +76,7 @@ def _ending(run: Run) -> str:
         return "it had no workers; its nodes end"
     if run.all_silent:
         return "it is over; none of its nodes can be reached, they end their workers when they are back"
-    if run.durable.state is State.STOPPING and run.planned_at is None:
+    if run.durable.state is State.STOPPING and not run.durable.planned:
         return f"its round is ending already ({run.durable.reason}), and no other follows"
     return "its workers save their state, then its nodes end"
 
@@ -104,7 +104,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
 def _hasten(run: Run, request: Request, now: float) -> Reply:
     """Skip the pause before the next round, if a run is on its way to one."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
-    if run.durable.state is State.STOPPING and run.planned_at is None and not run.restart_asked:
+    if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
         run.restart_asked = request.attribution("restarted")
         return Reply(AdminResult.DONE, f"{on_its_way}; it follows without a pause", [run])
     if now < run.durable.entered_at + run.pause_s:

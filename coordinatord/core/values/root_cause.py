@@ -57,16 +57,16 @@ class RoundVerdict:
 
 def find_root_cause(
     trigger: str,
-    planned_at: float | None,
+    consequences_from: float,
     failures: Collection[WorkerFailure],
     losses: Collection[LostNode],
     collateral_s: float,
 ) -> RoundVerdict:
     """Find the root cause.
 
-    `trigger` is the reason for which the round was stopped, and `planned_at` the time if that was on purpose: workers
-    that fail afterwards do so because their peers are going. `collateral_s` is how much later than a worker's failure a
-    node may have fallen silent and still have caused it.
+    `trigger` is the reason for which the round was stopped. If that was no failure, workers that fail from
+    `consequences_from` on, when it was stopped, do so because their peers are going; otherwise it is infinite.
+    `collateral_s` is how much later than a worker's failure a node may have fallen silent and still have caused it.
     """
     if not failures:
         return RoundVerdict(trigger, None)
@@ -76,7 +76,7 @@ def find_root_cause(
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = sum(failure.node != cause.node for failure in failures)
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
-    if planned_at is not None and first.at >= planned_at:
+    if first.at >= consequences_from:
         return RoundVerdict(trigger + _consequence(len(failures)), None)
     return RoundVerdict(str(first), first)
 

@@ -106,6 +106,7 @@ def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_late
     break_round(stage, "n1", "n2")
     stage.play("fetch n2 failed why=digest")
     stage.play("stopped n1 n2")
+    stage.play("fetch n2 ready")
     stage.play("running n1 n2")
     stage.play("keep n1 1:4 1:8 3:6")
     break_round(stage, "n1", "n2")

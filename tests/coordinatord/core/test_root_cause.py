@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from coordinatord.core.values.records import RoundEnded
 from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
 from tests.support.builders import a_failure
+from tests.support.script import Stage
 
 COLLATERAL_S = 1.0
 
@@ -15,9 +19,12 @@ def failed(node: str, at: float, **values: object) -> WorkerFailure:
 
 
 def verdict(
-    failures: list[WorkerFailure], losses: list[LostNode], planned_at: float | None = None, trigger: str = "the trigger"
+    failures: list[WorkerFailure],
+    losses: list[LostNode],
+    consequences_from: float = math.inf,
+    trigger: str = "the trigger",
 ) -> RoundVerdict:
-    return find_root_cause(trigger, planned_at, failures, losses, COLLATERAL_S)
+    return find_root_cause(trigger, consequences_from, failures, losses, COLLATERAL_S)
 
 
 def test_without_failures_the_trigger_is_the_reason_and_nobody_is_charged() -> None:
@@ -73,11 +80,21 @@ def test_the_failures_of_a_lost_node_alone_have_no_consequence() -> None:
     assert verdict([failed("n2", 5.0)], [LostNode("n2", 5.2)]) == RoundVerdict("lost node n2", None)
 
 
-def test_a_failure_during_a_planned_stop_is_not_charged() -> None:
-    judged = verdict([failed("n1", 5.0)], [], planned_at=5.0)
+def test_a_failure_after_a_stop_for_something_else_is_not_charged() -> None:
+    judged = verdict([failed("n1", 5.0)], [], consequences_from=5.0)
     assert judged == RoundVerdict("the trigger; workers on 1 other node failed in consequence", None)
 
 
-def test_a_failure_before_a_planned_stop_is_charged() -> None:
+def test_a_failure_before_a_stop_for_something_else_is_charged() -> None:
     failure = failed("n1", 4.99)
-    assert verdict([failure], [], planned_at=5.0).charged == failure
+    assert verdict([failure], [], consequences_from=5.0).charged == failure
+
+
+def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None:
+    stage = Stage()
+    for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "recall n1 round=7"):
+        stage.play(line)
+    for line in ("advance 1s", "recall n2 round=7", "fail n2", "failed n2", "stopped n1"):
+        stage.play(line)
+    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    assert not ended.charged

@@ -81,7 +81,7 @@ def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
         return Goal.EXIT, run.durable.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}
     if member.durable.in_round:
         goal = GOAL_OF[run.durable.state]
-        return goal, run.durable.round, goal is Goal.STOP and run.planned_at is not None
-    on_purpose = run.durable.state is State.STOPPING and run.planned_at is not None
+        return goal, run.durable.round, goal is Goal.STOP and run.durable.planned
+    on_purpose = run.durable.state is State.STOPPING and run.durable.planned
     straggles = member.observed.phase.has_workers
     return (Goal.STOP if straggles else Goal.WAIT), run.durable.round, straggles and on_purpose

@@ -53,8 +53,8 @@ MUTANTS = (
         "planned-stop-charged",
         "coordinatord.core.values.root_cause",
         "workers that fail because their peers go in a planned stop are charged",
-        "if planned_at is not None and first.at >= planned_at:",
-        "if planned_at is not None and first.at < planned_at:",
+        "if first.at >= consequences_from:",
+        "if first.at < consequences_from:",
     ),
     Mutant(
         "collateral-window-missing",

@@ -224,8 +224,8 @@ MUTANTS = (
         "planned-forgotten",
         "coordinatord.core.queries.desired_state",
         "workers get no time to save in a planned stop",
-        "goal is Goal.STOP and run.durable.state is State.STOPPING and run.planned_at is not None",
-        "goal is Goal.STOP and run.durable.state is State.STOPPING and run.planned_at is None",
+        "goal is Goal.STOP and run.durable.state is State.STOPPING and run.durable.planned",
+        "goal is Goal.STOP and run.durable.state is State.STOPPING and not run.durable.planned",
     ),
     Mutant(
         "stop-hidden-from-stale",
