@@ -25,6 +25,7 @@ from coordinatord.core.journal import Decided, Journal
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
+from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S, RETRY_S
 from coordinatord.store.interface import Entry, StoreError
@@ -33,7 +34,11 @@ from tests.sim.event_queue import Alarm, Clock
 from tests.sim.network import DOWN, Said, Session
 
 if TYPE_CHECKING:  # the world imports its daemon
+    from tests.sim.host import Host
     from tests.sim.world import World
+
+
+OWN_ADDRESS = "10.255.0.1"
 
 
 class CrashPoint(StrEnum):
@@ -69,6 +74,8 @@ class Daemon:
         self._alarm: Alarm
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
+        self._claims = 10**9
+        """The last session of another token's bearer."""
         self._asked = 0
         """The last request of an operator, numbered downward."""
         self._asking: dict[int, tuple[Request, str | None]] = {}
@@ -77,6 +84,7 @@ class Daemon:
         """The events that it has not read yet, while it is stopped."""
         self._knocking: list[Session] = []
         self._doom: CrashPoint | None = None
+        self._doomed_with: type[Record] = Record
 
     # Life and death
 
@@ -122,10 +130,10 @@ class Daemon:
         world.invariants.crashed()
         world.touch()
 
-    def doom(self, point: CrashPoint) -> None:
-        """Have it killed at its next commit."""
+    def doom(self, point: CrashPoint, record: type[Record] = Record) -> None:
+        """Have it killed at its next commit, or the next one that has a record of some type."""
         if self.up:
-            self._doom = point
+            self._doom, self._doomed_with = point, record
 
     def set_store_back(self, copy: bytes) -> None:
         """Kill it, and put an old copy of its store in place: what it sent since is forgotten."""
@@ -219,7 +227,7 @@ class Daemon:
             self._sessions[session.number] = session
             self._world.invariants.joined(said)
             self._world.trace.note("%s joins, session %d, round %d", said.node, session.number, said.observed.round)
-            self._submit(Connected(session.number, said, session.host.address, "10.255.0.1"))
+            self._submit(Connected(session.number, said, session.host.address, OWN_ADDRESS, session.host.token))
         elif session.number in self._sessions:
             if isinstance(said, Observed):
                 self._submit(Reported(session.number, said))
@@ -227,6 +235,25 @@ class Daemon:
                 del self._sessions[session.number]
                 self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
                 self._submit(Disconnected(session.number))
+
+    def claim(self, join: Join, token: str) -> None:
+        """Read the `Join` of another token's bearer, whom no host of this world is, and nobody answers."""
+        self._claims += 1
+        claim = Connected(self._claims, join, OWN_ADDRESS, OWN_ADDRESS, token)
+        identities = self._world.invariants.identities
+        before = identities.standing(self.machine)
+        batch = self.machine.handle(claim, self.clock.read())
+        identities.judge_claim(claim, before, batch)
+        self._alarm.arm()
+        self._release(self._journal.take(batch, self.clock.read()))
+
+    def revoke(self, host: Host) -> None:
+        """Have the token of a host's node revoked: its session ends."""
+        numbers = [number for number, session in self._sessions.items() if session.host is host]
+        for number in numbers:
+            self._world.trace.note("the token of %s is revoked", host.name)
+            self._world.wires.send(self._sessions.pop(number), DOWN, None)
+            self._submit(Disconnected(number, revoked=True))
 
     def _ring(self, machine: Coordinator) -> None:
         if self.up and self.machine is machine:
@@ -277,8 +304,9 @@ class Daemon:
         if self.disk.fault is Fault.HANGS or self.paused:
             self._queue.after(0.1, self._written, attempt)
             return
-        if self._doom is CrashPoint.BEFORE:
-            self._die_of(CrashPoint.BEFORE)
+        doom = self._doom if any(isinstance(record, self._doomed_with) for _, record in self._decided) else None
+        if doom is CrashPoint.BEFORE:
+            self._die_of(doom)
             return
         try:
             self._make_durable()
@@ -287,13 +315,13 @@ class Daemon:
             self._queue.after(RETRY_S, self._retry, self._writing)
             self._store_failed(str(error))
             return
-        if self._doom is CrashPoint.AFTER:
-            self._die_of(CrashPoint.AFTER)
+        if doom is CrashPoint.AFTER:
+            self._die_of(doom)
             return
         effects = self._journal.finish()
-        if self._doom is CrashPoint.AMONG:
+        if doom is CrashPoint.AMONG:
             self._release(effects[: self._world.chance.randint(0, len(effects))])
-            self._die_of(CrashPoint.AMONG)
+            self._die_of(doom)
             return
         self._release(effects)
         if self.machine.store_error is not None:

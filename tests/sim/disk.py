@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from enum import StrEnum
 
 from coordinatord.core.values.records import Record
@@ -52,7 +54,10 @@ class Disk:
 
     def set_back(self, copy: bytes) -> None:
         """Put a copy in the database's place, as people do who restore one from last night."""
-        self._database._connection.deserialize(copy)
+        # By way of another connection: SQLite may crash in one that goes on to write what it has deserialized.
+        with closing(sqlite3.connect(":memory:")) as source:
+            source.deserialize(copy)
+            source.backup(self._database._connection)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write. Raises `StoreError`."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 from coordinatord.core.values.admin_requests import UndrainNode
-from tests.sim.faults import FAULTS, damage, strike
+from tests.sim.coincidences import COINCIDENCES, KEEPING
+from tests.sim.faults import FAULTS, Strike, damage, strike
+from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
-from tests.sim.scenario import draw_scenario, large_scenario
+from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
 from tests.sim.world import World
 
 FAULTS_FOR_S = 40.0
@@ -31,6 +34,7 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     scenario = replace(draw_scenario(chance), prepares_within_s=_draw_preparing(seed))
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
+    Impostor(world)
     world.comes_back = chance.choice([0.3, 0.7, 1.0])
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
     for _ in range(chance.randint(0, 10)):
@@ -66,6 +70,39 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
     world.go_on(FAULTS_FOR_S)
     world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    return _play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES, loud=loud, digested=digested)
+
+
+def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the like with nodes that keep state. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
+    )
+    scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
+    return _play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
+
+
+def _play_coincidence(
+    seed: int, chance: random.Random, scenario: Scenario, known: dict[str, Strike], *, loud: bool, digested: bool
+) -> World:
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.comes_back = 0.0
+    world.boot()
+    Impostor(world)
+    name = chance.choice(list(known))
+    world.faults[name] += 1
+    world.trace.note("-- coincidence: %s", name)
+    known[name](world)
+    world.go_on(FAULTS_FOR_S + chance.uniform(0.0, LAST_S))
     come_to_rest(world)
     return world
 
@@ -120,3 +157,4 @@ def come_to_rest(world: World) -> None:
         daemon.ask(UndrainNode(name, "operator", ""))
     world.try_until(world.is_over, SETTLED_WITHIN_S)
     world.invariants.judge_end()
+    world.invariants.kept.judge_end()

@@ -45,12 +45,16 @@ class Host:
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.clock = Clock(world.queue, world.chance.uniform(0.0, 1e5), world.draw_rate())
         self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scenario.skew else 0
+        self.token = "nodes"  # noqa: S105 - a name, and no secret
+        """The name of the token that its node shows."""
         self.cut = [False, False]
         """Nothing gets through from it, or to it."""
         self.slow_s = 0.0
         """How much longer messages to and from it take, for the time being."""
         self.troubled_until = 0.0
         """The time until which the network or the host may keep its messages from the coordinator."""
+        self.troubled_before = 0.0
+        """The same when its last nodeclient ended: its end may be all that was wrong."""
         self.woken_at = -math.inf
         """When a nodeclient that had been stopped went on, in the host's clock."""
         self.agent: Agent | None = None
@@ -112,6 +116,7 @@ class Host:
         """Kill the nodeclient: its workers die with it, and the kernel closes its connection."""
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is killed", self.name)
+            self._world.invariants.killed(self)
             self.gone = True
             self._end()
 
@@ -222,7 +227,7 @@ class Host:
             self._queue.after(0.5, self.opened, session)
             return
         session.established, self.joined_at = True, self._queue.now
-        observed = self._with_steps(agent.observed(self.clock.read(), beat=True))
+        observed = self._completed(agent.observed(self.clock.read(), beat=True))
         age_s = self.clock.read() - self._booted_at
         join = Join(
             PROTOCOL_VERSION,
@@ -233,6 +238,7 @@ class Host:
             self._offer,
             observed,
             age_s=age_s,
+            command=self.name if self._world.scenario.commands_differ else "",
             keeper=None if self.memory is None else self.memory.keeper,
         )
         self._world.wires.send(session, UP, join)
@@ -314,7 +320,7 @@ class Host:
         match effect:
             case effects.SendObserved(observed):
                 if self.session is not None:
-                    self._world.wires.send(self.session, UP, self._with_steps(observed))
+                    self._world.wires.send(self.session, UP, self._completed(observed))
             case Probe():
                 self._queue.after(
                     0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
@@ -348,16 +354,9 @@ class Host:
                 self.exit = effect
                 self._end()
 
-    def _with_steps(self, observed: Observed) -> Observed:
-        """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until there is another."""
-        training = self._world.trainings.get(self._begun)
-        if training is not None and training.key == (observed.run, observed.round):
-            stepped = training.stepped()
-            if stepped is not None:
-                step, age_s = stepped
-                observed = replace(observed, steps=(step,) * self._offer.workers, step_age_s=age_s)
-            elif self._world.scenario.workers.announces:
-                observed = replace(observed, steps=(None,) * self._offer.workers)
+    def _completed(self, observed: Observed) -> Observed:
+        """Add to a report what the shell knows: how far the workers are, and what is kept."""
+        observed = self.workers.with_steps(observed, self._begun)
         if self.memory is not None:
             observed = replace(observed, kept=self.memory.holding(observed))
         self._world.invariants.says(self, observed)
@@ -382,6 +381,7 @@ class Host:
 
     def _end(self) -> None:
         """End the nodeclient, and its workers with it."""
+        self.troubled_before = self.troubled_until if self.well else math.inf
         self.agent = self.memory = None
         self._events.clear()
         self._asleep = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
@@ -63,14 +64,19 @@ class Workers:
     """The share of rounds, in a training that reports its steps, that have a time without any."""
     announces_steps: bool = False
     """They say from the start that they will report steps, if they do."""
+    rounds_with_steps: float = math.inf
+    """Steps are reported up to this round: after it, another version of the script trains."""
     fails_at_once: float = 0.0
     cannot_start: float = 0.0
     """How many nodes cannot start their workers in a round."""
 
-    @property
-    def announces(self) -> bool:
-        """Whether they say from the start, and rightly, that they will report steps."""
-        return self.announces_steps and self.first_step_s is not None
+    def first_step_in(self, number: int) -> float | None:
+        """Return how long after the start of all of them the first step of a round is reported; None if none is."""
+        return self.first_step_s if number <= self.rounds_with_steps else None
+
+    def announces_in(self, number: int) -> bool:
+        """Whether they say from the start of a round, and rightly, that they will report steps."""
+        return self.announces_steps and self.first_step_in(number) is not None
 
 
 @dataclass(frozen=True)
@@ -91,6 +97,8 @@ class Scenario:
     """Whether quiet time is skipped: see `idle_skip`."""
     commit_s: float = 0.005
     """How long the disk takes for a commit at most, unless it hangs."""
+    commands_differ: bool = False
+    """Whether each node starts its workers with a command of its own."""
     keeps: Keeps | None = None
     """What state nodes keep in memory; None if none do."""
     keeps_nothing: float = 0.0
@@ -173,6 +181,37 @@ def draw_scenario(chance: random.Random) -> Scenario:
         skips_idle=chance.random() < 0.5,
         commit_s=chance.choice([0.001, 0.005, 0.2]),
         network=network,
+        workers=workers,
+    )
+
+
+def draw_calm_scenario(chance: random.Random) -> Scenario:
+    """Draw a small cluster in which all is well, so that what goes wrong is the one thing that does."""
+    nodes_min = chance.randint(1, 2)
+    nodes_max = nodes_min + chance.randint(1, 2)
+    workers = Workers(
+        each=chance.choice([1, 1, 2]),
+        work_s=chance.uniform(8.0, 30.0),
+        ends_within_s=chance.choice([0.5, 8.0]),
+        saves_within_s=chance.choice([0.01, 0.3, 2.0]),
+        stubborn=chance.choice([0.0, 0.1]),
+        slow_to_die=0.0,
+        breaks=chance.choice([1.0, 1.0, 0.0]),
+        starts_within_s=chance.choice([0.0, 0.1, 3.0]),
+        first_step_s=chance.choice([None, 0.0, 0.7, 6.0]),
+        announces_steps=chance.random() < 0.5,
+        rounds_with_steps=chance.choice([1, math.inf]),
+    )
+    return Scenario(
+        hosts=nodes_max + chance.randint(-1, 1),
+        nodes_min=nodes_min,
+        nodes_max=nodes_max,
+        max_restarts=chance.choice([0, 1, 5]),
+        arrive_within_s=chance.choice([0.2, 3.0]),
+        skips_idle=False,
+        commit_s=chance.choice([0.001, 0.2]),
+        commands_differ=chance.random() < 0.5,
+        network=Network(spread_s=chance.choice([0.001, 0.02])),
         workers=workers,
     )
 

@@ -13,15 +13,19 @@ import pytest
 from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Phase
 from tests.sim import campaign
+from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.history import keeping_world, small_world
+from tests.sim.history import coincident_keeping_world, coincident_world, keeping_world, small_world
 from tests.sim.scenario import Network, Scenario, Workers
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
-CHUNKS = 20
+CHUNKS = 18
 KEEPING_CHUNKS = 2
+COINCIDENCES_OF_KEEPING = 40
+"""Fewer, since each takes twice as long."""
+
 SEEDS_PER_CHUNK = 100
 """So few that a chunk takes seconds: each worker of pytest has its share of them, and none is waited for in the end."""
 
@@ -95,6 +99,19 @@ def test_every_history_of_nodes_that_keep_state_keeps_the_invariants(chunk: int)
     worlds = [keeping_world(seed) for seed in range(first, first + SEEDS_PER_CHUNK)]
     assert sum(world.invariants.kept.resumed for world in worlds) > SEEDS_PER_CHUNK / 4
     assert sum(world.invariants.kept.kept_named for world in worlds) > SEEDS_PER_CHUNK / 10
+
+
+@pytest.mark.slow
+def test_every_coincidence_keeps_the_invariants() -> None:
+    worlds = [coincident_world(seed) for seed in range(SEEDS_PER_CHUNK)]
+    assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
+    assert sum(world.invariants.identities.claims for world in worlds) > SEEDS_PER_CHUNK
+
+
+@pytest.mark.slow
+def test_every_coincidence_of_nodes_that_keep_state_keeps_the_invariants() -> None:
+    worlds = [coincident_keeping_world(seed) for seed in range(COINCIDENCES_OF_KEEPING)]
+    assert {name for world in worlds for name in world.faults} >= set(KEEPING)
 
 
 @pytest.mark.slow

@@ -6,9 +6,11 @@ What the group of a round has in common is a `Training`: when it is done, and wh
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import Start
 from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
 from tests.support.builders import an_account
@@ -54,6 +56,8 @@ class Training:
         """Workers that exited with 0."""
         self.first_step = self._checkpoint()
         """The step from which the script goes on."""
+        self.first_step_s = world.scenario.workers.first_step_in(key[1])
+        """How long after the start of all of them the first step is reported; None if steps are not."""
         self._left_s = world.work_left.get(key[0], world.scenario.workers.work_s)
         world.queue.plan(self._left_s, self._done)
 
@@ -89,15 +93,15 @@ class Training:
             if resumed is not None and resumed[0] is not None:
                 self.first_step = resumed[0].step + 1
             memory.begin(self)
-        manners, chance = world.scenario.workers, world.chance
-        if manners.first_step_s is not None and chance.random() < manners.stalls:
-            after = manners.first_step_s + chance.uniform(1.0, 16.0)
+        manners, chance, first_step_s = world.scenario.workers, world.chance, self.first_step_s
+        if first_step_s is not None and chance.random() < manners.stalls:
+            after = first_step_s + chance.uniform(1.0, 16.0)
             stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
             world.queue.plan(after, self._stall, stall_s)
 
     def stepped(self) -> tuple[int, float] | None:
         """Return the last step that all workers have taken, and how long ago; None before there is one to report."""
-        first_s = self._world.scenario.workers.first_step_s
+        first_s = self.first_step_s
         if self.whole_at is None or first_s is None:
             return None
         now = self._world.queue.now
@@ -157,9 +161,8 @@ class Training:
     def _done(self) -> None:
         if self.broken or not all(host.workers.training is self for host in self.hosts.values()):
             return
-        whole = len(self.hosts) == len(self._world.invariants.formed[self.key].nodes)
-        stands = bool(self._bounds)
-        if not whole or stands or self._world.queue.now < self.stalls_until or self._to_do_s > STEP_S:
+        waits = self.whole_at is None or bool(self._bounds) or self._world.queue.now < self.stalls_until
+        if waits or self._to_do_s > STEP_S:
             self._world.queue.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
         else:
             self.done_at = self._world.queue.now
@@ -253,6 +256,19 @@ class LocalWorkers:
             self._end(rank, -9)
         self.training = None
         self._host.submit(Swept(self._host.draw_port()))
+
+    # What is known of them
+
+    def with_steps(self, observed: Observed, begun: Round) -> Observed:
+        """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until there is another."""
+        training, each = self._world.trainings.get(begun), self._manners.each
+        if training is None or training.key != (observed.run, observed.round):
+            return observed
+        stepped = training.stepped()
+        if stepped is not None:
+            return replace(observed, steps=(stepped[0],) * each, step_age_s=stepped[1])
+        announced = self._manners.announces_in(observed.round)
+        return replace(observed, steps=(None,) * each) if announced else observed
 
     # What happens to them
 

@@ -6,7 +6,16 @@ import dataclasses
 
 import pytest
 
-from coordinatord.core.queries.admission import RefusedError, check_incarnation, check_room, check_spec, nnodes
+from coordinatord.core.events import Connected
+from coordinatord.core.queries.admission import (
+    RefusedError,
+    check_incarnation,
+    check_room,
+    check_spec,
+    check_token,
+    nnodes,
+)
+from coordinatord.core.state.member import Member
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher, RefusalCode
 from tests.support.builders import a_join, a_member, a_run, a_spec
@@ -80,3 +89,39 @@ def test_a_process_is_refused_while_its_successor_is_connected() -> None:
 def test_one_that_cannot_be_heard_has_no_claim(change: dict[str, object]) -> None:
     known = dataclasses.replace(a_member("n1"), **change)  # type: ignore[arg-type]
     check_incarnation(known, a_join("n1", incarnation=0))
+
+
+def a_claim(incarnation: int = 1, token: str = "stranger") -> Connected:  # noqa: S107 - a name, and no secret
+    return Connected(9, a_join("n1", job="mnist", incarnation=incarnation), "10.0.0.66", "10.0.0.9", token)
+
+
+def a_bearer() -> Member:
+    member = a_member("n1")
+    member.token = "nodes"  # noqa: S105 - a name, and no secret
+    return member
+
+
+@pytest.mark.parametrize("incarnation", [0, 1, 2])
+@pytest.mark.parametrize("session", [1, None])
+def test_the_identity_of_a_node_that_may_be_heard_is_refused_to_another_tokens_bearer(
+    incarnation: int, session: int | None
+) -> None:
+    known = a_bearer()
+    known.session = session
+    with pytest.raises(RefusedError) as caught:
+        check_token(known, a_claim(incarnation))
+    refused = caught.value.refused
+    assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, True)
+    assert refused.message == (
+        "node n1 of job mnist is here already, from 10.0.0.1, with the token nodes; this one has the token stranger:"
+        " give each node its own --node-id"
+    )
+
+
+def test_an_identity_is_free_for_its_own_token_for_any_token_after_the_lease_and_where_none_is_known() -> None:
+    check_token(None, a_claim())
+    check_token(a_bearer(), a_claim(token="nodes"))  # noqa: S106 - a name, and no secret
+    check_token(a_member("n1"), a_claim())
+    silent = a_bearer()
+    silent.expired = True
+    check_token(silent, a_claim())

@@ -14,6 +14,7 @@ from nodeclient.core import events
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Terminate
 from tests.sim.invariants.nodes import NodeInvariants
+from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
@@ -49,7 +50,11 @@ class Conduct:
         self.cut_off = False
         """They were, because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
-        """When a worker of the present round first failed."""
+        """When a worker of the present round first failed, before it was asked to end."""
+        self.failed_round: Round = ("", 0)
+        """That round."""
+        self.failed_in: set[Round] = set()
+        """Rounds in which a worker failed here, or could not be started."""
         self.said: tuple[object, ...] | None = None
         """Its last report, without what changes by itself."""
         self.refused_for_good = False
@@ -81,9 +86,13 @@ class AgentInvariants(NodeInvariants):
         news = _ageless(agent.observed(now, beat=False))
         kept = agent._connection.connected and conduct.said is not None and _is_due(news, conduct.said)
         self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
+        if isinstance(event, events.Unreached):
+            conduct.failed_in.add((event.run, event.round))
         if isinstance(event, events.WorkerExited | events.StartFailed):
+            if event.exit_code:
+                conduct.failed_in.add((agent.run, agent.round))
             if event.exit_code and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
-                conduct.failed_at = now
+                conduct.failed_at, conduct.failed_round = now, (agent.run, agent.round)
             return
         self._note(host, conduct, event, now)
 
@@ -194,6 +203,11 @@ class AgentInvariants(NodeInvariants):
         self.check(swept or not over, "%s says that it is %s before all is swept", host.name, observed.phase)
         leaves = observed.leaving == (conduct.leave_asked_at is not None)
         self.check(leaves, "%s says nothing of that it was asked to leave", host.name)
+        here = observed.failure is None or (observed.run, observed.round) in conduct.failed_in
+        self.check(here, "%s says that a worker failed in round %d", host.name, observed.round)
+        forgotten = conduct.failed_at is not None and observed.failure is None
+        forgotten = forgotten and (observed.run, observed.round) == conduct.failed_round
+        self.check(not forgotten, "%s has forgotten that a worker failed in round %d", host.name, observed.round)
         if observed.failure is not None and conduct.failed_at is not None:
             age = now - conduct.failed_at
             self.check(abs(observed.failure.age_s - age) < 0.01, "%s says that it failed just now", host.name)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
@@ -29,24 +28,24 @@ from coordinatord.core.values.records import (
     RunOpened,
 )
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused, Result
+from tests.sim.invariants.departures import Departures
+from tests.sim.invariants.identities import Identities
 from tests.sim.invariants.kept_state import KeptStateInvariants
 from tests.sim.invariants.messages import MessageInvariants
 from tests.sim.invariants.preparing_nodes import PreparingNodes
 from tests.sim.invariants.retry_pause import RetryPauses
-from tests.sim.invariants.root_cause import REMEMBERED_S, ROUGHLY, RootCauseInvariants
+from tests.sim.invariants.root_cause import ALIKE_S, REMEMBERED_S, ROUGHLY, RootCauseInvariants
 from tests.sim.invariants.rounds import WELL_FOR_S
 from tests.sim.invariants.store_outages import StoreOutages
 from tests.sim.network import Session
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
     from tests.sim.world import World
 
 IN_FLIGHT_S = 2.0
 """The time within which a message of a node that is well arrives."""
-
-ALIKE_S = 0.05
-"""Two readings of the coordinator's clock in the same moment differ by less."""
 
 
 class AllInvariants(RootCauseInvariants, MessageInvariants):
@@ -56,6 +55,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         super().__init__(world)
         self._pauses = RetryPauses(world)
         self._preparing = PreparingNodes(world)
+        self._departures = Departures(world)
+        self.identities = Identities(world)
         self.kept = KeptStateInvariants(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """The first `Join` and its time, by node and incarnation."""
@@ -67,8 +68,6 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """When each node is known to have heard and to have been heard."""
         self._spoke: dict[str, float] = {}
         """When each node last sent anything to the coordinator."""
-        self._dated: dict[tuple[str, int, str], float] = {}
-        """When a node's worker failed, by its first report of it; keyed by run, round and node."""
         self._event_at = 0.0
         """When the coordinator last received anything."""
         self._outages = StoreOutages()
@@ -112,9 +111,11 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self._dozed_at = now
         self._outages.hears(event, now, troubled=machine.store_error is not None)
         self._pauses.hears(event)
+        self.identities.hears(event)
         self.kept.hears(event)
         late = self._preparing.hears(event)
         self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
+        self._departures.hears(event, self._spoke, self._upset_at)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):
@@ -128,9 +129,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         if run is not None and run.all_silent:
             self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
         self._heard[node, incarnation], self._spoke[node] = now - observed.heard_s, now
-        if observed.failure is not None:
-            failed_at = self.world.daemon.clock.read() - observed.failure.age_s
-            self._dated.setdefault((observed.run, observed.round, node), failed_at)
+        self._note_failure(node, observed)
 
     def _judge_forgiven(self) -> None:
         """Check that nodes that were not heard since the store recovered are no longer counted on, a lease later."""
@@ -158,6 +157,10 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 most_s = lease / ROUGHLY + policy.heartbeat_s
                 late = self._spoke.get(node, -1.0) < since and now - since > most_s
                 self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
+
+    def killed(self, host: Host) -> None:
+        """Note that a nodeclient is about to be killed."""
+        self._departures.killed(host, self._upset_at)
 
     # Decisions
 
@@ -252,17 +255,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         if record.planned and not run.leaving and not run.durable.stop_asked:
             done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)
-        if run.durable.round != record.round or run.durable.state is not State.STOPPING:
-            return  # there is more in these records
-        for node, failure in run.failures.items():
-            said = self._dated.get((run.id, run.durable.round, node), failure.at)
-            self.check(abs(failure.at - said) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - said)
-        first = record.first_failure
-        self.check(first is not None or not run.failures, "what failed in round %d is not recorded", record.round)
-        if first is not None:
-            earliest = min(failure.at for failure in run.failures.values())
-            at = self.world.daemon.clock.read() - first.failure.age_s
-            self.check(at <= earliest + 0.01, "the first failure of round %d is not recorded", record.round)
+        self._judge_evidence(run, record)
 
     def _judge_lost(self, run: Run, record: NodeLost, stopped: RoundStopped | None) -> None:
         now, policy = self.world.queue.now, self.world.scenario.policy
@@ -360,6 +353,18 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     # The coordinator's lives
 
+    def set_back(self, records: Sequence[Record], now: float) -> None:
+        """Note that some of it is forgotten, and with it who has workers of rounds that nobody knows of any more."""
+        super().set_back(records, now)
+        members = [member for run in self.replica.jobs.values() for member in run.inside]
+        known = {(member.node, member.incarnation) for member in members}
+        self._out |= {
+            (key, host.node, host.incarnation)
+            for key, training in self.world.trainings.items()
+            for host in training.hosts.values()
+            if (host.node, host.incarnation) not in known
+        }
+
     def crashed(self) -> None:
         """Note that the coordinator has died."""
         super().crashed()
@@ -371,8 +376,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self._heard.clear()
         self._spoke.clear()
         self._came.clear()
-        self._dated.clear()
         self._revived.clear()
+        self.identities.restored()
         for run in machine.jobs.values():
             self._judge_index(run)
             self._rounds[run.id] = run.durable.round

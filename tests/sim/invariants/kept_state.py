@@ -168,6 +168,14 @@ class KeptStateInvariants:
         gone = run.kept._of_node.keys() - run.members.keys()
         self._check(not gone, "what %s have kept counts, and they are gone", gone)
 
+    def judge_end(self) -> None:
+        """Check that all workers that live have what they resume from, some time after the last fault."""
+        for host in self._world.hosts.values():
+            training, memory = host.workers.training, host.memory
+            waits = training is not None and memory is not None and memory.key == training.key and host.workers.alive
+            has_all = memory is None or memory.resumed is not None
+            self._check(has_all or not waits, "stuck: %s waits for what its workers resume from", host.name)
+
     def _holders(self, run: str, at: KeptStep) -> list[tuple[Host, int]]:
         hosts = [host for host in self._world.hosts.values() if host.memory is not None]
         return [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.desired_state import desired
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Result
 from tests.sim.invariants.rounds import RoundInvariants
@@ -32,12 +32,24 @@ class MessageInvariants(RoundInvariants):
         super().__init__(world)
         self._last_said: dict[tuple[int, int], Desired] = {}
         """The last message to each session, keyed by (life of the coordinator, session)."""
+        self._said_as: dict[tuple[int, int], MemberState] = {}
+        """Where the node of each session stood when that message was first sent."""
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that what is said to a node rests on what is durable."""
+        """Check that what is said to a node rests on what is durable, and that what is said again is still so."""
         super().sent(session, message)
-        if isinstance(message, Desired):
-            self._last_said[session.life, session.number] = message
+        if not isinstance(message, Desired):
+            return
+        key = session.life, session.number
+        run, member = self.world.daemon.machine._sessions.get(session.number, (None, None))
+        again = self._last_said.get(key) is message
+        self._last_said[key] = message
+        if run is None or member is None:
+            return
+        if not again:
+            self._said_as[key] = member.state
+        elif self._said_as.get(key, member.state) is not member.state and not self.world.daemon.writing:
+            self._judge_again(run, member, message)
 
     def settled(self, machine: Coordinator) -> None:
         """Check that the nodes have heard of all that is durable."""
@@ -48,6 +60,9 @@ class MessageInvariants(RoundInvariants):
             return
         for number, (run, member) in machine._sessions.items():
             self.check(member.session == number, "%s has a connection too many", member.node)
+            observed = member.observed
+            missed = observed.run == run.id and observed.round > run.durable.round and not run.durable.state.ended
+            self.check(not missed, "%s knows of round %d, and none is recorded", member.node, observed.round)
             self._judge_revision(run, member)
             said = self._last_said.get((self.world.daemon.life, number))
             if said is not None and not member.expired:
@@ -70,8 +85,11 @@ class MessageInvariants(RoundInvariants):
             or sent.report is not None
         ):
             return
+        self._judge_again(run, member, sent)
+
+    def _judge_again(self, run: Run, member: Member, sent: Desired) -> None:
         anew = desired(run, member, sent.heartbeat_s, self.world.daemon.clock.read())
-        self.check(replace(anew, lease_s=sent.lease_s) == sent, "%s would be sent again, in place of %s", sent, anew)
+        self.check(replace(anew, lease_s=sent.lease_s) == sent, "%s is sent again, in place of %s", sent, anew)
 
 
 def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:

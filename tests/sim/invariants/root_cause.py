@@ -6,13 +6,17 @@ the budget.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coordinatord.core.journal import Decided
+from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.core.values.records import NodeSucceeded, Record, RoundEnded, RoundStopped, RunEnded
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
-from coordinatord.protocol.messages import Join, Result
+from coordinatord.protocol.messages import Join, Observed, Phase, Result
 from tests.sim.invariants.admin_requests import AdminInvariants
 from tests.sim.invariants.agent import AgentInvariants
 from tests.sim.invariants.successors import SuccessorInvariants
@@ -26,6 +30,9 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 ROUGHLY = 0.93
 """The least part of a time in one clock that it may be in another one."""
+
+ALIKE_S = 0.05
+"""Two readings of the coordinator's clock in the same moment differ by less."""
 
 REMEMBERED_S = 0.5
 """The time beyond that within which a loss excuses a failure: until the messages of both arrive."""
@@ -48,8 +55,35 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         """Rounds of which nodes were lost or left behind."""
         self._life_of_stop: dict[Round, int] = {}
         """Which coordinator stopped each round."""
+        self._done: dict[Round, set[str]] = {}
+        """Nodes that have succeeded, by round: what becomes of them later is no reason for anything."""
+        self._blamed: set[Round] = set()
+        """Rounds in which a worker failed by itself before its node was asked to end it."""
+        self._dated: dict[tuple[str, int, str], float] = {}
+        """When a node's worker failed, by its first report of it; keyed by run, round and node."""
+        self._codes: dict[tuple[str, int, str], int] = {}
+        """The exit code of that worker."""
 
     # Evidence
+
+    def _note_failure(self, node: str, observed: Observed) -> None:
+        """Note what a node says of its workers, when the coordinator hears it."""
+        if observed.failure is not None:
+            key = observed.run, observed.round, node
+            self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
+            self._codes.setdefault(key, observed.failure.exit_code)
+
+    def decided(self, records: Sequence[Record]) -> None:
+        """Note which nodes have done their part."""
+        super().decided(records)
+        for record in records:
+            if isinstance(record, NodeSucceeded):
+                self._done.setdefault((record.run, record.round), set()).add(record.node)
+
+    def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
+        """Take note that a coordinator has started, which has heard nothing yet."""
+        super().restored(machine, past)
+        self._dated.clear()
 
     def failed(self, host: Host, key: Round) -> None:
         """Note that a worker fails by itself; if nothing else happens, that is to be charged."""
@@ -58,6 +92,8 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         self._culprits.setdefault(key, set()).add(host.node)
         if self._hidden(host):
             self._vague.add(key)
+        if host.agent is not None and host.agent.phase is Phase.RUNNING:
+            self._blamed.add(key)
         training = self.world.trainings.get(key)
         if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
             policy = self.world.scenario.policy
@@ -92,17 +128,28 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
 
     # Verdicts
 
+    def _judge_evidence(self, run: Run, record: RoundStopped) -> None:
+        """Check which failure is recorded with the end of a round: a crash forgets all others."""
+        key = (record.run, record.round)
+        if (run.id, run.durable.round, run.durable.state) == (*key, State.STOPPING):
+            for node, failure in run.failures.items():
+                said = self._dated.get((*key, node), failure.at)
+                self.check(abs(failure.at - said) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - said)
+            known = record.first_failure is not None or not run.failures
+            self.check(known, "what failed in round %d is not recorded", record.round)
+        if record.first_failure is not None:
+            earliest = min((at for (*round_, _), at in self._dated.items() if tuple(round_) == key), default=math.inf)
+            at = self.world.daemon.clock.read() - record.first_failure.failure.age_s
+            self.check(at <= earliest + ALIKE_S, "the first failure of round %d is not recorded", record.round)
+
     def _judge_outcome(self, run: Run, record: RunEnded) -> None:
         if record.outcome.result is not Result.FAILED or record.outcome.exit_code == ExitCode.TEMPFAIL:
             return
         used, most = run.durable.restarts_used, run.spec.max_restarts
         self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
         key = (run.id, run.durable.round)
-        codes = {
-            shell_exit_code(run.failures[node].failure.exit_code)
-            for node in self._culprits.get(key, ())
-            if node in run.failures
-        }
+        culprits = [(*key, node) for node in self._culprits.get(key, ())]
+        codes = {shell_exit_code(self._codes[one]) for one in culprits if one in self._codes}
         vague = (
             key in self.unseen | self._vague
             or not self._is_prompt
@@ -124,6 +171,10 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self.check(named, "round %d was charged to another: %s", record.round, record.reason)
         excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
         self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
+        done = frozenset(self._done.get(key, ()))
+        blamed = bool(done) and key in self._blamed - self.stopped_on_purpose - self.disturbed
+        due = blamed and same_life and self._was_quiet(key, but_for=done)
+        self.check(record.charged or not due, "a failure in round %d is excused by who had done his part", record.round)
         unheard = bool(self._absent.get(key)) and key not in self.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
 

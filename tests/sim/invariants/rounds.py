@@ -106,8 +106,8 @@ class RoundInvariants(NodeInvariants):
             quiet = self._was_quiet(key)
             self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)
 
-    def _was_quiet(self, key: Round) -> bool:
-        """Whether all nodes of a round began it, and were well and within reach ever since."""
+    def _was_quiet(self, key: Round, but_for: frozenset[str] = frozenset()) -> bool:
+        """Whether all nodes of a round but these began it, and were well and within reach ever since."""
         training = self.world.trainings[key]
         hosts = training.hosts.values()
         whole = len(hosts) == len(self.formed[key].nodes)
@@ -115,7 +115,7 @@ class RoundInvariants(NodeInvariants):
         # Where messages are lost one by one, a lease may end within the round for what was lost before it.
         lately_s = scenario.policy.leases_per_heartbeat * scenario.policy.heartbeat_s if scenario.network.harsh else 0.0
         since = training.began_at - lately_s
-        return whole and all(host.well and host.troubled_until < since for host in hosts)
+        return whole and all(host.well and host.troubled_until < since for host in hosts if host.node not in but_for)
 
     # Records
 
@@ -294,6 +294,8 @@ class RoundInvariants(NodeInvariants):
     def refused(self, session: Session, refused: Refused) -> None:
         """Check that a refusal has a reason, and rests on what is durable."""
         self.check(bool(refused.message), "%s is refused without a reason", session.host.name)
+        stranger = refused.code is RefusalCode.FORBIDDEN
+        self.check(not stranger, "%s is refused its own name: %s", session.host.name, refused.message)
         if refused.code is RefusalCode.SUPERSEDED:
             run = self.replica.jobs["job"]
             younger = run.members.get(session.host.node)

@@ -195,7 +195,7 @@ class TimeInvariants(LedgerInvariants):
                 self._formed_at[record.run, record.round] = now, record.spent
             case RoundStarted():
                 self._started_at[record.run, record.round] = now
-                if not record.steps_awaited and not self.world.scenario.workers.announces:
+                if not record.steps_awaited and not self.world.scenario.workers.announces_in(record.round):
                     self._running_at[record.run, record.round] = now
             case TrainingBegan() | TrainingCaughtUp() | TrainingStalled() | RoundEnded():
                 self._judge_steps(record)
@@ -241,7 +241,7 @@ class TimeInvariants(LedgerInvariants):
         """Check that a round that reports its steps trains from the first one, and not before."""
         key = (record.run, record.round)
         training = self.world.trainings[key]
-        first_s = self.world.scenario.workers.first_step_s
+        first_s = training.first_step_s
         stepped = training.whole_at is not None and first_s is not None
         self.check(stepped, "round %d trains, and no worker has taken a step", record.round)
         grew = record.spent.redone > self._formed_at[key][1].redone
@@ -333,7 +333,7 @@ class TimeInvariants(LedgerInvariants):
         """Whether no report of a round's nodes was held up, also of those that have died: a late one has more time."""
         training = self.world.trainings.get(key)
         hosts = training.hosts.values() if training is not None else ()
-        return all(host.troubled_until < since and (host.agent is None or host.well) for host in hosts)
+        return all(_held_up_until(host) < since for host in hosts)
 
     def _judge_round_time(self, key: Round, record: RoundStopped | RunEnded) -> None:
         """Check that a round was at work from when it was formed until it broke, as closely as that could be known."""
@@ -352,8 +352,8 @@ class TimeInvariants(LedgerInvariants):
         close_s = TIGHT_S if tight else LOOSE_S
         slack = odd_s + (max(self._lease_s, close_s) if by_chance else close_s)
         # The time is no longer than the round lived
-        whole_at = None if training is None else training.whole_at
-        self.check(whole_at is not None or trained < EXACT_S, "round %d trained before it was whole", key[1])
+        whole = training is not None and len(training.hosts) == len(self.formed[key].nodes)
+        self.check(whole or trained < EXACT_S, "round %d trained before it was whole", key[1])
         if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
@@ -366,7 +366,7 @@ class TimeInvariants(LedgerInvariants):
             self.check(trained <= lived, "round %d trained for %.3f s, and lived for %.3f", key[1], trained, lived)
         # Nor was it more than a start before the first step of workers that were to report it
         ended_well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
-        if self.world.scenario.workers.announces and tight and not ended_well:
+        if self.world.scenario.workers.announces_in(key[1]) and tight and not ended_well:
             ran = record.spent.running - before.running
             self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
         # Nor does a stall last longer than no step is done
@@ -384,3 +384,10 @@ class TimeInvariants(LedgerInvariants):
             if key in self._running_at:
                 least = (quiet - self._running_at[key]) * (1 - skew) - slack
                 self.check(trained >= least, "round %d trained for %.3f s, not for %.3f", key[1], trained, least)
+
+
+def _held_up_until(host: Host) -> float:
+    """Return until when reports of a host may have been held up: not by its end, if nothing else was wrong."""
+    if host.agent is None:
+        return host.troubled_before
+    return host.troubled_until if host.well else math.inf

@@ -72,6 +72,7 @@ class ProgressInvariants(RoundInvariants):
         training = self.world.trainings.get((run.id, run.durable.round))
         stepped = None if training is None else training.stepped()
         step, pace = run.step, run.progress.steps_per_s
+        self._judge_announcements(run)
         if stepped is None:
             self.check(step is None and pace is None, "round %d is at step %s, and takes none", run.durable.round, step)
         else:
@@ -81,6 +82,14 @@ class ProgressInvariants(RoundInvariants):
                 self.check(pace is None or pace < PACE_ROUGHLY / STEP_S, "%s steps a second, of %s", pace, 1 / STEP_S)
                 least = stepped[0] - LATE_S / STEP_S
                 self.check(step is None or step > least, "step %s is known, of %s", step, stepped[0])
+
+    def _judge_announcements(self, run: Run) -> None:
+        """Check that a round is only said to await its first step if a worker of it has announced steps."""
+        key = run.id, run.durable.round
+        heard = [member.observed for member in run.members.values()]
+        announced = any(one.steps for one in heard if (one.run, one.round) == key)
+        known = announced or run.durable.reports_steps or self.world.scenario.network.harsh
+        self.check(known or run.shown_state is run.durable.state, "round %d awaits steps that nobody announced", key[1])
 
     @property
     def _nothing_was_kept(self) -> bool:

@@ -7,13 +7,24 @@ They are mistakes that could have been made: a condition left out, a bound off b
 
 from __future__ import annotations
 
-from tests.sim.mutants import durability, kept_state, node, operators, progress, root_cause, rounds, time_ledger
+from tests.sim.mutants import (
+    durability,
+    identities,
+    kept_state,
+    node,
+    operators,
+    progress,
+    root_cause,
+    rounds,
+    time_ledger,
+)
 
 MUTANTS = (
     *rounds.MUTANTS,
     *root_cause.MUTANTS,
     *durability.MUTANTS,
     *operators.MUTANTS,
+    *identities.MUTANTS,
     *node.MUTANTS,
     *kept_state.MUTANTS,
     *progress.MUTANTS,

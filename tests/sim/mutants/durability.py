@@ -87,6 +87,7 @@ MUTANTS = (
         "of several failures the last one is kept for after a crash",
         "first = min(run.failures.values(), key=lambda failure: failure.at, default=None)",
         "first = max(run.failures.values(), key=lambda failure: failure.at, default=None)",
+        "coincident_world",
     ),
     Mutant(
         "rounds-counted-anew",
@@ -101,6 +102,7 @@ MUTANTS = (
         "a coordinator whose store was set back goes on as if its nodes had not seen later rounds",
         "    if latest > run.durable.round:\n",
         "    if latest > run.durable.round + 1:\n",
+        "coincident_world",
     ),
     # A start
     Mutant(
@@ -203,6 +205,7 @@ MUTANTS = (
         "a node that is lost while nothing can be recorded is noticed as late after that as it was lost into it",
         "            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)\n",
         "            run.heard_at = max(run.heard_at, decision.now - degraded_s)\n",
+        "coincident_world",
     ),
     Mutant(
         "trouble-for-ever",

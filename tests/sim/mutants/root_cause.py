@@ -57,6 +57,14 @@ MUTANTS = (
         "if first.at < consequences_from:",
     ),
     Mutant(
+        "other-stop-charged",
+        "coordinatord.core.state.run",
+        "workers that fail because their peers go are charged, unless the stop was on purpose",
+        "self.consequences_from = at if self.durable.first_failure is None else math.inf",
+        "self.consequences_from = at if self.durable.planned else math.inf",
+        "coincident_world",
+    ),
+    Mutant(
         "collateral-window-missing",
         "coordinatord.core.values.root_cause",
         "a node must have fallen silent before its peers' workers failed to have caused it",
@@ -90,6 +98,7 @@ MUTANTS = (
         "a failure counts from when it is heard of, not from when it happened",
         "WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)",
         "WorkerFailure(member.node, member.offer.host, now, failure)",
+        "coincident_world",
     ),
     Mutant(
         "failure-of-older-round",
@@ -118,6 +127,7 @@ MUTANTS = (
         "a node that is lost after it did its part excuses failures of others",
         "if member.in_round and not member.succeeded:",
         "if member.in_round:",
+        "coincident_world",
     ),
     # Losses
     Mutant(
@@ -148,6 +158,7 @@ MUTANTS = (
         "a node whose process died is waited for a whole lease",
         "self.set((run.id, member.node), min(lease, grace))",
         "self.set((run.id, member.node), max(lease, grace))",
+        "coincident_world",
     ),
     Mutant(
         "all-silent-all-lost",

@@ -99,6 +99,7 @@ MUTANTS = (
         "an arrival stops a round of which a node has already succeeded",
         "run.round_size >= run.spec.nodes_max or run.count(MemberState.SUCCEEDED):",
         "run.round_size >= run.spec.nodes_max:",
+        "coincident_world",
     ),
     Mutant(
         "early-success-never-started",
@@ -209,9 +210,10 @@ MUTANTS = (
     Mutant(
         "revision-of-records-alone",
         "coordinatord.core.state.run",
-        "a node that starts its workers anew is sent again what it was sent while they ran, without the report",
+        "a node whose workers have started is sent again what it was sent before",
         "            self.revision += 1\n            self._by_state",
         "            self._by_state",
+        "coincident_world",
     ),
     Mutant(
         "revision-not-of-records",

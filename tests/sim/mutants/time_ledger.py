@@ -18,6 +18,7 @@ MUTANTS = (
         "a round trains until it is known to be broken",
         "return _split(run, min(signs, default=now), Activity.DETECTING, now)",
         "return _split(run, now, Activity.DETECTING, now)",
+        "coincident_world",
     ),
     Mutant(
         "silence-not-dated",
@@ -25,6 +26,7 @@ MUTANTS = (
         "a round trains until the lease of a dead node is over",
         "signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]",
         "signs += [now for member in run.members_in(MemberState.SILENT)]",
+        "coincident_world",
     ),
     Mutant(
         "time-away-was-lost",
@@ -81,6 +83,7 @@ MUTANTS = (
         "what workers of one round have said of steps to come holds for the next",
         "        self.steps_announced = False\n        self.failures",
         "        self.failures",
+        "coincident_world",
     ),
     Mutant(
         "stall-not-seen",

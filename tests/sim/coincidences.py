@@ -1,0 +1,267 @@
+"""Faults that matter only together, or at one moment: chance alone plays each of them too rarely.
+
+Each is begun once, and waits for its moment. They strike clusters that are well, so that nothing else explains what
+follows. `faults` has those that may strike at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinatord.core.state.durable import State
+from coordinatord.core.values.admin_requests import RestartJob
+from coordinatord.core.values.records import RoundFormed, RoundStopped
+from coordinatord.protocol.messages import Phase
+from tests.sim.daemon import CrashPoint
+from tests.sim.disk import Fault
+from tests.sim.faults import LOOK_AGAIN_S, Strike
+from tests.sim.host import Host
+from tests.sim.kept_memory import Keeps
+from tests.sim.workers import Training
+from tests.sim.world import JOB, World
+
+LOOKS_FOR_S = 40.0
+"""A coincidence that has not come about by then does not any more."""
+
+OUTAGE_S = 20.0
+"""A failure of the disk beside which a lease is short."""
+
+
+def _once(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
+    """Do something as soon as something else holds."""
+
+    def look() -> None:
+        if holds():
+            act()
+        elif world.queue.time < until:
+            world.queue.after(LOOK_AGAIN_S, look)
+
+    until = world.queue.time + LOOKS_FOR_S
+    look()
+
+
+def _in_round(world: World) -> list[Host]:
+    """Return the hosts whose nodes have a part in the round that is on."""
+    run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
+    inside = {member.node for member in run.inside} if run is not None else set()
+    return [host for host in world.hosts.values() if host.node in inside and host.agent is not None]
+
+
+def _trains(world: World) -> bool:
+    return world.is_running() and all(host.workers.alive for host in _in_round(world))
+
+
+def _newcomer(world: World) -> Host:
+    host = world.add_host(f"n{len(world.hosts) + 1}")
+    host.boot()
+    return host
+
+
+# The end of a process, and nothing else
+
+
+def _process_dies(world: World) -> None:
+    """Kill a node that was well all its life."""
+    _once(world, lambda: _trains(world), lambda: world.chance.choice(_in_round(world)).kill())
+
+
+def _host_dies(world: World) -> None:
+    """Cut the power of a host that was well all its life."""
+    _once(world, lambda: _trains(world), lambda: world.chance.choice(_in_round(world)).vanish())
+
+
+# The end of the training
+
+
+def _when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], None]) -> None:
+    """Do something with the nodes that have done their part while others have not."""
+
+    def split(training: Training) -> tuple[list[Host], list[Host]]:
+        hosts = [host for host in _in_round(world) if host.workers.round == training.key]
+        members = world.run.members
+        done = [host for host in hosts if members[host.node].durable.succeeded]
+        return done, [host for host in hosts if host.workers.alive]
+
+    def look(training: Training) -> None:
+        _once(world, lambda: all(split(training)), lambda: act(*split(training)))
+
+    world.on_done.append(look)
+
+
+def _done_node_dies(world: World) -> None:
+    """Kill a node that has done its part, and let a worker of another one fail before anybody misses the first."""
+
+    def act(done: list[Host], late: list[Host]) -> None:
+        world.chance.choice(done).kill()
+        world.queue.plan(0.8 * world.chance.random(), world.chance.choice(late).workers.fail)
+
+    _when_some_are_done(world, act)
+
+
+def _newcomer_when_some_are_done(world: World) -> None:
+    """Start another node when one has done its part."""
+
+    def act(_done: list[Host], _late: list[Host]) -> None:
+        _newcomer(world)
+
+    _when_some_are_done(world, act)
+
+
+# The store
+
+
+def _store_set_back(world: World) -> None:
+    """Put the store back to what it was one round ago."""
+    state = world.chance.choice([State.STARTING, State.RUNNING])
+
+    def take_copy() -> None:
+        copy, number = world.daemon.disk.copy(), world.run.durable.round
+        _once(world, lambda: _trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
+        _once(world, lambda: world.is_running() and world.run.durable.round == number + 1, lambda: set_back(copy))
+
+    def set_back(copy: bytes) -> None:
+        world.daemon.set_store_back(copy)
+        world.queue.plan(world.chance.random(), world.daemon.start)
+
+    daemon = world.daemon
+    _once(world, lambda: daemon.up and world.state is state and not daemon.writing, take_copy)
+
+
+def _failures_unrecorded(world: World) -> None:
+    """Let workers of two nodes fail while nothing can be recorded, and kill the coordinator when that is known."""
+    daemon, chance = world.daemon, world.chance
+
+    def break_down() -> None:
+        daemon.disk.break_down(chance.choice(list(Fault)))
+        _newcomer(world)  # so that there is something to record
+        _once(world, lambda: daemon.machine.store_error is not None, fail)
+
+    def fail() -> None:
+        for host in _in_round(world):
+            host.workers.harden()
+            world.queue.plan(chance.random(), host.workers.fail, chance.choice([1, 3, -9]))
+        world.queue.plan(chance.uniform(0.5, 2.0), daemon.disk.repair)
+        daemon.doom(CrashPoint.AFTER, RoundStopped)
+        _once(world, lambda: not daemon.up, lambda: world.queue.plan(chance.random(), daemon.start))
+
+    _once(world, lambda: _trains(world), break_down)
+
+
+def _node_dies_unrecorded(world: World) -> None:
+    """Cut a host's power long after the disk broke down, and long before it is well again."""
+    daemon, chance = world.daemon, world.chance
+
+    def break_down() -> None:
+        daemon.disk.break_down(chance.choice(list(Fault)))
+        _newcomer(world)
+        world.queue.plan(OUTAGE_S * chance.uniform(0.3, 0.9), chance.choice(_in_round(world)).vanish)
+        world.queue.plan(OUTAGE_S, daemon.disk.repair)
+
+    _once(world, lambda: _trains(world), break_down)
+
+
+# No coordinator for a moment
+
+
+def _fails_unheard(world: World) -> None:
+    """Let a worker fail while there is no coordinator for a moment."""
+
+    def act() -> None:
+        world.daemon.crash()
+        world.queue.plan(world.chance.random(), world.chance.choice(hosts()).workers.fail)
+        world.queue.plan(world.chance.uniform(1.0, 4.0), world.daemon.start)
+
+    def hosts() -> list[Host]:
+        return [host for host in world.hosts.values() if host.workers.alive]
+
+    _once(world, lambda: _trains(world), act)
+
+
+# Tokens
+
+
+def _token_revoked(world: World) -> None:
+    """Revoke the token of a node, which has another one by then."""
+
+    def act() -> None:
+        host = world.chance.choice(_in_round(world))
+        host.token = "another"  # noqa: S105 - a name, and no secret
+        world.daemon.revoke(host)
+
+    _once(world, lambda: _trains(world), act)
+
+
+# State that is kept
+
+
+def _holder_leaves_for_a_moment(world: World) -> None:
+    """Have no connection to a node that keeps state in the moment in which the next round is formed."""
+
+    def fail() -> None:
+        host = world.chance.choice(_in_round(world))
+        host.workers.fail()
+        _once(world, lambda: host.agent is not None and host.agent.phase is Phase.FAILED, lambda: go(host))
+
+    def go(host: Host) -> None:
+        host.reset()
+        host.cut_off()
+        world.queue.plan(world.chance.uniform(0.8, 4.0), host.heal)
+
+    _once(world, lambda: _trains(world) and _has_steps(world), fail)
+
+
+def _holder_misses_a_round(world: World) -> None:
+    """Stop a nodeclient that keeps state for so long that a round begins without it, from an older step."""
+
+    def stop() -> None:
+        host, number = world.chance.choice(_in_round(world)), world.run.durable.round
+        host.pause()
+        _once(world, lambda: _trains(world) and world.run.durable.round > number, lambda: wake(host))
+
+    def wake(host: Host) -> None:
+        world.queue.after(1.5 * world.chance.random(), host.wake)
+
+    _once(world, lambda: _trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
+    _once(world, lambda: _trains(world) and world.run.durable.round == 2 and _has_steps(world), stop)
+
+
+def _has_steps(world: World) -> bool:
+    """Whether all workers of the present round have done steps, and what each has for itself is known to be whole."""
+    training = world.trainings.get((world.run.id, world.run.durable.round))
+    whole = world.run.kept.newest_whole
+    kept = world.scenario.keeps is Keeps.SHARED or (whole is not None and whole.round == world.run.durable.round)
+    return kept and training is not None and training.stepped() is not None
+
+
+def _killed_when_formed(world: World) -> None:
+    """Replace a node, and kill the coordinator when the next round is recorded and no node has heard of it."""
+
+    def replace() -> None:
+        host = world.chance.choice(_in_round(world))
+        host.kill()
+        host.boot()
+        world.daemon.doom(CrashPoint.AFTER, RoundFormed)
+        _once(world, lambda: not world.daemon.up, world.daemon.start)
+
+    _once(world, lambda: _trains(world) and _has_steps(world), replace)
+
+
+COINCIDENCES: dict[str, Strike] = {
+    "process dies": _process_dies,
+    "host dies": _host_dies,
+    "node dies that is done": _done_node_dies,
+    "newcomer when some are done": _newcomer_when_some_are_done,
+    "store set back by a round": _store_set_back,
+    "two failures unrecorded": _failures_unrecorded,
+    "host dies unrecorded": _node_dies_unrecorded,
+    "worker fails unheard": _fails_unheard,
+    "token revoked": _token_revoked,
+}
+"""The coincidences of any job, by name."""
+
+KEEPING: dict[str, Strike] = {
+    "holder leaves for a moment": _holder_leaves_for_a_moment,
+    "holder misses a round": _holder_misses_a_round,
+    "coordinator killed when a round is formed": _killed_when_formed,
+}
+"""Those of a job whose nodes keep state."""

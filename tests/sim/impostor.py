@@ -1,0 +1,63 @@
+"""The bearer of another token, who claims the identities of nodes that live: see `invariants/identities`.
+
+What it does is drawn from a generator of its own, so the histories are what they would be without it.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, Phase
+from tests.support.builders import a_failure
+
+if TYPE_CHECKING:  # the world has one
+    from tests.sim.world import World
+
+TOKEN = "stranger"  # noqa: S105 - a name, and no secret
+"""The name of its token."""
+
+WITHIN_S = 80.0
+"""The time in which it makes its claims."""
+
+CLAIMS = 6
+
+YOUNGEST = 2**62
+"""An incarnation that is later than any."""
+
+
+class Impostor:
+    """One bearer of a token that is not the nodes'."""
+
+    def __init__(self, world: World) -> None:
+        """Have it make some claims, each at a moment of its own."""
+        self._world = world
+        self._chance = random.Random(f"impostor {world.seed}")  # noqa: S311 - repeatable on purpose
+        for _ in range(CLAIMS):
+            world.queue.after(self._chance.uniform(0.0, WITHIN_S), self._claim)
+
+    def _claim(self) -> None:
+        chance, daemon = self._chance, self._world.daemon
+        host = chance.choice(list(self._world.hosts.values()))
+        others = [host.incarnation, host.incarnation + 1, max(0, host.incarnation - 1), YOUNGEST]
+        incarnation, observed = chance.choice(others), self._make_up()
+        if daemon.up and not daemon.paused and self._world.invariants.identities.is_taken(host.node, daemon.machine):
+            offer = self._world.scenario.offer_of(host.name)
+            daemon.claim(
+                Join(PROTOCOL_VERSION, "job", host.node, incarnation, self._world.spec, offer, observed), TOKEN
+            )
+
+    def _make_up(self) -> Observed:
+        """Return what the node might say, or something that would do harm if it were believed."""
+        run = self._world.daemon.machine.jobs.get("job")
+        phase = self._chance.choice([Phase.IDLE, Phase.RUNNING, Phase.STOPPED, Phase.FAILED, Phase.SUCCEEDED])
+        return Observed(
+            run="" if run is None else run.id,
+            round=(0 if run is None else run.durable.round) + self._chance.choice([0, 0, 1]),
+            phase=phase,
+            port=self._chance.randint(30_000, 60_000),
+            leaving=self._chance.random() < 0.3,
+            failure=a_failure() if phase is Phase.FAILED else None,
+            heard_s=0.0,
+            beat=False,
+        )

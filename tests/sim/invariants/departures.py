@@ -1,0 +1,60 @@
+"""What must be true of a node whose process dies while all else is well: its closed connection says so at once.
+
+What may have made any of its messages late, in either direction, is left out: then it may only be out of reach.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Disconnected, Event
+from tests.sim.invariants.root_cause import ALIKE_S, ROUGHLY
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+PUNCTUAL = 1.3
+"""A node that is on time is heard within so many heartbeats; a connection that outlives its process is not."""
+
+SLOWING = ("network slow", "coordinator stalls", "disk hangs", "disk fails", "disk fails for long")
+"""Faults after which answers to nodes may have been late, also where none was noticed."""
+
+
+class Departures:
+    """Watches for how long the coordinator waits for processes that have died."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._killed: set[tuple[str, int]] = set()
+        """Nodes, by incarnation, that were well until they were killed."""
+        self._closed_at: dict[tuple[str, int], float] = {}
+        """When the coordinator saw the connection of each of them closed."""
+
+    def killed(self, host: Host, upset_at: float) -> None:
+        """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""
+        network, faults = self._world.scenario.network, self._world.faults
+        slow = network.harsh or network.spike_chance or any(faults[name] for name in SLOWING)
+        since = max(host.troubled_until, upset_at)
+        if host.well and not slow and since <= host.booted_at and host.session is not None:
+            self._killed.add((host.node, host.incarnation))
+
+    def hears(self, event: Event, spoke: dict[str, float], upset_at: float) -> None:
+        """Take in an event that the coordinator is about to handle; `spoke` has when each node last sent anything."""
+        now, machine = self._world.queue.now, self._world.daemon.machine
+        grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S
+        for key in [key for key, closed_at in self._closed_at.items() if now - closed_at > grace_s]:
+            waited_s = now - self._closed_at.pop(key)
+            waits = upset_at < now - waited_s and self._is_counted_on(*key)
+            self._world.invariants.check(not waits, "%s has died, and is waited for %.2f s later", key[0], waited_s)
+        if isinstance(event, Disconnected) and event.session in machine._sessions:
+            member = machine._sessions[event.session][1]
+            key = member.node, member.incarnation
+            silent_s = now - spoke.get(member.node, -1.0)
+            if key in self._killed and silent_s < PUNCTUAL * self._world.scenario.policy.heartbeat_s:
+                self._closed_at[key] = now
+
+    def _is_counted_on(self, node: str, incarnation: int) -> bool:
+        runs = self._world.daemon.machine.jobs.values()
+        members = [member for run in runs if (member := run.members.get(node)) is not None]
+        return any(member.incarnation == incarnation and not member.expired for member in members)

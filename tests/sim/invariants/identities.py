@@ -1,0 +1,75 @@
+"""What must be true of identities: while a node may be heard, no other token's bearer is taken for it.
+
+Such a claim is refused with the names of both tokens, so that it can be reported, and nothing else follows from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from coordinatord.core.effects import Batch, Refuse
+from coordinatord.core.events import Connected, Disconnected, Event
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.member import Member
+from coordinatord.protocol.messages import RefusalCode
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+MEMBER_FIELDS = [field.name for field in fields(Member)]
+
+Standing = tuple[dict[str, tuple[Any, ...]], dict[int, str]]
+"""All that is known of each member, and whose each session is."""
+
+
+class Identities:
+    """Watches who counts as whom in one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._tokens: dict[tuple[str, int], str] = {}
+        """The token that each node has shown since the coordinator started, by incarnation."""
+        self.claims = 0
+        """How many claims of others were refused."""
+
+    def hears(self, event: Event) -> None:
+        """Note which token a node has that comes, or comes back, and which one is revoked."""
+        if isinstance(event, Connected):
+            self._tokens[event.join.node, event.join.incarnation] = event.token
+        elif isinstance(event, Disconnected) and event.revoked:
+            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            if member is not None:
+                self._tokens.pop((member.node, member.incarnation), None)
+
+    def restored(self) -> None:
+        """Note that a coordinator has started, which knows nobody's token."""
+        self._tokens.clear()
+
+    def is_taken(self, node: str, machine: Coordinator) -> bool:
+        """Whether a node has shown its token to this coordinator, and may be heard."""
+        run = machine.jobs.get("job")
+        member = None if run is None else run.members.get(node)
+        return member is not None and not member.expired and (node, member.incarnation) in self._tokens
+
+    def standing(self, machine: Coordinator) -> Standing:
+        """Return what is known of all nodes."""
+        run = machine.jobs.get("job")
+        members = {} if run is None else run.members
+        known = {node: tuple(getattr(one, name) for name in MEMBER_FIELDS) for node, one in members.items()}
+        return known, {number: member.node for number, (_, member) in machine._sessions.items()}
+
+    def judge_claim(self, claim: Connected, before: Standing, batch: Batch) -> None:
+        """Check what came of a claim to the identity of a node."""
+        node, check = claim.join.node, self._world.invariants.check
+        check(not batch.records, "another one claims to be %s, and it follows: %s", node, batch.records)
+        refused = [effect for effect in batch.effects if isinstance(effect, Refuse) and effect.session == claim.session]
+        check(len(refused) == len(batch.effects) == 1, "another one claims to be %s: %s", node, batch.effects)
+        [refuse] = refused
+        said = refuse.message.code is RefusalCode.FORBIDDEN and (refuse.job, refuse.node) == (claim.join.job, node)
+        honest = self._tokens[node, self._world.run.members[node].incarnation]
+        named = claim.token in refuse.message.message and honest in refuse.message.message
+        check(said and named, "who claims to be %s is refused, and that does not say so: %s", node, refuse)
+        after = self.standing(self._world.daemon.machine)
+        check(after == before, "another one claims to be %s, and what is known has changed: %s", node, after)
+        self.claims += 1
