@@ -68,6 +68,12 @@ _SALT = 0x6B657074  # "kept": a place of zeros is not whole
 
 _CHECK = 9
 
+_NUMBERS = range(_CHECK)
+
+_FACTORS = range(3, 2 * _CHECK + 3, 2)
+
+_WORD_MAX = 2**64 - 1
+
 _DIGEST = 10
 
 _PROTECTED = 4
@@ -144,6 +150,11 @@ class Commit:
         """Whether both are of the same rank's state at the same step."""
         return (self.round, self.step, self.rank) == (other.round, other.step, other.rank)
 
+    def of(self, length: int, serial: int, flags: int | None = None) -> Commit:
+        """Return this with the length and the serial filled in, and with other flags if they are given."""
+        place = (self.rank, self.world_size, self.shard, self.shards)
+        return Commit(self.step, self.round, length, *place, serial, self.flags if flags is None else flags)
+
     @property
     def words(self) -> tuple[int, ...]:
         """The control words, up to `check`."""
@@ -154,9 +165,9 @@ class Commit:
     def check(self) -> int:
         """The exclusive or of the other words; never 0."""
         check = _SALT
-        for number, word in enumerate(self.words):
+        for word, factor, number in zip(self.words, _FACTORS, _NUMBERS, strict=True):
             # Two words that are exchanged, or equal, do not cancel out.
-            check ^= (word * (2 * number + 3) + number) & (2**64 - 1)
+            check ^= (word * factor + number) & _WORD_MAX
         return check or _SALT
 
 
@@ -167,6 +178,8 @@ class Place:
         """Look at memory: `control` as words, `data` as bytes."""
         self._control = control
         self.data = data
+        self._seen: tuple[list[int], Commit | None] = ([], None)
+        """The words that were seen last, and what they say: a writer looks at all places at each step."""
 
     def begin(self) -> None:
         """Say that it is no longer whole, before its data are overwritten."""
@@ -184,7 +197,15 @@ class Place:
 
     def read(self) -> Commit | None:
         """Return what it holds; None if it is not whole."""
-        step, flags, round_, length, rank, world_size, shard, shards, serial, check = self._control[: _CHECK + 1]
+        words = self._control[: _CHECK + 1].tolist()
+        seen, commit = self._seen
+        if words != seen:
+            commit = self._said_by(words)
+            self._seen = words, commit
+        return commit
+
+    def _said_by(self, words: Sequence[int]) -> Commit | None:
+        step, flags, round_, length, rank, world_size, shard, shards, serial, check = words
         commit = Commit(step, round_, length, rank, world_size, shard, shards, serial, flags)
         in_bounds = step <= STEP_MAX and length <= len(self.data) and rank < world_size and shard < shards
         return commit if check == commit.check and in_bounds else None
@@ -221,6 +242,8 @@ class Arena:
         self.generations: Sequence[Place] = made[:GENERATIONS]
         self.smalls: Sequence[Place] = made[GENERATIONS:]
         self._protections = range(_PROTECTED, _PROTECTED + 3 * PROTECTED_MAX, 3)
+        self._seen: tuple[list[int], frozenset[tuple[int, int]]] = ([], frozenset())
+        """The words of the protected steps that were seen last, and what they say."""
 
     @classmethod
     def create(cls, file: int, sizes: ArenaSizes) -> Arena:
@@ -243,7 +266,13 @@ class Arena:
     @property
     def protected(self) -> frozenset[tuple[int, int]]:
         """The rounds and steps whose generations are not to be overwritten."""
-        return frozenset(filter(None, map(self._protected_by, self._protections)))
+        words = self._words[self._protections.start : self._protections.stop].tolist()
+        seen, steps = self._seen
+        if words != seen:
+            said = (_protected_by(words[at : at + 3]) for at in range(0, len(words), 3))
+            steps = frozenset(filter(None, said))
+            self._seen = words, steps
+        return steps
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
         """Say which rounds and steps must not be overwritten, and no others: `PROTECTED_MAX` at most.
@@ -253,16 +282,12 @@ class Arena:
         stay = self.protected & {*steps}
         new = sorted({*steps} - stay)
         for at in self._protections:
-            if self._protected_by(at) not in stay:
+            if _protected_by(self._words[at : at + 3].tolist()) not in stay:
                 self._words[at + 2] = 0
                 if new:
                     round_, step = new.pop()
                     self._words[at], self._words[at + 1] = round_, step
                     self._words[at + 2] = _SALT ^ round_ ^ step << 1
-
-    def _protected_by(self, at: int) -> tuple[int, int] | None:
-        round_, step, check = self._words[at : at + 3]
-        return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
     def begin_generation(self, *, last: bool = False) -> Place | None:
         """Return a generation that may be overwritten, and is no longer whole; None if all have to stay.
@@ -333,6 +358,11 @@ def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) 
         elif commit.serial not in done[:2] and (commit.pending or (commit.round, commit.step) not in protected):
             free.append((commit.serial, number))
     return places[min(free)[1]] if free else None
+
+
+def _protected_by(words: Sequence[int]) -> tuple[int, int] | None:
+    round_, step, check = words
+    return (round_, step) if check == _SALT ^ round_ ^ step << 1 else None
 
 
 def _fold(commit: Commit) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
@@ -67,7 +66,7 @@ class Generations:
         if small is not None:
             place.data[end:length] = small
         serial = self._arena.newest_serial() + 1
-        place.commit(replace(commit, length=length, serial=serial, flags=0 if small is None else WHOLE))
+        place.commit(commit.of(length, serial, 0 if small is None else WHOLE))
         return length
 
     def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:

@@ -45,7 +45,7 @@ from workerlib.keep.intervals import SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pieces import local_part, shard_of
-from workerlib.keep.small_state import SmallStates
+from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.standstill import Standstill
 from workerlib.stop import REQUEST
 
@@ -101,7 +101,7 @@ class StepKeeper:
         self._count = 0
         self._step_ended_at: float | None = None
         self._arena: Arena | None = None
-        self._reserving: tuple[int, dict[str, torch.Tensor], bytes] | None = None
+        self._reserving: tuple[int, Taken] | None = None
         """The small state of a step that waits for memory that was asked for."""
         self._refused = False
         self._skipped = 0
@@ -128,7 +128,7 @@ class StepKeeper:
             self._done = self._origin_step = point.step
             if point.shape == (environment.world_size, self._shards):
                 self._origin = point.round, point.step
-            self._reserve(*self._small.take())
+            self._reserve(self._small.take())
         self._standstill.begin(self._done)
         self._note_versions()
         if not self._alone:
@@ -157,10 +157,10 @@ class StepKeeper:
                 self._step_alone()
             else:
                 self._note_versions()
-                tensors, rest = self._small.take()
+                taken = self._small.take()
                 with self._ring:
-                    self._small.write(tensors, rest, self._commit(number))
-                self._look_at_sizes(tensors, rest)
+                    self._small.write(taken, self._commit(number))
+                self._look_at_sizes(taken)
             if self._asked is not None:
                 self._answer(self._asked)
         finally:
@@ -186,9 +186,9 @@ class StepKeeper:
 
     def _write_pending(self) -> None:
         if self._arena is not None:
-            tensors, rest = self._small.take_pending()
+            taken = self._small.take_pending()
             with self._ring:
-                self._small.write(tensors, rest, self._commit(self._done + self._stride, PENDING))
+                self._small.write(taken, self._commit(self._done + self._stride, PENDING))
 
     def _hold(self) -> None:
         """Take `_whole`. Raises `KeptStateError` where the round was over long ago."""
@@ -208,7 +208,7 @@ class StepKeeper:
         if self._interval.due(self._done) and self._arena is not None:
             self._tell(self._save_with_small())
         elif not self._count & (self._count - 1):
-            self._look_at_sizes(*self._small.take())
+            self._look_at_sizes(self._small.take())
         told = (self._interval.steps, self._skipped)
         if told != self._told:
             self._told = told
@@ -217,15 +217,15 @@ class StepKeeper:
 
     def _save_with_small(self, asked: int = 0) -> Message:
         """Save the present step on the training thread, where its small state is at hand."""
-        tensors, rest = self._small.take()
+        taken = self._small.take()
         with self._ring:
-            self._small.write(tensors, rest, self._commit(self._done))
+            self._small.write(taken, self._commit(self._done))
         answer = self._save(asked)
         if isinstance(answer, Saved):
             self._interval.note_save(answer.seconds)
         else:
             self._skipped += 1
-        self._look_at_sizes(tensors, rest)
+        self._look_at_sizes(taken)
         return answer
 
     def _save(self, asked: int) -> Message:
@@ -349,8 +349,7 @@ class StepKeeper:
             self._arena = arena
             waiting, self._reserving = self._reserving, None
             if waiting is not None and waiting[0] == self._done and self._small.find(self._commit(self._done)) is None:
-                step, tensors, rest = waiting
-                self._small.write(tensors, rest, self._commit(step))
+                self._small.write(waiting[1], self._commit(self._done))
 
     def _refuse(self, why: str) -> None:
         if not self._refused:
@@ -359,19 +358,18 @@ class StepKeeper:
 
     # Memory
 
-    def _look_at_sizes(self, tensors: dict[str, torch.Tensor], rest: bytes) -> None:
+    def _look_at_sizes(self, taken: Taken) -> None:
         """Ask for memory at the first step, and look now and then whether it still suffices."""
         if self._reserving is None and not self._refused and not self._count & (self._count - 1):
-            self._reserve(tensors, rest)
+            self._reserve(taken)
 
-    def _reserve(self, tensors: dict[str, torch.Tensor], rest: bytes) -> None:
-        small = self._small.bytes_needed(tensors, rest)
+    def _reserve(self, taken: Taken) -> None:
+        small = self._small.bytes_needed(taken)
         saves = self._alone or self._environment.local_rank < SAVERS
         big = self._generations.bytes_needed(small) if saves else 0
         held = self._arena.sizes if self._arena is not None else None
-        if held is None or held.small < small - len(rest) or held.generation < big:
-            copies = {name: one.detach().clone() for name, one in tensors.items()}
-            self._reserving = (self._done, copies, rest)
+        if held is None or held.small < small - len(taken.rest) or held.generation < big:
+            self._reserving = (self._done, taken.kept())
             self._tell(Reserve(big + big // SLACK, small, self._shard, self._shards))
 
     def _commit(self, step: int, flags: int = 0) -> Commit:

@@ -4,12 +4,13 @@ Each kind of object has an adapter with the same five methods:
 
 * `big` returns its tensors, which are saved when the round breaks or at an interval.
 * `buffers` returns where its small tensors are that forward changes: they are saved at each step, for each rank.
-* `values` returns the rest as JSON, saved at each step.
+* `values` returns the rest as JSON, saved at each step; the very object of before only if nothing has changed.
 * `targets` returns the tensors to be filled with what was kept, `finish` then takes the values.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
@@ -127,6 +128,11 @@ class KeptOptimizer(_Nothing):
         self._optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
+        self._seen: list[Any] = []
+        """What the parameter groups had at the last look."""
+        self._fixed = False
+        """None of it can change by itself."""
+        self._values: Any = None
         self._entries = 0
         self._number_slots: list[tuple[str, str]] = []
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -141,11 +147,20 @@ class KeptOptimizer(_Nothing):
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
-        groups = [
-            {key: to_plain(value, f"{self._name}.{key}") for key, value in group.items() if key != "params"}
-            for group in self._optimizer.param_groups
-        ]
-        return {"groups": groups, "state": self._numbers()}
+        numbers = self._numbers()
+        present: list[Any] = []
+        for group in self._optimizer.param_groups:
+            present += group
+            present += group.values()
+        same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
+        if numbers or not same:
+            others = [
+                {key: one for key, one in group.items() if key != "params"} for group in self._optimizer.param_groups
+            ]
+            self._seen, self._fixed = present, all(_is_fixed(one) for group in others for one in group.values())
+            groups = [{key: to_plain(one, f"{self._name}.{key}") for key, one in group.items()} for group in others]
+            self._values = {"groups": groups, "state": numbers}
+        return self._values
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
@@ -281,6 +296,11 @@ def _canonical(root: torch.nn.Module, path: str) -> str:
             words.append(word)
         module = getattr(module, word)
     return ".".join(words)
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value cannot change as long as it is the same object."""
+    return type(value) in (int, float, bool, str, type(None)) or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
 def _empty(parameter: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -9,16 +9,16 @@ a step in which they were the same within the step and at its end, and not those
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from workerlib.keep.arena import Arena, Commit, Place
+from workerlib.keep.arena import Arena, Commit
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject, Slot
-from workerlib.keep.manifest import Layout, lay_out, read_layout
+from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import piece_of, views_of
 from workerlib.keep.random_state import RandomState
 
@@ -59,16 +59,43 @@ def read_small(data: memoryview) -> SmallState:
         raise KeptStateError(f"kept values cannot be read: {error}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The small state of this process at one moment."""
+
+    buffers: Sequence[torch.Tensor]
+    """They change with training, in the order of the names that `SmallStates` knows."""
+    random: Mapping[str, bytes]
+    rest: bytes
+    """Values and what of the random state has no fixed size, as JSON."""
+
+    def kept(self) -> Taken:
+        """Return the same in memory of its own."""
+        return replace(self, buffers=[one.detach().clone() for one in self.buffers])
+
+
 @dataclass(slots=True)
 class _Habit:
     """What is known of an object's values."""
 
     known_late: bool
+    key: str
+    """Its name as JSON."""
     settled: bool = False
     pending: str = ""
     """Its values within the present step."""
     done: str = ""
     """Its values at the end of the last step."""
+    value: Any = None
+    """Its values when they were last looked at."""
+    text: str = "null"
+    """The same as JSON."""
+
+    def look_at(self, value: Any) -> str:
+        """Return values as JSON. They are the very object of before if nothing has changed."""
+        if value is not self.value:
+            self.value, self.text = value, json.dumps(value, separators=_SEPARATORS)
+        return self.text
 
     def learn(self, present: str) -> None:
         """Compare the values at the end of a step with those of before."""
@@ -84,63 +111,78 @@ class SmallStates:
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
         self._objects = objects
         self._slots: list[Slot] = [slot for one in objects.values() for slot in one.buffers()]
-        self._habits = {name: _Habit(one.late) for name, one in objects.items()}
+        self._habits = {name: _Habit(one.late, json.dumps(name)) for name, one in objects.items()}
         self._random = RandomState()
         self._arena: Arena | None = None
         self._serial = 0
-        self._names: tuple[str, ...] = ()
+        self._plain: tuple[Any, str] = (None, "")
+        """What of the random state has no fixed size, and the same as JSON."""
+        self._kinds: object = None
+        """The sizes and types for which places are laid out."""
         self._layout = Layout((), (), b"", 0)
-        self._views: list[list[torch.Tensor]] = []
-        self._headed: set[int] = set()
-        """The places that have the manifest of the present layout."""
+        self._views: dict[int, list[torch.Tensor]] = {}
+        """The buffers in each place that has the manifest of the present layout, by its identity."""
+        self._pending: tuple[Commit, Taken] | None = None
+        """What was written last, if it was taken within a step."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
         self._serial = arena.newest_serial()
         self._arena = arena
-        self._names = ()
+        self._kinds = self._pending = None
 
-    def take(self) -> tuple[dict[str, torch.Tensor], bytes]:
-        """Return the small state at the end of a step: tensors, which change with training, and values."""
-        tensors = self._tensors()
-        values = {name: one.values() for name, one in self._objects.items()}
-        for name, value in values.items():
-            self._habits[name].learn(json.dumps(value, separators=_SEPARATORS))
-        return tensors, self._rest({name: value for name, value in values.items() if value is not None})
+    def take(self) -> Taken:
+        """Return the small state at the end of a step."""
+        texts = []
+        for name, one in self._objects.items():
+            habit, value = self._habits[name], one.values()
+            text = habit.look_at(value)
+            habit.learn(text)
+            if value is not None:
+                texts.append(f"{habit.key}:{text}")
+        return self._taken(texts)
 
-    def take_pending(self) -> tuple[dict[str, torch.Tensor], bytes]:
+    def take_pending(self) -> Taken:
         """Return the small state within a step; of the values those which will not change any more."""
-        tensors = self._tensors()
-        values = {}
+        texts = []
         for name, habit in self._habits.items():
             if not habit.known_late:
                 value = self._objects[name].values()
-                habit.pending = json.dumps(value, separators=_SEPARATORS)
+                habit.pending = habit.look_at(value)
                 if habit.settled and value is not None:
-                    values[name] = value
-        return tensors, self._rest(values)
+                    texts.append(f"{habit.key}:{habit.pending}")
+        return self._taken(texts)
 
-    def bytes_needed(self, tensors: Mapping[str, torch.Tensor], rest: bytes) -> int:
+    def bytes_needed(self, taken: Taken) -> int:
         """Return how many bytes a place needs for a small state, with room for values that become longer."""
-        return lay_out(piece_of(*one) for one in tensors.items()).end + 2 * len(rest) + 4096
+        return lay_out(self._pieces_of(taken)).end + 2 * len(taken.rest) + 4096
 
-    def write(self, tensors: Mapping[str, torch.Tensor], rest: bytes, commit: Commit) -> bool:
-        """Write a small state; the length and serial of `commit` are filled in. Return False if it does not fit."""
-        if self._arena is None or not self._fits(self._arena.smalls, tensors, rest):
+    def write(self, taken: Taken, commit: Commit) -> bool:
+        """Write a small state; the length and serial of `commit` are filled in. Return False if it does not fit.
+
+        One that was taken within a step, and is the same as was written within it before, is there already. Where there
+        are buffers nobody knows that: torch's batch norm changes them without a trace.
+        """
+        if self._arena is None or (not taken.buffers and self._pending == (commit, taken)):
+            return self._arena is not None
+        if not self._fits(taken):
             return False
         place = self._arena.begin_small()
         if place is None:
             return False
-        number = next(at for at, one in enumerate(self._arena.smalls) if one is place)
-        layout = self._layout
-        if number not in self._headed:
-            place.data[: len(layout.manifest)] = layout.manifest
-            self._headed.add(number)
-        copy(self._views[number], [one.detach() for one in tensors.values()])
-        end = layout.end + len(rest)
-        place.data[layout.end : end] = rest
+        layout, data = self._layout, place.data
+        views = self._views.get(id(place))
+        if views is None:
+            data[: len(layout.manifest)] = layout.manifest
+            views = self._views[id(place)] = views_of(layout, data)[: len(self._slots)]
+        copy(views, [one.detach() for one in taken.buffers])
+        for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
+            data[begin : begin + len(raw)] = raw
+        end = layout.end + len(taken.rest)
+        data[layout.end : end] = taken.rest
         self._serial += 1
-        place.commit(replace(commit, length=end, serial=self._serial))
+        place.commit(commit.of(end, self._serial))
+        self._pending = (commit, taken) if commit.pending else None
         return True
 
     def find(self, wanted: Commit) -> memoryview | None:
@@ -151,29 +193,36 @@ class SmallStates:
                 return place.data[: commit.length]
         return None
 
-    def _fits(self, places: Sequence[Place], tensors: Mapping[str, torch.Tensor], rest: bytes) -> bool:
-        """Whether there is room; lays the places out if the tensors are others than before."""
-        names = tuple(tensors)
-        same = names == self._names and all(
-            one.shape == view.shape and one.dtype == view.dtype
-            for one, view in zip(tensors.values(), self._views[0], strict=True)
+    def _fits(self, taken: Taken) -> bool:
+        """Whether there is room; lays the places out if there are other tensors than before."""
+        assert self._arena is not None  # noqa: S101 - the caller has looked
+        room = len(self._arena.smalls[0].data)
+        kinds = (
+            [(one.shape, one.dtype) for one in taken.buffers],
+            {name: len(raw) for name, raw in taken.random.items()},
         )
-        if not same:
-            layout = lay_out(piece_of(*one) for one in tensors.items())
-            if layout.end > len(places[0].data):
+        if kinds != self._kinds:
+            layout = lay_out(self._pieces_of(taken))
+            if layout.end > room:
                 return False
-            self._layout, self._names = layout, names
-            self._views = [views_of(layout, place.data) for place in places]
-            self._headed = set()
-        return self._layout.end + len(rest) <= len(places[0].data)
+            self._layout, self._kinds, self._views = layout, kinds, {}
+        return self._layout.end + len(taken.rest) <= room
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        tensors = {name: mapping[key] for name, mapping, key in self._slots}
-        tensors |= {f"{RANDOM}{name}": one for name, one in self._random.tensors().items()}
-        return tensors
+    def _pieces_of(self, taken: Taken) -> tuple[Piece, ...]:
+        buffers = (piece_of(name, one) for (name, _, _), one in zip(self._slots, taken.buffers, strict=True))
+        states = (_piece_of_random(name, len(raw)) for name, raw in taken.random.items())
+        return (*buffers, *states)
 
-    def _rest(self, values: Mapping[str, Any]) -> bytes:
-        return json.dumps({"values": values, "random": self._random.plain()}, separators=_SEPARATORS).encode()
+    def _taken(self, texts: Iterable[str]) -> Taken:
+        buffers = [mapping[key] for _, mapping, key in self._slots]
+        random, plain = self._random.take(), self._random.plain()
+        if plain != self._plain[0]:
+            self._plain = plain, json.dumps(plain, separators=_SEPARATORS)
+        return Taken(buffers, random, f'{{"values":{{{",".join(texts)}}},"random":{self._plain[1]}}}'.encode())
+
+
+def _piece_of_random(name: str, length: int) -> Piece:
+    return Piece(f"{RANDOM}{name}", "uint8", (length,), (0,), (length,), length)
 
 
 def copy(to: list[torch.Tensor], of: list[torch.Tensor]) -> None:

@@ -175,7 +175,8 @@ def test_random_numbers_go_on_as_they_would_have() -> None:
     state = random_state.RandomState()
     for _ in range(3):  # the second of two normal numbers is drawn before
         drawn()
-        tensors, plain = state.tensors(), json.loads(json.dumps(state.plain()))
+        taken, plain = state.take(), json.loads(json.dumps(state.plain()))
+        tensors = {name: torch.frombuffer(bytearray(raw), dtype=torch.uint8) for name, raw in taken.items()}
         expected = [drawn() for _ in range(3)]
         random_state.restore(tensors, plain)
         assert [drawn() for _ in range(3)] == expected
