@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import QUICK, Cluster, Coordinator, Node
-from tests.support.keeping import Keep, workers
-from tests.support.kept_training import notes_of, train_ddp
-from tests.support.programs import TIMEOUT_S
+from tests.support.kept_training import notes_of
+from tests.support.undisturbed import train_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -29,14 +28,7 @@ def command(folder: Path, *kills: str) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
     """Return the digests of a training that nothing happens to, by rank and step."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    keep = Keep(folder, WORLD_SIZE)
-    with workers(keep, train_ddp, WORLD_SIZE, 1, folder, STEPS) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
-    keep.close()
-    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
 
 
 @pytest.fixture

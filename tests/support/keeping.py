@@ -41,7 +41,7 @@ from workerlib.keep.channel_messages import (
 )
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch", "torch.distributed.tensor", "torch.distributed.fsdp", "numpy"])
+FORKED.set_forkserver_preload(["torch._dynamo", "tests.support.kept_checkpoint", "workerlib.keep.keeper", "numpy"])
 
 
 class Gone:

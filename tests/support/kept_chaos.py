@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.cluster import Cluster, Node
-from tests.support.keeping import Keep, workers
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
-from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.programs import wait_until
+from tests.support.undisturbed import train_undisturbed
 
 STEPS = 60
 
@@ -280,11 +280,5 @@ def play(seed: int, folder: Path, undisturbed: dict[str, Undisturbed]) -> Verdic
 
 def undisturbed_training(kind: str, folder: Path) -> Undisturbed:
     """Return the digests of a training that nothing happens to."""
-    keep = Keep(folder, WORLD_SIZE)
-    work = train_ddp if kind == "ddp" else train_sharded
-    with workers(keep, work, WORLD_SIZE, 1, folder, STEPS) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
-    keep.close()
-    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+    train = train_ddp if kind == "ddp" else train_sharded
+    return train_undisturbed(folder, WORLD_SIZE, STEPS, train)

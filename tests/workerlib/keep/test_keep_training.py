@@ -13,11 +13,15 @@ from tests.support.dying import die_within
 from tests.support.keeping import Keep, workers
 from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.undisturbed import train_undisturbed
 from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
 
-STEPS = 9
+STEPS_A_ROUND = 5
+"""A worker has its memory by then."""
 
-KILLED_AT = 5
+STEPS = (len(POINTS) + 1) * STEPS_A_ROUND
+
+KILLED_AT = STEPS_A_ROUND
 
 WORLD_SIZE = 3
 
@@ -32,35 +36,28 @@ def keep(tmp_path: Path) -> Iterator[Keep]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
     """Return the digests of a training that nothing happens to, by rank and step."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    keep = Keep(folder, WORLD_SIZE)
-    with workers(keep, train_ddp, WORLD_SIZE, 1, folder, STEPS) as started:
-        for process in started:
-            process.join(TIMEOUT_S)
-        assert [process.exitcode for process in started] == [0] * WORLD_SIZE
-    keep.close()
-    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
-def test_a_killed_worker_costs_no_step(
-    keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]], point: str
-) -> None:
-    with workers(keep, train_ddp, WORLD_SIZE, 1, tmp_path, STEPS, (1, KILLED_AT, point)) as started:
-        started[1].join(TIMEOUT_S)
-        keep.save(0, 2)
-    resume = keep.choose()
-    done = max(step for steps in notes_of(tmp_path).values() for step in steps)
-    assert resume.step == done, (resume, [node.said for node in keep.nodes])
-    with workers(keep, train_ddp, WORLD_SIZE, 2, tmp_path, STEPS) as started:
+def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: dict[int, dict[int, str]]) -> None:
+    """The worker of rank 1 dies at another point of a step in each round."""
+    deaths = [(1, number * STEPS_A_ROUND, point) for number, point in enumerate(POINTS, 1)]
+    for number, death in enumerate(deaths, 1):
+        with workers(keep, train_ddp, WORLD_SIZE, number, tmp_path, STEPS, death) as started:
+            started[1].join(TIMEOUT_S)
+            keep.save(0, 2)
+        resume = keep.choose()
+        done = max(step for steps in notes_of(tmp_path).values() for step in steps)
+        assert resume.step == done, (death, resume, [node.said for node in keep.nodes])
+    with workers(keep, train_ddp, WORLD_SIZE, len(deaths) + 1, tmp_path, STEPS) as started:
         for process in started:
             process.join(TIMEOUT_S)
         assert [process.exitcode for process in started] == [0] * WORLD_SIZE
     for rank, steps in notes_of(tmp_path).items():
         for step, said in steps.items():
             assert [digest for _, digest in said] == [undisturbed[rank][step]], (rank, step, said)
-        assert set(range(STEPS)) - {KILLED_AT if rank == 1 else -1} <= set(steps)
+        assert set(range(STEPS)) - {step for dead, step, _ in deaths if dead == rank} <= set(steps)
 
 
 def train_and_die_in_restore(folder: Path, steps: int, rank: int) -> None:

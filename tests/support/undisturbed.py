@@ -1,0 +1,23 @@
+"""A training that nothing happens to, with which a disturbed one is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.keeping import Keep, workers
+from tests.support.kept_training import notes_of, train_ddp
+from tests.support.programs import TIMEOUT_S
+
+
+def train_undisturbed(
+    folder: Path, world_size: int, steps: int, train: Callable[..., None] = train_ddp
+) -> dict[int, dict[int, str]]:
+    """Train in one round; return the digests by rank and step."""
+    keep = Keep(folder, world_size)
+    with workers(keep, train, world_size, 1, folder, steps) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+        assert [process.exitcode for process in started] == [0] * world_size
+    keep.close()
+    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
