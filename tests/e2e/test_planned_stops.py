@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.cluster import Cluster, Coordinator
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN
 
@@ -27,7 +27,7 @@ def command(folder: Path) -> tuple[str, ...]:
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Return a job at a coordinator of its own."""
-    coordinator = Coordinator(*QUICK)
+    coordinator = Coordinator("--settle", "10")  # so that the first round has all three, however late they come
     cluster = Cluster(coordinator, "planned")
     try:
         yield cluster
@@ -53,3 +53,13 @@ def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: P
         assert len(twice) == 1, f"rank {rank} noted the steps {twice} twice"
         assert len({digest for _, digest in steps[twice[0]]}) == 1
         assert set(steps) == set(range(STEPS))
+
+
+def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: Cluster, tmp_path: Path) -> None:
+    nodes = [cluster.join(name, "--nnodes", "2:3", *WARM, command=command(tmp_path)) for name in "abc"]
+    nodes[0].await_line("round 1 trains")
+    subprocess.run([BIN / "nodeclient", "drain", "c", "--coord", cluster.coordinator.endpoint], check=True)
+    assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
+    assert any("from memory, 0 steps redone" in line for line in nodes[0].lines), nodes[0].output
+    steps = [step for said in notes_of(tmp_path).values() for step in said]
+    assert set(steps) == set(range(STEPS))

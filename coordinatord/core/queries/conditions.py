@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from coordinatord.core.queries.halting import furthest_promised
+from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.resumption import is_obtainable
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
@@ -201,6 +202,11 @@ def node_stopped(run: Run) -> float | None:
     return _when(run.count(MemberState.STOPPED))
 
 
+def given(run: Run) -> float | None:
+    """Nodes that are to leave have given what they alone keep, or have stayed for that for too long."""
+    return given_by(run)
+
+
 def all_promised(run: Run) -> float | None:
     """Every node of a round that is to end has said after which step its workers stand still."""
     return _when(furthest_promised(run) is not None)
@@ -259,6 +265,7 @@ NAMES: dict[Condition, str] = {
     stop_asked: "stop_asked",
     restart_asked: "restart_asked",
     node_stopped: "node_stopped",
+    given: "given",
     all_promised: "all_promised",
     exhausted: "exhausted",
     given_up: "given_up",

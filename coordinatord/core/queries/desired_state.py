@@ -19,6 +19,7 @@ from coordinatord.protocol.text import clip
 _OUTSIDE = {
     MemberState.PREPARING: Goal.WAIT,
     MemberState.READY: Goal.WAIT,
+    MemberState.GIVING: Goal.WAIT,
     MemberState.STALE: Goal.STOP,
 }
 _INSIDE = (
@@ -147,6 +148,8 @@ def _reason(run: Run, member: Member) -> str:
         if run.round_size >= run.spec.nodes_max:
             return f"spare: round {run.durable.round} has its maximum of nodes, {run.spec.nodes_max}"
         return f"round {run.durable.round} is running; the next one will include this node"
+    if member.state is MemberState.GIVING:
+        return "it leaves as soon as others have what it keeps for them"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"

@@ -20,6 +20,8 @@ class MemberState(StrEnum):
     """The node is outside the round, and can have no workers yet: it still imports what they need."""
     READY = "ready"
     """The node is outside the round and has no workers: it can be given the next round."""
+    GIVING = "giving"
+    """The node is outside the round and is to leave. It stays until others have what it alone keeps."""
     STALE = "stale"
     """The node is outside the round, and still has workers of an older one."""
     DISCONNECTED = "disconnected"
@@ -92,6 +94,10 @@ class Member:
     """When its session ended; None while it has one."""
     expired: bool = False
     """Whether its lease is over."""
+    gives_until: float = -math.inf
+    """When it leaves at the latest, if it was to leave and stays for what it keeps; in the past if it does not stay."""
+    gives: bool = False
+    """Whether it stays for that."""
     spared_at: float = -math.inf
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""
@@ -147,7 +153,9 @@ class Member:
             return MemberState.DISCONNECTED
         if self.observed.phase is Phase.PREPARING:
             return MemberState.PREPARING
-        return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY
+        if self.observed.phase.has_workers:
+            return MemberState.STALE
+        return MemberState.GIVING if self.gives else MemberState.READY
 
     def _state_inside(self, run: str, round_number: int) -> MemberState:
         if self.durable.succeeded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.queries.halting import furthest_promised
+from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -138,7 +139,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     report = report_on(run, decision.now)
     charged, repeats = report is not None, repeats_of(run, report, decision.now)
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
-    leaving = [run.members[node] for node in sorted(run.leaving)]
+    leaving = [member for node in sorted(run.leaving) if not _stays(run, member := run.members[node], decision.now)]
     decision.record(
         RoundEnded(
             run.job,
@@ -161,6 +162,22 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     for member in run.members_in(MemberState.READY):
         run.wait(member, decision.now)
     decision.notify_all(run)
+
+
+def _stays(run: Run, member: Member, now: float) -> bool:
+    """Let a node that is to leave stay, if it alone keeps what others need; return whether it does."""
+    member.gives = has_to_give(run, member)
+    if member.gives:
+        member.gives_until = now + HAND_OVER_S
+        run.leaving.discard(member.node)
+    return member.gives
+
+
+def let_go(run: Run, reason: Reason, decision: Decision) -> None:
+    """Release the nodes that stayed to give what they keep."""
+    del reason
+    for member in list(run.members_in(MemberState.GIVING)):
+        release_node(run, member, left(member), decision)
 
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from coordinatord.core.events import Connected
 from coordinatord.core.queries import conditions
+from coordinatord.core.queries.handover import keeps_shards
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.time_attribution import spent_with_steps
@@ -191,7 +192,9 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this heartbeat before it knew
     stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if stopped or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
+    if stopped and keeps_shards(run, member):
+        run.leaving.add(member.node)  # whether others need that is known when all have stopped
+    elif stopped or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
@@ -202,3 +205,5 @@ def stay(run: Run, member: Member) -> None:
     member.drained = ""
     if not member.observed.leaving:
         run.leaving.discard(member.node)
+        member.gives = False
+        run.place(member)

@@ -94,6 +94,10 @@ def _rows() -> list[Transition]:
             Transition(state, when.heard_again, state, do.note_heard, "nodes are heard again"),
         ]
     rows += [
+        Transition(state, when.given, state, do.let_go, "what nodes that leave have kept is with others")
+        for state in (forming, starting, running)
+    ]
+    rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),

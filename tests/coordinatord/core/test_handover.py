@@ -1,0 +1,77 @@
+"""A node that is to leave stays until others have the shards that it alone keeps, and no longer than that takes."""
+
+from __future__ import annotations
+
+from coordinatord.core.queries.handover import HAND_OVER_S
+from coordinatord.core.values.records import RoundFormed
+from coordinatord.protocol.messages import Goal
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+
+
+def left(shards: int) -> Stage:
+    """Let n3 leave a round whose nodes have kept step 12, and the round end."""
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=2 max=3 keeps=yes")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards={shards}")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n3")
+    stage.play("stopped n3")
+    stage.play("stopped n1 n2")
+    stage.play("advance 3s")
+    return stage
+
+
+def goal(stage: Stage, node: str) -> Goal:
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return desired.goal
+
+
+def resumes_at(stage: Stage) -> int | None:
+    formed = [record for _, record in stage.past if isinstance(record, RoundFormed)][-1]
+    assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
+    return None if formed.resume is None else formed.resume.step
+
+
+def test_it_stays_until_all_others_have_what_they_resume_from() -> None:
+    stage = left(shards=3)
+    assert resumes_at(stage) == 12
+    assert [goal(stage, node) for node in NODES] == [Goal.RUN, Goal.RUN, Goal.WAIT]
+    stage.play("fetch n1 ready")
+    assert goal(stage, "n3") is Goal.WAIT
+    stage.play("fetch n2 ready")
+    assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_leaves_at_once_where_others_have_the_same() -> None:
+    stage = left(shards=1)
+    assert resumes_at(stage) == 12
+    assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_does_not_stay_for_ever() -> None:
+    stage = left(shards=3)
+    stage.play(f"advance {HAND_OVER_S}s")
+    assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=2 max=3 keeps=yes")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards=3")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("ask drain n3")
+    stage.play("stopped n1 n2 n3")
+    stage.play("ask undrain n3")
+    stage.play(f"advance {HAND_OVER_S + 1}s")
+    assert goal(stage, "n3") is not Goal.EXIT
