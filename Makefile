@@ -133,8 +133,8 @@ lock: setup  ## write requirements-dev.lock anew: what development is locked to,
 audit: setup  ## ask the public databases for holes in what is locked, and write build/sbom.json; CI has no way to them
 	@$(PYTHON) -m venv build/audit
 	@build/audit/bin/$(PIP) pip-audit
-	build/audit/bin/pip-audit --disable-pip --require-hashes --requirement $(LOCK)
-	build/audit/bin/pip-audit --disable-pip --require-hashes --requirement $(LOCK) \
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK)
+	build/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK) \
 	  --format cyclonedx-json --output build/sbom.json
 
 gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices

@@ -1,13 +1,13 @@
 """Honest nodes lose nothing among hostile peers, on a host with few descriptors and a disk that gets full.
 
-The form of 2,000 nodes is `python -m tests.chaos.test_hostile`, a part of `make chaos`.
+The form of 2,000 nodes, whose coordinator also has a clock that steps (by faketime), is
+`python -m tests.chaos.test_hostile`, a part of `make chaos`.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -15,18 +15,27 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
 
+from coordinatord.runtime.pinned_tls import pinned_context
 from tests.support.disks import small_disk
 from tests.support.hostile import KINDS
 from tests.support.lives import ROOT
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 
+TRUSTING = pinned_context(lambda _: None)
+
 NODES = 200
 HOSTILE_SHARE = 0.05
+
+STEPS_OF_CLOCK = ("+1d", "-2d", "+0")
+"""How far the coordinator's clock is off, one after the other."""
 
 DISK_KIB = 64 * 1024
 """Room for the records of 2,000 nodes, several times."""
@@ -35,14 +44,17 @@ DISK_KIB = 64 * 1024
 class Besieged:
     """A coordinator as it is by default, with few descriptors and a small disk."""
 
-    def __init__(self, folder: Path, stack: ExitStack, descriptors: int) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, descriptors: int, *, clock_steps: bool) -> None:
         self.disk = folder / "disk"
         self._folder = folder
         self._stack = stack
         self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
+        self._clock = folder / "clock"
+        self._clock.write_text("+0")
+        clock = as_set_in(self._clock) if clock_steps else {}
         prefix = (*small_disk(self.disk, DISK_KIB), "prlimit", f"--nofile={descriptors}")
         where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", self.disk / "state", "--settle", "0.4")
-        self.program = self.start(*prefix, BIN / "coordinatord", *where, environ=self.environ)
+        self.program = self.start(*prefix, BIN / "coordinatord", *where, environ={**self.environ, **clock})
         found = self.program.await_line(r"coordinatord listening on https://\S+:(\d+)")
         self.port = int(found[1])
         [self.tokens] = (folder / "config" / "coordinatord" / "tokens").iterdir()
@@ -87,17 +99,33 @@ class Besieged:
             sys.executable, "-m", "tests.support.hostile", *place, environ=self.environ, stdin=subprocess.PIPE
         )
 
+    def step_clock(self, offset: str) -> None:
+        """Set the coordinator's clock, and wait until it shows."""
+        self._clock.write_text(offset)
+        wanted = datetime.now(UTC) + timedelta(days=int(offset.rstrip("d")))
+        wait_until(f"a clock at {offset}", lambda: abs(self._shown_time() - wanted) < timedelta(hours=12))
+
+    def _shown_time(self) -> datetime:
+        """Return the coordinator's time, which each of its answers has."""
+        with urllib.request.urlopen(f"https://127.0.0.1:{self.port}/healthz", timeout=30, context=TRUSTING) as answer:
+            return parsedate_to_datetime(answer.headers["Date"])
+
     def health(self) -> tuple[int, float]:
         """Return the status of /healthz, and how long it took."""
-        trusting = ssl.create_default_context()
-        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
         began = time.monotonic()
         url = f"https://127.0.0.1:{self.port}/healthz"
         try:
-            with urllib.request.urlopen(url, timeout=30, context=trusting) as answer:
+            with urllib.request.urlopen(url, timeout=30, context=TRUSTING) as answer:
                 return answer.status, time.monotonic() - began
         except urllib.error.HTTPError as error:
             return error.code, time.monotonic() - began
+
+
+def as_set_in(clock: Path) -> dict[str, str]:
+    """Return the variables for a program whose clock is as far off as a file says; its monotonic one goes on."""
+    [library] = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
+    times = {"FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_CACHE_DURATION": "1"}
+    return {"LD_PRELOAD": str(library), **times}
 
 
 def fill(file: Path) -> None:
@@ -114,10 +142,15 @@ def events_of(fleet: Program) -> Counter[str]:
     return Counter(json.loads(line)["event"] for line in list(fleet.lines))
 
 
-def besiege(folder: Path, nodes: int, descriptors: int, seconds: float) -> dict[str, float]:
-    """Play it; return how often hostile peers did their worst, and the slowest answers to /healthz in ms."""
+def besiege(
+    folder: Path, nodes: int, descriptors: int, seconds: float, clock_steps: Sequence[str] = ()
+) -> dict[str, float]:
+    """Play it, and set the clock by each of the steps.
+
+    Return how often hostile peers did their worst, and the slowest answers to /healthz in ms.
+    """
     with ExitStack() as stack:
-        place = Besieged(folder, stack, descriptors)
+        place = Besieged(folder, stack, descriptors, clock_steps=bool(clock_steps))
         fleet = place.fleet(nodes)
         wait_until("all nodes to be attached", lambda: events_of(fleet)["attached"] == 1)
         hostile = place.hostile(max(len(KINDS), int(nodes * HOSTILE_SHARE)))
@@ -129,6 +162,9 @@ def besiege(folder: Path, nodes: int, descriptors: int, seconds: float) -> dict[
                 assert hostile.reading, hostile.output
 
         looks_well(time.monotonic() + seconds)
+        for offset in clock_steps:
+            place.step_clock(offset)
+            looks_well(time.monotonic() + seconds / len(clock_steps))
         ballast = place.seen(place.disk / "ballast")
         fill(ballast)
         wait_until("a complaint", lambda: place.health()[0] == 503)
@@ -141,7 +177,7 @@ def besiege(folder: Path, nodes: int, descriptors: int, seconds: float) -> dict[
         assert hostile.wait() == 0, hostile.output
         done = json.loads(hostile.lines[-1])
         assert place.program.reading, place.program.output
-        assert events_of(fleet) == {"attached": 1, "started": nodes}, "no session broke, and no worker was touched"
+        assert events_of(fleet) == {"attached": 1, "started": nodes}, f"a session broke:\n{place.program.output}"
         assert {status for status, _ in answers} == {200}
         assert "Traceback" not in place.program.output
         worst = max(took for _, took in answers)
@@ -158,5 +194,5 @@ def test_honest_nodes_lose_nothing_among_hostile_ones(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place_of_all:
-        figures = besiege(Path(place_of_all), 2_000, descriptors=8_192, seconds=20.0)
+        figures = besiege(Path(place_of_all), 2_000, descriptors=8_192, seconds=20.0, clock_steps=STEPS_OF_CLOCK)
     sys.stdout.write("".join(f"  {what}: {number:g}\n" for what, number in figures.items()))

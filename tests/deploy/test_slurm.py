@@ -18,9 +18,11 @@ import pytest
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.deploy.manifests import DEPLOY
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
-from tests.support.programs import Program, clean_environ, kill_quietly
+from tests.support.programs import Program, clean_environ, kill_quietly, run
+from tests.support.secured import as_by_default
 
 SCRIPT = DEPLOY / "slurm" / "train.sbatch"
+README = DEPLOY / "README.md"
 
 SRUN = """#!/bin/bash
 # One task a host; the exit code is the greatest of theirs, as long as --kill-on-bad-exit=0 and --wait=0 are given.
@@ -49,11 +51,12 @@ Submit = Callable[..., Program]
 
 @pytest.fixture
 def submit(tmp_path: Path) -> Iterator[Submit]:
-    """Run the script as Slurm would on the first of two hosts."""
+    """Run the script as Slurm would on the first of two hosts, whose user has a home on both."""
     for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", SCONTROL)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    environ = clean_environ(SLURM_JOB_ID="1234", SLURM_JOB_NUM_NODES="2", SLURM_CPUS_PER_TASK="1")
+    slurm = {"SLURM_JOB_ID": "1234", "SLURM_JOB_NUM_NODES": "2", "SLURM_CPUS_PER_TASK": "1"}
+    environ = clean_environ(**slurm, **as_by_default(tmp_path / "config"))
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
     jobs: list[Program] = []
 
@@ -119,10 +122,16 @@ def test_before_the_time_is_up_workers_save_and_the_job_is_queued_again(submit: 
 
 @needs_bash
 @pytest.mark.slow
-def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit) -> None:
-    coordinator = Coordinator()
+def test_a_failure_is_final_also_with_the_clusters_coordinator(submit: Submit, tmp_path: Path) -> None:
+    coordinator = Coordinator(home=tmp_path / "operator")
     try:
-        job = submit(NODECLIENT_COORD=coordinator.endpoint, NODECLIENT_MAX_RESTARTS="0")
+        [told] = re.findall(r"^\((umask .*)\)$", README.read_text(), re.MULTILINE)
+        token = tmp_path / "token"
+        operator = clean_environ(COORDINATORD_STATE_DIR=str(coordinator.state))
+        made = run("sh", "-ec", f"cd {tmp_path} && {told}", environ=operator)
+        assert (made.returncode, made.stderr, token.stat().st_mode & 0o777) == (0, "", 0o600)
+        theirs = {"NODECLIENT_COORD": coordinator.endpoint, "NODECLIENT_TOKEN_FILE": str(token)}
+        job = submit(**theirs, NODECLIENT_MAX_RESTARTS="0")
         os.kill(workers(job, 1)[1], signal.SIGUSR2)
         assert job.wait() == 17
         job.await_line("job 1234: failed; srun: exit code 17")

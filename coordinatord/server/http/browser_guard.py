@@ -100,7 +100,10 @@ class Browsers:
         if request.method in READING:
             return True
         host = request.headers.get("Host", "")
-        own = origin.partition("://")[2] == host != "" and self._names.has(_host(host))
+        scheme, _, place = origin.partition("://")
+        own = place == host != "" and self._names.has(_host(host))
+        if request.secure and scheme != "https":
+            return False  # it came in the clear, from whoever is in between
         same = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
         return own and same and (request.secure or is_loopback(request.remote))
 

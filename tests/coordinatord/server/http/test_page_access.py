@@ -119,6 +119,7 @@ async def test_no_other_page_may_act_with_it(ours: Secured) -> None:
         for others in (
             {},
             {"Origin": "null"},
+            {"Origin": visitor.url.replace("https:", "http:")},
             {"Origin": "https://evil.example"},
             {"Origin": "https://127.0.0.1:1"},
             {"Origin": f"https://evil.example:{port}", "Host": f"evil.example:{port}"},
