@@ -191,6 +191,7 @@ class _Landing:
             self.size = size
             self._file = allocate(sizes, size)
             arena = Arena.attach(self._file, writable=True)
+            arena.touch(1)
             return (arena.generations if self.is_generation else arena.smalls)[0]
 
     def open(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 
 import torch
@@ -11,6 +12,9 @@ from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.manifest import Layout, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of
 from workerlib.keep.small_state import copy
+
+TOUCH_AFTER_S = 1.0
+"""How long after memory is there its pages are mapped: not while a round begins, which has other things to do."""
 
 
 class FullError(Exception):
@@ -30,6 +34,9 @@ class Generations:
         """Write into this arena from now on."""
         self._arena = arena
         self._views = {}
+        touch = threading.Timer(TOUCH_AFTER_S, arena.touch)
+        touch.daemon = True
+        touch.start()
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Return all big tensors."""

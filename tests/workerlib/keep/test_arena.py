@@ -78,6 +78,14 @@ def test_a_place_that_was_begun_and_not_overwritten_is_whole_again(arena: Arena)
     assert (place.read(), place.digest(COMMIT)) == (COMMIT, 5)
 
 
+def test_to_touch_an_arena_changes_nothing_in_it(arena: Arena) -> None:
+    arena.generations[2].data[-5:] = b"state"
+    arena.generations[2].commit(COMMIT)
+    arena.touch()
+    assert [place.read() for place in arena.generations] == [None, None, COMMIT]
+    assert bytes(arena.generations[2].data[-5:]) == b"state"
+
+
 def test_a_digest_of_zero_is_a_digest(arena: Arena) -> None:
     place = arena.generations[0]
     place.commit(COMMIT)
