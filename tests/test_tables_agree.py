@@ -115,7 +115,7 @@ def test_a_node_that_can_be_sent_something_has_a_goal(state: State, standing: Me
         expected = Goal.EXIT
     elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):
         expected = None
-    elif standing in {MemberState.PREPARING, MemberState.READY}:
+    elif standing in {MemberState.PREPARING, MemberState.READY, MemberState.GIVING}:
         expected = Goal.WAIT
     elif standing is MemberState.STALE or state is State.STOPPING:
         expected = Goal.STOP
