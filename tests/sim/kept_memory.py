@@ -195,8 +195,14 @@ class KeptMemory:
         stepped = training.stepped()
         if self.saving or training.broken or self._host.workers.training is not training:
             return
-        if stepped is None or stepped[0] < step:
+        at = KeptStep(training.key[1], step)
+        held = [
+            one.whole for one in self.places if one is not None and (one.run, one.parts.at) == (training.key[0], at)
+        ]
+        if stepped is None or stepped[0] < step or held == [False]:
             self._later(0.2, self._await_named, training, step)
+        elif held:
+            self._named_is_kept()
         else:
             self._save(training, step, self._named_is_kept)
 

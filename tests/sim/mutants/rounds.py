@@ -133,8 +133,8 @@ MUTANTS = (
         "stragglers-are-ready",
         "coordinatord.core.state.member",
         "a node with workers of an older round is given a new one",
-        "return MemberState.STALE if self.observed.phase.has_workers else MemberState.READY",
-        "return MemberState.READY",
+        "        if self.observed.phase.has_workers:\n            return MemberState.STALE\n",
+        "",
     ),
     Mutant(
         "settle-skipped",
