@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support.cluster import Cluster, Node
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
-from tests.support.programs import wait_until
+from tests.support.programs import TIMEOUT_S, wait_until
 from tests.support.undisturbed import train_undisturbed
 
 STEPS = 60
@@ -164,7 +164,7 @@ class Scene:
             # The first to end well says that all have succeeded.
             return any(node.process.poll() == 0 for node in self.nodes.values())
 
-        wait_until("the end of the training", look)
+        wait_until("the end of the training", look, 3 * TIMEOUT_S)
 
     def _replace_the_dead(self) -> None:
         for name, node in list(self.nodes.items()):

@@ -61,7 +61,7 @@ def digest_of(*values: Any) -> str:
     for value in values:
         found = list(tensors_of(value))
         for tensor in found:
-            local = getattr(tensor, "_local_tensor", tensor).detach().contiguous().reshape(-1)
+            local = getattr(tensor, "_local_tensor", tensor).detach().resolve_conj().contiguous().reshape(-1)
             digest.update(bytes(local.view(torch.uint8).numpy()) if local.numel() else b"")
         if not found:
             digest.update(repr(value).encode())

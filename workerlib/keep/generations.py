@@ -16,6 +16,9 @@ from workerlib.keep.small_state import copy
 TOUCH_AFTER_S = 1.0
 """How long after memory is there its pages are mapped: not while a round begins, which has other things to do."""
 
+SAMPLE = 4
+"""The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
+
 
 class FullError(Exception):
     """The state does not fit into a generation, or all of them have to stay; the text says which."""
@@ -29,6 +32,9 @@ class Generations:
         self._arena: Arena | None = None
         self._layout = lay_out(())
         self._views: dict[int, list[torch.Tensor]] = {}
+        self._growth = 0
+        self._sample: list[torch.Tensor] = []
+        self._versions: list[int] = []
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -45,6 +51,23 @@ class Generations:
     def bytes_needed(self, small: int) -> int:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
         return after(lay_out(piece_of(*one) for one in self.tensors())) + small
+
+    def note_versions(self) -> None:
+        """Note that the present state is that of a whole step."""
+        if not self._sample:
+            tensors = self.tensors()
+            self._sample = [local_part(one) for _, one in tensors[:: max(1, len(tensors) // SAMPLE)]]
+        # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.
+        self._versions = [one._version for one in self._sample]  # noqa: SLF001 - torch's own checkpointing reads it too
+
+    def have_changed(self) -> bool:
+        """Whether the state has changed since, as a sample of its tensors shows."""
+        return self._versions != [one._version for one in self._sample]  # noqa: SLF001 - as above
+
+    def have_grown(self) -> bool:
+        """Whether there is more state than at the last such question, as after an optimizer's first step."""
+        before, self._growth = self._growth, sum(one.growth for one in self._objects.values())
+        return self._growth != before
 
     def has(self, wanted: Commit) -> bool:
         """Whether this state is whole in the arena already."""

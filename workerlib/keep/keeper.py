@@ -25,6 +25,7 @@ from workerlib.env import WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import PENDING, Arena, ArenaError, Commit
+from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     ChannelError,
@@ -35,18 +36,18 @@ from workerlib.keep.channel_messages import (
     Message,
     NotSaved,
     RefusedMemory,
-    Reserve,
     Reserved,
     Saved,
     SaveNow,
 )
 from workerlib.keep.generations import FullError, Generations
-from workerlib.keep.intervals import SaveInterval
+from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
-from workerlib.keep.pieces import local_part, shard_of
+from workerlib.keep.pieces import shard_of
 from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.standstill import Standstill
+from workerlib.keep.step_numbers import StepNumbers
 from workerlib.stop import REQUEST
 
 LOG = logging.getLogger("workerlib.keep")
@@ -59,15 +60,6 @@ STAND_STILL_S = 60.0
 
 SAVERS = 2
 """The workers of a node that save what all ranks have alike: one may be the one that died."""
-
-FIRST_TOUCH_BYTES_S = 0.7e9
-"""Bytes a second of a first copy into new memory; 0.7 to 0.9 GB/s were measured on two busy cores."""
-
-SLACK = 8
-"""A generation has room for an eighth more than is needed at first."""
-
-SAMPLE = 4
-"""The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
 
 
 class StepKeeper:
@@ -95,26 +87,23 @@ class StepKeeper:
         self._closed = False
         self._torn = False
         """Training has ended, and its state may be that of no whole step."""
-        self._done = -1
-        self._stride = 1
+        self._numbers = StepNumbers()
         self._saved = -1
         self._count = 0
         self._step_ended_at: float | None = None
-        self._arena: Arena | None = None
-        self._reserving: tuple[int, Taken] | None = None
-        """The small state of a step that waits for memory that was asked for."""
-        self._refused = False
+        self._problem = ""
+        """Why nothing is kept any more."""
         self._skipped = 0
         self._told = (0, 0)
         tensors = [one for _, one in self._generations.tensors()]
         self._shard, self._shards = shard_of(tensors, environment.rank, environment.world_size)
         self._alone = environment.world_size == self._shards
         """No other rank has this state, so a save at the break may come too late."""
+        self._saves = self._alone or environment.local_rank < SAVERS
         self._origin: tuple[int, int] | None = None
         """The round and step that this round goes on from, if its parts are those of as many ranks."""
         self._origin_step = -1
-        self._sample = [local_part(one) for one in tensors[:: max(1, len(tensors) // SAMPLE)]]
-        self._versions: list[int] = []
+        self._memory = ArenaRequest(self._tell, self._shard, self._shards)
 
     # The beginning
 
@@ -125,21 +114,25 @@ class StepKeeper:
         point = restoring.ask(self._channel)
         if point.step >= 0:
             restoring.bring_back(point, self._objects, environment.rank)
-            self._done = self._origin_step = point.step
+            self._numbers.begin(point.step)
+            self._origin_step = point.step
             if point.shape == (environment.world_size, self._shards):
                 self._origin = point.round, point.step
-            self._reserve(self._small.take())
         self._standstill.begin(self._done)
-        self._note_versions()
+        self._generations.note_versions()
+        register_optimizer_step_pre_hook(self._before_optimizer)
         if not self._alone:
-            register_optimizer_step_pre_hook(self._before_optimizer)
             for module in modules:
                 module.register_forward_hook(self._after_forward)
         threading.Thread(target=self._listen, name="workerlib-keep", daemon=True).start()
+        if point.step >= 0 or not self._alone:
+            # This rank may die in its very first step, after it has contributed to it.
+            self._look_at_sizes(self._small.take(), now=True)
+            self._memory.await_answer()
         os.register_at_fork(after_in_child=self._become_child)
         atexit.register(lambda: self.close(failed=hasattr(sys, "last_value")))
         progress.notify(self.step)
-        return self._done
+        return point.step
 
     # Training
 
@@ -150,29 +143,44 @@ class StepKeeper:
         if not self._in_step:
             self._hold()
         try:
-            self._stride = max(1, number - self._done) if self._done >= 0 else 1
-            self._done = number
-            self._count += 1
-            if self._alone:
-                self._step_alone()
-            else:
-                self._note_versions()
-                taken = self._small.take()
-                with self._ring:
-                    self._small.write(taken, self._commit(number))
-                self._look_at_sizes(taken)
-            if self._asked is not None:
+            is_new = self._numbers.note_step(number)
+            if is_new and not self._problem:
+                self._keep_step()
+            if self._asked is not None and (is_new or not self._alone):
                 self._answer(self._asked)
         finally:
             self._in_step = False
             if not self._over:
                 self._whole.release()
-        if (halt := self._standstill.leave(number)) is not None and not self._over:
+        if is_new and (halt := self._standstill.leave(number)) is not None and not self._over:
             self._keep_last(halt)
+
+    def _keep_step(self) -> None:
+        self._count += 1
+        try:
+            if self._alone:
+                self._step_alone()
+                return
+            self._generations.note_versions()
+            taken = self._small.take()
+            with self._ring:
+                fits = self._small.write(taken, self._commit(self._done))
+            self._look_at_sizes(taken, now=not fits or self._generations.have_grown())
+        except KeptStateError as error:  # no state is worth the end of a training
+            self._problem = str(error)
+            self._memory.refuse(self._problem)
+            self._tell(NotSaved(self._problem))
+
+    @property
+    def _done(self) -> int:
+        return self._numbers.done
 
     def _before_optimizer(self, *_: object) -> None:
         """Note that parameters are about to change: a whole step begins to be none."""
-        if self._closed or self._in_step:
+        if self._closed:
+            return
+        self._numbers.note_optimizer()
+        if self._alone or self._in_step:
             return
         self._hold()
         self._in_step = True
@@ -185,10 +193,13 @@ class StepKeeper:
         self._write_pending()
 
     def _write_pending(self) -> None:
-        if self._arena is not None:
-            taken = self._small.take_pending()
+        if self._memory.arena is not None and not self._problem:
+            try:
+                taken = self._small.take_pending()
+            except KeptStateError:
+                return  # the end of the step says it
             with self._ring:
-                self._small.write(taken, self._commit(self._done + self._stride, PENDING))
+                self._small.write(taken, self._commit(self._numbers.next, PENDING))
 
     def _hold(self) -> None:
         """Take `_whole`. Raises `KeptStateError` where the round was over long ago."""
@@ -203,9 +214,9 @@ class StepKeeper:
         now = time.monotonic()
         if self._step_ended_at is not None:
             self._interval.note_step(now - self._step_ended_at)
-        if self._arena is not None:
-            self._interval.expect(self._arena.sizes.generation / FIRST_TOUCH_BYTES_S)
-        if self._interval.due(self._done) and self._arena is not None:
+        if self._memory.arena is not None:
+            self._interval.expect(self._memory.arena.sizes.generation / FIRST_TOUCH_BYTES_S)
+        if self._interval.due(self._done) and self._memory.arena is not None:
             self._tell(self._save_with_small())
         elif not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
@@ -217,6 +228,8 @@ class StepKeeper:
 
     def _save_with_small(self, asked: int = 0) -> Message:
         """Save the present step on the training thread, where its small state is at hand."""
+        if why := self._obstacle():
+            return NotSaved(why, asked)
         taken = self._small.take()
         with self._ring:
             self._small.write(taken, self._commit(self._done))
@@ -225,7 +238,7 @@ class StepKeeper:
             self._interval.note_save(answer.seconds)
         else:
             self._skipped += 1
-        self._look_at_sizes(taken)
+        self._look_at_sizes(taken, now=not isinstance(answer, Saved))
         return answer
 
     def _save(self, asked: int) -> Message:
@@ -247,15 +260,15 @@ class StepKeeper:
         """Return why the last step cannot be saved; empty if it can."""
         if self._torn:
             return "training has ended within a step"
-        if self._done < 0:
-            return "no step is done yet"
-        if self._arena is None:
-            return "there is no memory for it" if self._refused else "its memory is not there yet"
-        if not self._arena.sizes.generation:
+        if why := self._problem or self._numbers.problem:
+            return why
+        if not self._saves:
             return "other workers of this node save the same state"
+        if why := self._memory.obstacle():
+            return why
         if self._done == self._origin_step and self._origin is None:
             return "no step was done since this round began, and what it began from is kept"
-        changed = not self._alone and self._versions != [one._version for one in self._sample]  # noqa: SLF001 - see below
+        changed = not self._alone and self._generations.have_changed()
         return "tensors have changed since the last step was done" if changed else ""
 
     def _keep_last(self, halt: HaltAt) -> None:
@@ -311,20 +324,20 @@ class StepKeeper:
                 try:
                     arena = Arena.attach(file, writable=True)
                 except (ArenaError, OSError) as error:
-                    self._refuse(str(error))
+                    self._memory.refuse(str(error))
                 else:
                     self._attach(arena)
                 finally:
                     os.close(file)
             case RefusedMemory(why):
-                self._refuse(why)
+                self._memory.refuse(why)
             case SaveNow(number, planned=True) | HaltAt(number) if REQUEST.listening:
                 self._tell(NotSaved("the script ends at a step of its choice, and saves that", number))
             case SaveNow():
                 self._save_when_whole(message)
                 self._standstill.release()
             case HaltAt():
-                promised = self._standstill.ask(message, self._stride)
+                promised = self._standstill.ask(message, self._numbers.stride)
                 if message.step == BEFORE_NAMED:
                     self._tell(Halted(max(promised, 0), message.number))
 
@@ -346,31 +359,23 @@ class StepKeeper:
         with self._whole, self._ring:
             self._small.attach(arena)
             self._generations.attach(arena)
-            self._arena = arena
-            waiting, self._reserving = self._reserving, None
-            if waiting is not None and waiting[0] == self._done and self._small.find(self._commit(self._done)) is None:
-                self._small.write(waiting[1], self._commit(self._done))
-
-    def _refuse(self, why: str) -> None:
-        if not self._refused:
-            LOG.warning("the state of this worker is not kept: %s", why)
-        self._refused = True
+            waiting = self._memory.take(arena)
+            if waiting is not None and waiting.step == self._done >= 0:
+                commit = self._commit(waiting.step)
+                if self._small.find(commit) is None:
+                    self._small.write(waiting.state, commit)
+        self._memory.answered.set()
 
     # Memory
 
-    def _look_at_sizes(self, taken: Taken) -> None:
-        """Ask for memory at the first step, and look now and then whether it still suffices."""
-        if self._reserving is None and not self._refused and not self._count & (self._count - 1):
-            self._reserve(taken)
-
-    def _reserve(self, taken: Taken) -> None:
+    def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:
+        """Ask for memory at the first step, and look now and then, or `now`, whether it still suffices."""
+        if not now and self._count & (self._count - 1):
+            return
         small = self._small.bytes_needed(taken)
-        saves = self._alone or self._environment.local_rank < SAVERS
-        big = self._generations.bytes_needed(small) if saves else 0
-        held = self._arena.sizes if self._arena is not None else None
-        if held is None or held.small < small - len(taken.rest) or held.generation < big:
-            self._reserving = (self._done, taken.kept())
-            self._tell(Reserve(big + big // SLACK, small, self._shard, self._shards))
+        # Of most optimizers the state is there after the first step, and its size is not known before.
+        big = self._generations.bytes_needed(small) if self._saves and self._done >= 0 else 0
+        self._memory.want(big, small, self._done, taken)
 
     def _commit(self, step: int, flags: int = 0) -> Commit:
         """Return what is known of a step before its state is written.
@@ -382,10 +387,6 @@ class StepKeeper:
         round_ = self._origin[0] if self._origin is not None and self._origin[1] == step else environment.round
         place = (environment.rank, environment.world_size, self._shard, self._shards)
         return Commit(step, round_, 0, *place, serial=0, flags=flags)
-
-    def _note_versions(self) -> None:
-        # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.
-        self._versions = [one._version for one in self._sample]  # noqa: SLF001 - torch's own checkpointing reads it too
 
     def _tell(self, message: Message) -> None:
         with suppress(OSError):  # nodeclient has gone, and its workers follow

@@ -11,9 +11,11 @@ import torch
 
 from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.generations import Generations
 from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import adapt
+from workerlib.keep.small_state import SmallStates
 
 LOG = logging.getLogger("workerlib.keep")
 
@@ -26,6 +28,8 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     adapters = adapt(objects)
     if not adapters:
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
+    Generations(adapters).bytes_needed(0)
+    SmallStates(adapters).take()  # either raises what cannot be kept
     path = os.environ.get(KEEP)
     if path is None:
         LOG.info("no state is kept: this launcher offers no memory for it")

@@ -36,6 +36,9 @@ class KeptObject(Protocol):
     late: bool
     """Its values are known to change between `optimizer.step` and `ctx.step`, if at all."""
 
+    growth: int
+    """Counts how often there was more or less state than before when `values` was called."""
+
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
 
@@ -56,6 +59,7 @@ class _Nothing:
     """An object without tensors."""
 
     late = True
+    growth = 0
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -207,6 +211,7 @@ class KeptOptimizer(_Nothing):
         entries = sum(map(len, self._optimizer.state.values()))
         if entries != self._entries:
             self._entries = entries
+            self.growth += 1
             self._number_slots = [
                 (name, key)
                 for name, parameter in self._parameters.items()

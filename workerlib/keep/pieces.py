@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.manifest import Layout, Piece
@@ -33,17 +34,32 @@ def local_part(tensor: Any) -> torch.Tensor:
 
 def piece_of(name: str, tensor: Any) -> Piece:
     """Return which piece of a tensor this rank has. Raises `KeptStateError`."""
+    if is_lazy(tensor):
+        raise KeptStateError(f"{name} has no size yet: call keep() after a first forward of its lazy module")
     local = local_part(tensor)
+    if (why := _obstacle(local)) is not None:
+        raise KeptStateError(f"{name} {why}")
     whole, offsets = tuple(tensor.shape), (0,) * tensor.dim()
     if is_sharded(tensor):
         chunks = tensor.__create_chunk_list__()
         if len(chunks) != 1:
             raise KeptStateError(f"{name} has {len(chunks)} pieces on this rank, where one is understood")
         offsets = tuple(chunks[0].offsets)
-    if local.layout is not torch.strided:
-        raise KeptStateError(f"{name} is a tensor of the layout {local.layout}, which cannot be kept")
     dtype = str(local.dtype).removeprefix("torch.")
     return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size())
+
+
+def _obstacle(local: torch.Tensor) -> str | None:
+    """Return why the bytes of a tensor are not all that it is; None if they are."""
+    if local.layout is not torch.strided:
+        return f"is a tensor of the layout {local.layout}, which cannot be kept"
+    if local.is_quantized:
+        return f"is quantized ({local.dtype}), and its scales cannot be kept"
+    if local.is_meta:
+        return "is on the meta device: call keep() once the model has its parameters"
+    if hasattr(type(local), "__tensor_flatten__"):
+        return f"is a {type(local).__name__}, a tensor made of others, which cannot be kept"
+    return None
 
 
 def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tuple[int, int]:

@@ -127,7 +127,8 @@ class SmallStates:
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
-        self._serial = arena.newest_serial()
+        # What an arena holds that this one replaces is older, and must be known as such.
+        self._serial = max(self._serial, arena.newest_serial())
         self._arena = arena
         self._kinds = self._pending = None
 

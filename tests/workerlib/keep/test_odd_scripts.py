@@ -1,0 +1,284 @@
+"""What scripts do that nobody thought of: it is kept to the last bit, or refused in words, and training goes on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler, swa_utils
+from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
+
+from tests.support.keeping import Keep, environment
+from tests.support.kept_training import digest_of
+from tests.support.programs import wait_until
+from workerlib.env import KEEP
+from workerlib.keep import keeper, keeping
+from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
+from workerlib.keep.kept_errors import KeptStateError
+
+Objects = dict[str, Any]
+
+
+class Script:
+    """A script in this process, as the first of two ranks under DDP, and its node."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = Keep(folder, 1)
+        self.round = 0
+        monkeypatch.setenv(KEEP, str(self.node.nodes[0].path))
+
+    @contextmanager
+    def runs(self, objects: Objects, world_size: int = 2) -> Iterator[tuple[int, keeper.StepKeeper]]:
+        """Keep objects in the next round, until the worker ends."""
+        self.round += 1
+        done, kept = keeping.keep(environment(0, world_size, self.round, 1), objects)
+        assert kept is not None
+        try:
+            yield done, kept
+        finally:
+            kept.close(failed=False)
+            kept._channel._socket.shutdown(socket.SHUT_RDWR)
+            optimizer_hooks.clear()
+
+    def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
+        """Have the worker save at the end of its round, once it has memory."""
+        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
+        before = len(self.node.nodes[0].said)
+        self.node.save(0)
+        answer = next(one for one in self.node.nodes[0].said[before:] if isinstance(one, (Saved, NotSaved)))
+        self.node.choose()
+        return answer
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    started = Script(tmp_path, monkeypatch)
+    yield started
+    started.node.close()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Do one step."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and what else a module may have."""
+
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.nothing = nn.Parameter(torch.empty(0, 3))
+        self.turned = nn.Parameter(torch.randn(4, 6).t())
+        self.register_buffer("count", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Use all of it."""
+        self.count.add_(1)
+        result: torch.Tensor = self.second(self.first(x)) @ self.turned.t() * self.scale + self.nothing.sum()
+        return result
+
+
+def tied() -> Objects:
+    model = Tied()
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), fused=True)}
+
+
+def two_of_each() -> Objects:
+    one, other = network(), network()
+    return {
+        "model": one,
+        "critic": other,
+        "optimizer": torch.optim.SGD(one.parameters(), lr=0.1),
+        "never_stepped": torch.optim.Adam(other.parameters(), foreach=True),
+    }
+
+
+def averaged() -> Objects:
+    model = network()
+    mean: Any = swa_utils.get_ema_multi_avg_fn(0.9)  # type: ignore[no-untyped-call]  # torch has no types here
+    average = swa_utils.AveragedModel(model, multi_avg_fn=mean, use_buffers=True)
+    return {"model": model, "average": average, "optimizer": torch.optim.NAdam(model.parameters())}
+
+
+def compiled() -> Objects:
+    model = network()
+    return {"model": torch.compile(model, backend="eager"), "optimizer": torch.optim.RAdam(model.parameters())}
+
+
+def scheduled() -> Objects:
+    model = network()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+    parts = [
+        lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step),
+        lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=50, cycle_momentum=False),
+    ]
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "chained": lr_scheduler.SequentialLR(optimizer, parts, milestones=[1]),
+        "warm": lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 3),
+        "scaler": torch.amp.GradScaler("cpu"),
+    }
+
+
+def odd_tensors() -> Objects:
+    model = network()
+    torch.manual_seed(9)
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        "tensors": {
+            "half": torch.randn(3).bfloat16(),
+            "eighth": torch.randn(7).to(torch.float8_e4m3fn),
+            "complex": torch.randn(3, dtype=torch.complex64).conj(),
+            "flags": torch.randn(5) > 0,
+            "strided": torch.randn(6, 4)[::2, 1:3],
+            "empty": torch.empty(0, 2),
+            "number": torch.tensor(7),
+        },
+    }
+
+
+@pytest.mark.parametrize("make", [tied, two_of_each, averaged, compiled, scheduled, odd_tensors])
+def test_it_comes_back_to_the_last_bit(script: Script, make: Callable[[], Objects]) -> None:
+    objects = make()
+    with script.runs(objects) as (done, kept):
+        assert done == -1
+        for step in range(3):
+            train(objects["model"], objects["optimizer"])
+            if "average" in objects:
+                objects["average"].update_parameters(objects["model"])
+            for name in objects.keys() & {"chained", "warm"}:
+                objects[name].step()
+            for one in objects.get("tensors", {}).values():
+                one.copy_(one + 1 if one.dtype == torch.int64 else one.clone())
+            kept.step(step)
+        assert isinstance(answer := script.save(kept), Saved), answer
+        before = state_of(objects)
+    fresh = make()
+    for one in fresh.get("tensors", {}).values():
+        one.zero_()
+    with script.runs(fresh) as (done, _):
+        assert done == 2
+        assert state_of(fresh) == before
+
+
+def state_of(objects: Objects) -> str:
+    """Return a digest of all that objects hold, and of the next random number."""
+    values = [one.state_dict() if hasattr(one, "state_dict") else one for one in objects.values()]
+    return digest_of(*values, torch.get_rng_state(), *(repr(one.get("_last_lr")) for one in values))
+
+
+class Strange:
+    """Something with a state that only pickle could hold."""
+
+    def state_dict(self) -> Objects:
+        """Return it."""
+        return {"self": [self]}
+
+    def load_state_dict(self, _: Objects) -> None:
+        """Take nothing."""
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: {"x": torch.eye(3).to_sparse()}, r"one\.x is a tensor of the layout torch\.sparse_coo"),
+    (lambda: [torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)], r"one\.0 is quantized \(torch\.qint8\)"),
+    (lambda: nn.Linear(3, 3, device="meta"), r"one\.weight is on the meta device: call keep\(\) once the model has"),
+    (lambda: nn.LazyLinear(3), r"one\.weight has no size yet: call keep\(\) after a first forward"),
+    (Strange, r"one\.self\[0\] is a tests\.workerlib\.keep\.test_odd_scripts\.Strange, which cannot be kept"),
+]
+
+
+@pytest.mark.parametrize(("make", "words"), REFUSED)
+@pytest.mark.filterwarnings("ignore:Lazy modules", "ignore:torch.quantize_per_tensor")
+def test_it_is_refused_in_words_before_the_first_step(script: Script, make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(KeptStateError, match=words), script.runs({"one": make()}):
+        pass
+
+
+def test_a_value_that_cannot_be_kept_any_more_is_not_the_end_of_training(
+    script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, notes = network(), dict[str, Any](best=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer, "notes": notes}) as (_, kept):
+        for step in range(4):
+            train(model, optimizer)
+            notes["best"] = Strange() if step > 1 else step
+            kept.step(step)
+        answer = script.save(kept)
+        assert isinstance(answer, NotSaved)
+        assert answer.why.startswith("notes.best is a tests.workerlib.keep.test_odd_scripts.Strange")
+    assert [one.getMessage().split(": ")[1][:10] for one in caplog.records] == ["notes.best"]
+
+
+def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
+    model, other, notes = network(), nn.Linear(300, 300), dict[str, Any](seen=[])
+    optimizer = torch.optim.Adam([*model.parameters(), *other.parameters()])
+    kinds = {"model": model, "other": other, "optimizer": optimizer, "notes": notes}
+    with script.runs(kinds) as (_, kept):
+        for step in range(20):  # far from a power of two
+            if step > 17:
+                other(torch.randn(1, 300)).sum().backward()
+                notes["seen"] = [*range(2_000)]
+            train(model, optimizer)
+            kept.step(step)
+            script.node.await_said(0, Reserve)
+            wait_until("memory", lambda: kept._memory._waiting is None)
+        train(model, optimizer)
+        kept.step(20)
+        assert isinstance(answer := script.save(kept), Saved), answer
+        assert answer.step == 20
+    script.round += 1
+    assert script.node.resume.step == 20
+
+
+def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        train(model, optimizer)
+        kept.step(0)
+        optimizer.register_step_post_hook(lambda *_: 1 / 0)  # type: ignore[arg-type]  # an error is meant
+        with suppress(ZeroDivisionError):
+            train(model, optimizer)
+        kept.close(failed=True)
+        answer = script.save(kept)
+        assert isinstance(answer, NotSaved)
+        assert answer.why == "training has ended within a step"
+
+
+def test_steps_may_be_reported_by_another_thread(script: Script) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        for step in range(3):
+            train(model, optimizer)
+            reporting = threading.Thread(target=kept.step, args=[step])
+            reporting.start()
+            reporting.join()
+        answer = script.save(kept)
+        assert isinstance(answer, Saved)
+        assert answer.step == 2

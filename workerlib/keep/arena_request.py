@@ -1,0 +1,74 @@
+"""Asks nodeclient for memory: when training begins, after its first step, and when the state has outgrown it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workerlib.keep.arena import Arena
+from workerlib.keep.channel_messages import Reserve
+from workerlib.keep.small_state import Taken
+
+LOG = logging.getLogger("workerlib.keep")
+
+WITHIN_S = 1.0
+"""How long training waits for memory at its beginning: milliseconds, unless much of it is new."""
+
+SLACK = 8
+"""A generation has room for an eighth more than is needed at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingState:
+    """The small state of a step, which waits for memory."""
+
+    step: int
+    state: Taken
+
+
+class ArenaRequest:
+    """The memory that this worker has, and the request for more."""
+
+    def __init__(self, send: Callable[[Reserve], None], shard: int, shards: int) -> None:
+        """Begin without memory; `send` tells nodeclient."""
+        self._send = send
+        self._shard, self._shards = shard, shards
+        self.arena: Arena | None = None
+        self.refused = False
+        self.answered = threading.Event()
+        """nodeclient has given memory, or refused it."""
+        self._waiting: WaitingState | None = None
+
+    def want(self, big: int, small: int, step: int, taken: Taken) -> None:
+        """Ask for places of so many bytes unless there are such, or were asked for, or nodeclient has refused any."""
+        held = self.arena.sizes if self.arena is not None else None
+        suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
+        if suffices or self._waiting is not None or self.refused:
+            return
+        self._waiting = WaitingState(step, taken.kept())
+        self._send(Reserve(big + big // SLACK, small, self._shard, self._shards))
+
+    def take(self, arena: Arena) -> WaitingState | None:
+        """Take the memory that was given; return what has waited for it."""
+        self.arena = arena
+        waiting, self._waiting = self._waiting, None
+        return waiting
+
+    def obstacle(self) -> str:
+        """Return why a big state cannot be saved; empty if there is memory for it."""
+        if self.arena is not None and self.arena.sizes.generation:
+            return ""
+        return "there is no memory for it" if self.refused else "its memory is not there yet"
+
+    def await_answer(self) -> None:
+        """Wait for a while until nodeclient has given memory, or refused it."""
+        self.answered.wait(WITHIN_S)
+
+    def refuse(self, why: str) -> None:
+        """Note that there is no memory, or that none is of use any more."""
+        if not self.refused:
+            LOG.warning("the state of this worker is not kept: %s", why)
+        self.refused = True
+        self.answered.set()

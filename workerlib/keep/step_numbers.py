@@ -1,0 +1,73 @@
+"""Says of which step the state of a training is: what no number tells apart from another state is not kept.
+
+A step ends with `ctx.step`, in which a state is new only if an optimizer has changed it. Where gradients are summed up
+over several batches, the state between two steps of the optimizer has gradients too, which nobody keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+
+LOG = logging.getLogger("workerlib.keep")
+
+UNREPORTED = 100
+"""So many steps of an optimizer without a word are not those of several optimizers."""
+
+
+class StepNumbers:
+    """Follows the steps of optimizers, and what the script says of them."""
+
+    def __init__(self) -> None:
+        self.done = -1
+        """The last step that can be kept."""
+        self.stride = 1
+        """The number of the next step less that of the last one."""
+        self._has_optimizer = False
+        """Optimizers tell when they change something; a script may have others."""
+        self._changed = 0
+        """The steps of optimizers since the last `ctx.step`."""
+        self._is_named = True
+        self._warned = False
+
+    @property
+    def next(self) -> int:
+        """The step that is on, as far as can be known."""
+        return self.done + self.stride
+
+    @property
+    def problem(self) -> str:
+        """Why the present state is not that of the step `done`; empty if it is."""
+        if self.done < 0:
+            return "no step is done yet"
+        if self._changed:
+            return "a step is not whole"
+        return "" if self._is_named else "the last step has no number of its own"
+
+    def begin(self, step: int) -> None:
+        """Go on from a step."""
+        self.done = step
+
+    def note_optimizer(self) -> None:
+        """Note that an optimizer begins a step."""
+        self._has_optimizer = True
+        self._changed += 1
+        if self._changed == UNREPORTED:
+            self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
+
+    def note_step(self, number: int) -> bool:
+        """Note that a step is said to be done; return whether the state is a new one, which this number names."""
+        changed, self._changed = self._changed > 0 or not self._has_optimizer, 0
+        if number > self.done:
+            if changed:
+                self.stride = number - self.done if self.done >= 0 else 1
+                self.done, self._is_named = number, True
+            return changed
+        if changed:
+            self._is_named = False
+            self._warn(f"step {number} was reported after step {self.done}: only a step with a higher number is kept")
+        return False
+
+    def _warn(self, text: str) -> None:
+        if not self._warned:
+            LOG.warning("%s", text)
+        self._warned = True
