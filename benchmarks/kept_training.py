@@ -1,7 +1,8 @@
 """The training of `kept`: a state of so many megabytes, kept in memory or written by `dcp.save` every 50 steps.
 
 Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep`, `sharded` (kept too, with FSDP2 and AdamW) or
-`dcp`. The megabytes are those of parameters and optimizer state together.
+`dcp`; `bare-keep` and `bare-sharded` train the same, and keep nothing. The megabytes are those of parameters and
+optimizer state together.
 
 What a mode does not need is not imported in it, as in a script that one would write for it: to import torch's
 checkpoints takes as long as a whole restart of warm workers.
@@ -33,7 +34,7 @@ SAVE_EVERY = 50
 
 def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) -> None:
     """Train until the file of the end is there."""
-    sharded = mode == "sharded"
+    sharded = mode.endswith("sharded")
     copies = 3 if sharded else 2  # AdamW keeps two tensors for each parameter, SGD with momentum one
     marks.note("imported")
     with workerlib.init() as ctx:
@@ -46,7 +47,11 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
         else:
             model = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters()) if sharded else torch.optim.SGD(model.parameters(), 1e-3, 0.9)
-        done = load(folder, model, optimizer) if mode == "dcp" else ctx.keep(model=model, optimizer=optimizer)
+        done = -1
+        if mode == "dcp":
+            done = load(folder, model, optimizer)
+        elif not mode.startswith("bare"):
+            done = ctx.keep(model=model, optimizer=optimizer)
         over, pause, step = torch.zeros(1), Event(), done
         while not over:
             step += 1
