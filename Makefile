@@ -80,18 +80,20 @@ REPORTS := build/bench
 
 bench: setup  ## time everything beside torchrun, in sizes that take a quarter of an hour; JSON goes into build/bench
 	mkdir -p $(REPORTS)
-	$(BENCH).rendezvous --nodes 16,128,1000 --beside c10d,etcd-v2 --beside-most 16 --json $(REPORTS)/rendezvous.json
+	$(BENCH).rendezvous --nodes 128,1000 --json $(REPORTS)/rendezvous.json
+	$(BENCH).rendezvous --nodes 16 --repeat 1 --beside c10d,etcd-v2 --json $(REPORTS)/rivals.json
 	$(BENCH).idle --nodes 1000 --seconds 20 --json $(REPORTS)/idle.json
 	$(BENCH).storm --members 500 --nodes 5000 --json $(REPORTS)/storm.json
-	$(BENCH).throughput --json $(REPORTS)/throughput.json
+	$(BENCH).throughput --seconds 3 --json $(REPORTS)/throughput.json
 	$(BENCH).output --lines 200000 --json $(REPORTS)/output.json
 	$(BENCH).restart --repeat 3 --json $(REPORTS)/restart.json
 	$(BENCH).scrape --json $(REPORTS)/scrape.json
 	$(BENCH).step --json $(REPORTS)/step.json
-	$(BENCH).host --json $(REPORTS)/host.json
+	$(BENCH).host --repeat 2 --seconds 10 --json $(REPORTS)/host.json
 	$(BENCH).recovery --repeat 1 --json $(REPORTS)/recovery.json
 	$(BENCH).kept --repeat 1 --json $(REPORTS)/kept.json
 	$(BENCH).kept_step --json $(REPORTS)/kept_step.json
+	$(BENCH).summary $(REPORTS)
 
 SECONDS ?= 60
 

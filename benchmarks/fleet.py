@@ -33,6 +33,7 @@ from coordinatord.protocol.messages import (
     Phase,
     Refused,
 )
+from coordinatord.runtime import __version__
 from nodeclient.core.connection_state import ON_THE_WAY
 
 MASTER_PORT = 29_500
@@ -277,4 +278,13 @@ def _join(job: str, index: int, size: int) -> Join:
         run="", round=0, phase=Phase.IDLE, port=MASTER_PORT, leaving=False, failure=None, heard_s=0.0, beat=False
     )
     spec = JobSpec(nodes_min=max(1, size - 1), nodes_max=size, max_restarts=0)
-    return Join(version=PROTOCOL_VERSION, job=job, node=name, incarnation=1, spec=spec, offer=offer, observed=observed)
+    return Join(
+        version=PROTOCOL_VERSION,
+        job=job,
+        node=name,
+        incarnation=1,
+        spec=spec,
+        offer=offer,
+        observed=observed,
+        release=__version__,  # a node of another release is logged
+    )

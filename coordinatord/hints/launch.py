@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from coordinatord.hints.rule import HintRule
 
 _NO_MODULE = r"No module named '?(?P<module>[\w.]+)(?![\w.;])"
@@ -14,21 +12,20 @@ LAUNCHING = (
         "script without --local-rank",
         "the script does not take --local-rank, it reads LOCAL_RANK from the environment: start it with `nodeclient "
         "run`, or give `nodeclient launch` the flag --use-env",
-        re.compile(r"(?:unrecognized arguments|No such option|no such option):.*--local[-_]rank"),
+        r"(?:unrecognized arguments|No such option|no such option):.*--local[-_]rank",
     ),
     HintRule(
         "script with --local-rank",
         "the script wants its local rank as an argument: start it with `nodeclient launch` instead of `nodeclient run`",
-        re.compile(r"(?:arguments are required|Missing option).*--local[-_]rank"),
+        r"(?:arguments are required|Missing option).*--local[-_]rank",
     ),
     HintRule(
         "environment lost",
         "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
         "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)",
-        re.compile(
-            r"(?:<frozen os>|/os\.py).*"
-            r"KeyError: '(?P<variable>(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT))'",
-            re.DOTALL,
+        (
+            r"(?s)(?:<frozen os>|/os\.py).*"
+            r"KeyError: '(?P<variable>(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT))'"
         ),
         anywhere=True,
     ),
@@ -36,56 +33,56 @@ LAUNCHING = (
         "environment lost before init_process_group",
         "nodeclient gives {variable} to the process that it starts, so something between that and the script drops the "
         "environment: sudo, env -i, docker run, ssh or srun (sudo -E, docker run -e, srun --export=ALL keep it)",
-        re.compile(r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set"),
+        r"environment variable (?P<variable>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
     ),
     HintRule(
         "no init_process_group",
         "the script uses torch.distributed before it has called torch.distributed.init_process_group(), which each "
         "worker must call first; workerlib.init() does it",
-        re.compile(r"Default process group has not been initialized"),
+        r"Default process group has not been initialized",
     ),
     HintRule(
         "init_process_group twice",
         "init_process_group() is called a second time, by a library perhaps: "
         "ask torch.distributed.is_initialized() before",
-        re.compile(r"trying to initialize the default process group twice"),
+        r"trying to initialize the default process group twice",
     ),
     HintRule(
         "script not there, on one node",
         "{path} is not there on {host}; the other nodes had not failed by then: if they have it, copy it, or mount the "
         "shared file system; a relative path begins where nodeclient was started",
-        re.compile(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
+        r"can't open file '(?P<path>[^']+)': \[Errno 2\]",
         alone=True,
     ),
     HintRule(
         "script not there",
         "{path} is not there on {host}; a relative path begins where nodeclient was started",
-        re.compile(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
+        r"can't open file '(?P<path>[^']+)': \[Errno 2\]",
     ),
     HintRule(
         "module missing, on one node",
         "the other nodes had not failed by then; if they have {module}, the environment of {host} differs from theirs "
         "(compare `which python` and `pip list`): install it there",
-        re.compile(_NO_MODULE),
+        _NO_MODULE,
         alone=True,
     ),
     HintRule(
         "module missing",
         "{module} is not installed for the Python that runs the script on {host}, or not where it looks for modules: "
         "is this the right environment (`which python`)?",
-        re.compile(rf"(?:ModuleNotFoundError: |^){_NO_MODULE}"),
+        rf"(?:ModuleNotFoundError: |^){_NO_MODULE}",
     ),
     HintRule(
         "library missing",
         "{host} lacks the library {library}, or finds another version of it: compare its drivers, image and "
         "LD_LIBRARY_PATH with those of a node that works",
-        re.compile(r"(?P<library>[\w.+-]+\.so[\d.]*): (?:cannot open shared object file|undefined symbol)"),
+        r"(?P<library>[\w.+-]+\.so[\d.]*): (?:cannot open shared object file|undefined symbol)",
     ),
     HintRule(
         "file missing, on one node",
         "the other nodes had not failed by then; if they have {path}, is it on a file system that {host} has not "
         "mounted, or in a local copy that it lacks?",
-        re.compile(r"FileNotFoundError: .*No such file or directory: '(?P<path>[^']+)'"),
+        r"FileNotFoundError: .*No such file or directory: '(?P<path>[^']+)'",
         alone=True,
     ),
     HintRule(
@@ -105,18 +102,18 @@ GPUS = (
         "nccl without CUDA",
         "this worker has no CUDA: without GPUs use the backend gloo (workerlib.init() chooses by itself); with GPUs, "
         "install a torch that was built for CUDA on {host}, and let the container see them (docker --gpus all)",
-        re.compile(r"doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs"),
+        r"doesn't have NCCL built in|ProcessGroupNCCL is only supported with GPUs",
     ),
     HintRule(
         "torch without CUDA",
         "the torch on {host} was built without CUDA: install the build for CUDA, or do not use GPUs there",
-        re.compile(r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_"),
+        r"Torch not compiled with CUDA enabled|module 'torch\._C' has no attribute '_cuda_",
     ),
     HintRule(
         "no GPU",
         "torch sees no usable GPU on {host}: does `nvidia-smi` work there, does the container see GPUs (docker --gpus "
         "all), and is CUDA_VISIBLE_DEVICES right?",
-        re.compile(
+        (
             r"Found no NVIDIA driver|No CUDA GPUs are available|no CUDA-capable device is detected"
             r"|CUDA driver version is insufficient|NVIDIA driver on your system is too old"
             r"|CUDA driver initialization failed"
@@ -126,33 +123,33 @@ GPUS = (
         "device named by a number in a text",
         "torch takes '{device}' for the name of a device: give it the number, int(os.environ['LOCAL_RANK']), or "
         "f\"cuda:{{os.environ['LOCAL_RANK']}}\"; what is read from the environment is a text",
-        re.compile(r"Invalid device string: '(?P<device>\d+)'"),
+        r"Invalid device string: '(?P<device>\d+)'",
     ),
     HintRule(
         "more workers than GPUs",
         "local rank {local_rank} has no GPU of that number on {host}: start one worker a GPU (--nproc-per-node gpu), "
         "and look at CUDA_VISIBLE_DEVICES",
-        re.compile(r"invalid device ordinal"),
+        r"invalid device ordinal",
     ),
     HintRule(
         "two workers on a GPU",
         "two workers use one GPU: call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before anything else "
         "(workerlib.init() does), and start no more than one worker a GPU",
-        re.compile(r"Duplicate GPU detected"),
+        r"Duplicate GPU detected",
         anywhere=True,
     ),
     HintRule(
         "broken GPU",
         "a GPU of {host} is broken or hangs: look for Xid in its kernel log (`dmesg | grep Xid`), and keep the node "
         "out until it was reset or replaced",
-        re.compile(r"uncorrectable (?:NVLink error|ECC error)|GPU has fallen off the bus"),
+        r"uncorrectable (?:NVLink error|ECC error)|GPU has fallen off the bus",
         anywhere=True,
     ),
     HintRule(
         "fault in a kernel",
         "the fault lies in an earlier call than the traceback shows: CUDA_LAUNCH_BLOCKING=1 makes it show the right "
         "one; most often an index is out of range (labels, embeddings)",
-        re.compile(r"device-side assert triggered|an illegal memory access was encountered"),
+        r"device-side assert triggered|an illegal memory access was encountered",
         anywhere=True,
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
@@ -37,7 +39,7 @@ def _advice(cause: HintRule, report: Report) -> str | None:
         return cause.advice.format(**known)
     everything = "\n".join((failure.error, failure.message, *failure.last_lines))
     said = everything if cause.anywhere or not failure.error else f"{failure.error}\n{failure.message}"
-    found = cause.pattern.search(said)
+    found = re.search(cause.pattern, said)
     return cause.advice.format(**known, **found.groupdict()) if found else None
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from coordinatord.hints.rule import HintRule
 
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
@@ -24,7 +22,7 @@ NETWORK = (
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
         "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
         "returns or calls sys.exit(0) under a condition of its own",
-        re.compile(f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}"),
+        f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
         anywhere=True,
         early=True,
     ),
@@ -32,54 +30,54 @@ NETWORK = (
         "NCCL on a hidden network",
         "NCCL chose {address}, which is of loopback, docker0, virbr0 or one link, so that other hosts cannot reach it: "
         f"set NCCL_SOCKET_IFNAME on all nodes to the interface that joins them ({_INTERFACES})",
-        re.compile(rf"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to {_HIDDEN_NETWORK}<\d+>"),
+        rf"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to {_HIDDEN_NETWORK}<\d+>",
         anywhere=True,
     ),
     HintRule(
         "NCCL cannot connect",
         "NCCL cannot reach {address}: it chose the wrong interface (set NCCL_SOCKET_IFNAME on all nodes to the one "
         f"that joins them; {_INTERFACES}), or a firewall stops it; NCCL_DEBUG=INFO shows what it does",
-        re.compile(r"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to (?P<address>[\w.:%-]+)<\d+>"),
+        r"(?:socket(?:Start|Poll)Connect: |NCCL WARN )Connect to (?P<address>[\w.:%-]+)<\d+>",
         anywhere=True,
     ),
     HintRule(
         "NCCL finds no interface",
         "NCCL finds no interface on {host} that it may use: is NCCL_SOCKET_IFNAME set to one that this host does not "
         f"have? ({_INTERFACES}; 'eth,en' stands for all that begin so)",
-        re.compile(r"Bootstrap : no socket interface found|connecting to address  with family"),
+        r"Bootstrap : no socket interface found|connecting to address  with family",
         anywhere=True,
     ),
     HintRule(
         "NCCL system error",
         "NCCL could not use the network or shared memory; its warning says which: start it again with NCCL_DEBUG=WARN. "
         "Most often NCCL_SOCKET_IFNAME is wrong, a firewall stops it, or /dev/shm is full (docker --ipc=host)",
-        re.compile(r"unhandled system error|ncclSystemError"),
+        r"unhandled system error|ncclSystemError",
         anywhere=True,
     ),
     HintRule(
         "peer gone, NCCL",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        re.compile(_PEER_GONE_NCCL),
+        _PEER_GONE_NCCL,
         anywhere=True,
     ),
     HintRule(
         "gloo without interface",
         "gloo finds no address for {interface} on {host}: GLOO_SOCKET_IFNAME must name an interface of this host "
         f"({_INTERFACES}), and the host's name must be in DNS or /etc/hosts",
-        re.compile(r"Unable to find address for: (?P<interface>\S+)"),
+        r"Unable to find address for: (?P<interface>\S+)",
     ),
     HintRule(
         "gloo on a hidden network",
         "gloo was given {address}, which is of loopback or a bridge, so that other hosts cannot reach it: set "
         f"GLOO_SOCKET_IFNAME to the interface that joins the nodes ({_INTERFACES}), or correct /etc/hosts",
-        re.compile(rf"gloo/transport/tcp/.*connect \[(?:::ffff:)?{_HIDDEN_NETWORK}\]"),
+        rf"gloo/transport/tcp/.*connect \[(?:::ffff:)?{_HIDDEN_NETWORK}\]",
     ),
     HintRule(
         "gloo cannot connect",
         "gloo cannot reach another worker: it uses the wrong interface (set GLOO_SOCKET_IFNAME to the one that joins "
         f"the nodes; {_INTERFACES}), a firewall stops it, or that worker has ended",
-        re.compile(
+        (
             r"connectFullMesh failed|gloo/transport/tcp/.*"
             r"(?:connect \[.*(?:refused|timed out|No route to host)|Connect timeout)"
         ),
@@ -88,20 +86,20 @@ NETWORK = (
         "peer gone, gloo",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        re.compile(_PEER_GONE_GLOO),
+        _PEER_GONE_GLOO,
     ),
     HintRule(
         "name not resolved, by torch",
         "{host} cannot resolve {name}: give the node of that name an address that the others know (--advertise-addr "
         "IP), or correct DNS or /etc/hosts",
-        re.compile(r"network addresses of \((?P<name>[^,]+), \d+\) cannot be retrieved"),
+        r"network addresses of \((?P<name>[^,]+), \d+\) cannot be retrieved",
         anywhere=True,
     ),
     HintRule(
         "name not resolved",
         "{host} cannot resolve a host's name: correct DNS or /etc/hosts; if it is the name of a node, that node can "
         "give its address instead (--advertise-addr IP)",
-        re.compile(
+        (
             r"gaierror|Name or service not known|Temporary failure in name resolution|Name does not resolve"
             r"|Failed to resolve '"
         ),
@@ -110,9 +108,7 @@ NETWORK = (
         "no name server answers",
         "torch asked for the name of rank 0's address, and no name server answered {host} in the time to connect: have "
         "one that answers, if only that it knows no such name, or put the addresses of the nodes into /etc/hosts",
-        re.compile(
-            r"(?s)(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)"
-        ),
+        r"(?s)(?=.*client socket has timed out after)(?=.*hostname of the client socket cannot be retrieved)",
         anywhere=True,
     ),
     HintRule(
@@ -120,46 +116,44 @@ NETWORK = (
         "nothing answered at {address}:{port}, where rank 0 serves the store: rank 0 has not called "
         "init_process_group() in time, the script uses an address of its own instead of MASTER_ADDR and MASTER_PORT, "
         "or a firewall stops it",
-        re.compile(r"timed out after \d+ms while trying to connect to \((?P<address>[^,]+), (?P<port>\d+)\)"),
+        r"timed out after \d+ms while trying to connect to \((?P<address>[^,]+), (?P<port>\d+)\)",
     ),
     HintRule(
         "not all came",
         "not every worker called init_process_group(): some take longer (see timeout=) or never call it, or the script "
         "gives it a world_size of its own",
-        re.compile(r"waiting for clients\. \d+/\d+ clients joined"),
+        r"waiting for clients\. \d+/\d+ clients joined",
     ),
     HintRule(
         "peer late at the store",
         "another worker did not come to the same point in time: it is slower (see timeout= of init_process_group), "
         "hangs, or makes its process groups in another order",
-        re.compile(
-            r"DistStoreError: wait timeout after \d+ms|store->get\('[^']*'\) got error: (?:wait timeout|Timeout)"
-        ),
+        r"DistStoreError: wait timeout after \d+ms|store->get\('[^']*'\) got error: (?:wait timeout|Timeout)",
         waits=True,
     ),
     HintRule(
         "store gone",
         "the store at rank 0 is gone: look for why the worker with rank 0 ended; this worker is probably not the cause",
-        re.compile(_STORE_GONE),
+        _STORE_GONE,
     ),
     HintRule(
         "port in use, of torch",
         "another process on {host} has port {port} (`ss -ltnp` shows which): use MASTER_PORT as it is given, it is new "
         "in each round; a port of the script's own may still be held by another job",
-        re.compile(r"failed to (?:listen on|bind to).*port: (?P<port>\d+).*(?:EADDRINUSE|address already in use)"),
+        r"failed to (?:listen on|bind to).*port: (?P<port>\d+).*(?:EADDRINUSE|address already in use)",
     ),
     HintRule(
         "port in use",
         "another process on {host} has the port that the script wants (`ss -ltnp` shows which): use MASTER_PORT for "
         "torch, which is new in each round, and port 0 for servers of the script's own",
-        re.compile(r"EADDRINUSE|[Aa]ddress already in use"),
+        r"EADDRINUSE|[Aa]ddress already in use",
     ),
     HintRule(
         "collective timed out",
         "not all workers came to the same {operation} in time: they disagree on what comes next (uneven batches, a "
         "collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs; "
         "TORCH_DISTRIBUTED_DEBUG=DETAIL tells which",
-        re.compile(r"Watchdog caught collective operation timeout: \w+\(.*OpType=(?P<operation>\w+)"),
+        r"Watchdog caught collective operation timeout: \w+\(.*OpType=(?P<operation>\w+)",
         anywhere=True,
         waits=True,
     ),
@@ -167,7 +161,7 @@ NETWORK = (
         "gloo timed out",
         "another worker did not come to the same collective in time: they disagree on what comes next (uneven batches, "
         "a collective under `if rank == 0`), one is much slower (see timeout= of init_process_group), or one hangs",
-        re.compile(_GLOO_TIMED_OUT),
+        _GLOO_TIMED_OUT,
         waits=True,
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from signal import Signals
 
 from coordinatord.hints.rule import HintRule
@@ -18,13 +17,13 @@ MEMORY = (
     HintRule(
         "OOM killer",
         f"the memory was full: {_LESS_MEMORY}",
-        re.compile(r"killed by the kernel's OOM killer \("),
+        r"killed by the kernel's OOM killer \(",
         signals=_KILL,
     ),
     HintRule(
         "OOM killer took a child",
         f"the memory was full, and a process of the DataLoader was the victim: {_LESS_MEMORY}",
-        re.compile(
+        (
             r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal: Killed|exited unexpectedly)"
             r"(?s:.*)the kernel's OOM killer ended a process"
         ),
@@ -34,7 +33,7 @@ MEMORY = (
         "GPU memory with another process",
         "the GPU is full, and process {other} holds {size} of it (`nvidia-smi` on {host}): end it if it is a leftover; "
         "otherwise use a smaller batch, or let each worker use its own GPU (LOCAL_RANK)",
-        re.compile(
+        (
             r"CUDA out of memory(?=.*this process has).*"
             r" Process (?P<other>\d+) has (?P<size>[\d.]+ [KMGT]iB) memory in use"
         ),
@@ -43,15 +42,13 @@ MEMORY = (
         "GPU memory",
         "the GPU is full: use a smaller batch (and accumulate gradients), activation checkpointing or sharding (FSDP); "
         "`nvidia-smi` on {host} shows whether another process holds memory",
-        re.compile(
-            r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError: (?:HIP|XPU)|CUBLAS_STATUS_ALLOC_FAILED"
-        ),
+        r"CUDA out of memory|CUDA error: out of memory|OutOfMemoryError: (?:HIP|XPU)|CUBLAS_STATUS_ALLOC_FAILED",
     ),
     HintRule(
         "shared memory",
         "the shared memory of {host} (/dev/shm) is too small for DataLoader workers: start the container with "
         "--shm-size=16g or --ipc=host (Kubernetes: an emptyDir with medium: Memory at /dev/shm), or use fewer of them",
-        re.compile(
+        (
             r"insufficient shared memory|out of shared memory|is killed by signal: Bus error"
             r"|No space left on device: '/dev/shm|unable to (?:write to|allocate shared memory).*(?:torch_|/dev/shm)"
         ),
@@ -60,7 +57,7 @@ MEMORY = (
     HintRule(
         "host memory",
         f"the host {{host}}, or what it lets one process use (ulimit -v), has no more memory: {_LESS_MEMORY}",
-        re.compile(
+        (
             r"(?m:^)(?:\w+\.)*MemoryError\b|_ArrayMemoryError: |DefaultCPUAllocator: (?:can't|not enough)"
             r"|Cannot allocate memory|std::bad_alloc"
         ),
@@ -69,13 +66,13 @@ MEMORY = (
         "DataLoader worker killed, not by the OOM killer",
         "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
-        re.compile(r"some process killed the DataLoader's worker"),
+        r"some process killed the DataLoader's worker",
     ),
     HintRule(
         "DataLoader worker killed",
         "most often the memory was full and the kernel's OOM killer chose it (`dmesg | grep -i killed` on {host}): "
         f"{_LESS_MEMORY}",
-        re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed"),
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: Killed",
         anywhere=True,
     ),
 )
@@ -84,25 +81,25 @@ LIMITS = (
     HintRule(
         "disk full",
         "a file system of {host} is full (`df -h`): checkpoints and logs fill it most often",
-        re.compile(r"No space left on device|Disk quota exceeded"),
+        r"No space left on device|Disk quota exceeded",
     ),
     HintRule(
         "too many open files on the host",
         "all programs of {host} together have as many files open as its kernel allows: `lsof` shows who has them, and "
         "fs.file-max (sysctl) is the limit",
-        re.compile(r"Too many open files in system"),
+        r"Too many open files in system",
     ),
     HintRule(
         "too many open files",
         "raise the limit before nodeclient starts (ulimit -n 65536; LimitNOFILE= in systemd); DataLoader workers need "
         "fewer with torch.multiprocessing.set_sharing_strategy('file_system')",
-        re.compile(r"Too many open files|received 0 items of ancdata"),
+        r"Too many open files|received 0 items of ancdata",
     ),
     HintRule(
         "too many processes",
         "{host} lets no more processes or threads be started (ulimit -u, pids.max of the cgroup): use fewer DataLoader "
         "workers, and set OMP_NUM_THREADS",
-        re.compile(
+        (
             r"can't start new thread|(?:fork: .*|cannot be started: )Resource temporarily unavailable"
             r"|pthread_create failed|libgomp: Thread creation failed"
         ),
@@ -117,7 +114,7 @@ SIGNALS = (
         "SIGKILL, not by the OOM killer",
         "another process killed it, not nodeclient: an administrator, a scheduler or container runtime that "
         "enforces a limit, or a daemon such as systemd-oomd or earlyoom (`journalctl` on {host})",
-        re.compile(r"not the kernel's OOM killer"),
+        r"not the kernel's OOM killer",
         signals=_KILL,
     ),
     HintRule(
@@ -154,13 +151,13 @@ SIGNALS = (
         "the script ended without torch.distributed.destroy_process_group() while the group was still in use (`with "
         "workerlib.init() as ctx`, or ctx.close(), does that); the abort is a consequence, and its last lines may "
         "show why the script ended",
-        re.compile(_LEFT_OPEN),
+        _LEFT_OPEN,
         signals=frozenset({Signals.SIGABRT}),
     ),
     HintRule(
         "SIGABRT",
         "native code gave up; the last lines of its stderr say why, and PYTHONFAULTHANDLER=1 shows where in the script",
-        re.compile(rf"\A(?!(?s:.*){_LEFT_OPEN})"),
+        rf"\A(?!(?s:.*){_LEFT_OPEN})",
         anywhere=True,
         signals=frozenset({Signals.SIGABRT}),
     ),

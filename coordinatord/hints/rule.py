@@ -6,8 +6,6 @@ script gets no hint.
 
 from __future__ import annotations
 
-import re
-
 from coordinatord.protocol.frozen_class import frozen
 
 
@@ -18,8 +16,11 @@ class HintRule:
     name: str
     advice: str
     """A text for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
-    pattern: re.Pattern[str] | None = None
-    """It is found in the exception and in the node's findings, or, if there was no exception, in the last lines."""
+    pattern: str | None = None
+    """A regular expression: a text, which is compiled when a failure is first looked at, and not at each start.
+
+    It is found in the exception and in the node's findings, or, if there was no exception, in the last lines.
+    """
     anywhere: bool = False
     """The pattern may also stand beside an exception, in the last lines."""
     signals: frozenset[int] = frozenset()

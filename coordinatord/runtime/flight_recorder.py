@@ -21,8 +21,9 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
 
-STIMULI_MIN = 1_000
-"""The fewest between two copies of the state: with a few nodes a copy takes a millisecond, and these some twenty."""
+STIMULI_MIN = 4_000
+"""The fewest between two copies of the state: with a few nodes a copy takes a millisecond, and these some eighty. While
+a thousand nodes join there is none, which would take a tenth of their time. They take some 2 MB."""
 
 STIMULI_PER_OBJECT = 8
 """More of them where the state is large, since a copy takes some 10 us of each object: about 1 us of each stimulus."""

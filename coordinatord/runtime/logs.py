@@ -35,6 +35,9 @@ PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logg
 
 END = "\n"
 
+QUOTED = frozenset(' "=')
+"""A value with one of these is put between quotes."""
+
 OTHER_EVENT = "other"
 """The name of an event that was logged without one, mostly by the libraries in use."""
 
@@ -229,7 +232,7 @@ def _one_line(record: logging.LogRecord) -> str:
 
 def _value(value: object) -> str:
     text = _printable(str(value))
-    return json.dumps(text, ensure_ascii=False) if any(character in text for character in ' "=') else text
+    return text if QUOTED.isdisjoint(text) else json.dumps(text, ensure_ascii=False)
 
 
 def _printable(text: str) -> str:

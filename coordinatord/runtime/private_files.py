@@ -7,7 +7,6 @@ belongs to the owner of the directory, who could not read it otherwise.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -34,7 +33,7 @@ def write_private(path: Path, text: str) -> None:
     """
     make_private_directory(path.parent)
     try:
-        fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        fresh = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
         handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is a descriptor

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 
 from coordinatord.protocol.access_token import BEARER, Role, TokenFormError, parse_token
@@ -31,6 +32,9 @@ WINDOW_S = 60.0
 ADDRESSES_MAX = 10_000
 """Addresses whose failures are counted. Beyond that the oldest is forgotten, so somebody with very many addresses is
 answered in full more often."""
+
+SITES_MAX = 1_024
+"""Addresses of which it is remembered what they count by: each connection asks for that two or three times."""
 
 BITS_OF_A_SITE = 64
 """An IPv6 address counts by its first half: whoever has one has 2^64."""
@@ -189,6 +193,7 @@ class Gatekeeper:
         raise DeniedError(HTTPStatus.TOO_MANY_REQUESTS, "too_many", text) from error
 
 
+@lru_cache(SITES_MAX)
 def site(peer: str) -> str:
     """Return what an address counts by."""
     try:

@@ -126,10 +126,9 @@ class Driver:
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
-            effects = self._journal.finish()
+            self._release(self._journal.finish())  # first: the lines in the log for a thousand nodes take 50 ms
             for watch in self.watchers:
                 watch(entries)
-            self._release(effects)
             if self.machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self.submit(StoreRecovered())

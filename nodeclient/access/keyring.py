@@ -6,7 +6,6 @@ a new start.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -114,6 +113,8 @@ def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
     value = environ.get(VARIABLE)
     if environ is not os.environ or value is None:
         return
+    import ctypes  # noqa: PLC0415 - few have a token there
+
     getenv = ctypes.CDLL(None).getenv
     getenv.argtypes, getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
     if place := getenv(VARIABLE.encode()):

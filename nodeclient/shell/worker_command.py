@@ -6,7 +6,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from fractions import Fraction
+from math import lcm
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -193,7 +193,8 @@ def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]
     """Return how many threads each worker gets: its cores, divided among the workers that share them."""
     sharers = Counter(core for own in cores for core in own)
     most = float("inf") if quota is None else quota / len(cores)
-    return [max(1, int(min(most, sum(Fraction(1, sharers[core]) for core in own)))) for own in cores]
+    whole = lcm(*sharers.values())  # a core in parts that each number of sharers divides
+    return [max(1, int(min(most, sum(whole // sharers[core] for core in own) // whole))) for own in cores]
 
 
 def _threads_in_words(threads: Sequence[int], cores: int, quota: float | None) -> str:

@@ -7,7 +7,6 @@ means the same everywhere. The source in force is remembered and can be shown.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,9 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 ALIKE = 0.85
 """How alike a variable of the environment has to be to a known one to be taken for a misspelt one: COORDS and
 MAX_RESTART are, but not what others put there under the same prefix, such as a SERVICE_PORT by Kubernetes."""
+
+ALIKE_FLAG = 0.6
+"""How alike a known flag has to be to a wrong one, to be suggested."""
 
 
 class SettingsError(OperationalError):
@@ -145,7 +147,7 @@ class SettingsParser(argparse.ArgumentParser):
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
             first, _, rest = name.partition("_")
             others = [other.removeprefix(f"{first}_") for other in known if other.startswith(f"{first}_")]
-            if near := next(iter(difflib.get_close_matches(rest, others, n=1, cutoff=ALIKE)), None):
+            if near := _alike(rest, others, ALIKE):
                 found.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
         return found
 
@@ -318,7 +320,14 @@ class SettingsParser(argparse.ArgumentParser):
 
 def _nearest(wrong: str, known: Sequence[str]) -> str | None:
     begun = [name for name in known if wrong and name.startswith(wrong)]
-    return next(iter(begun or difflib.get_close_matches(wrong, known, n=1)), None)
+    return begun[0] if begun else _alike(wrong, known)
+
+
+def _alike(wrong: str, known: Sequence[str], cutoff: float = ALIKE_FLAG) -> str | None:
+    """Return what is most like it of what is known."""
+    import difflib  # noqa: PLC0415 - few command lines are wrong
+
+    return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)
 
 
 def _as_toml(value: object) -> str:

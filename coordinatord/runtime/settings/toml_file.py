@@ -9,7 +9,6 @@ import json
 import os
 import re
 import stat
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +75,8 @@ def _read(path: Path) -> str:
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - few starts have a file
+
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:

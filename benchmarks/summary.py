@@ -1,0 +1,148 @@
+"""Writes the reports of `make bench` as one table in Markdown, for README.md beside this file.
+
+python -m benchmarks.summary build/bench
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tables import spread
+
+Runs = Sequence[dict[str, Any]]
+"""The runs of one report: see `write_report` of each benchmark."""
+
+ENOUGH = 1_000
+"""Nodes of which the memory of each can be told."""
+
+Row = tuple[str, str, str]
+"""What was measured, of coordinatord, and what is beside it."""
+
+
+def rendezvous(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about joins and new rounds."""
+    for nodes in dict.fromkeys(run["nodes"] for run in runs):
+        ours = [run for run in runs if (run["side"], run["nodes"]) == ("coordinatord", nodes)]
+        beside = [_rival(run) for run in runs if run["side"] != "coordinatord" and run["nodes"] == nodes]
+        join, reform = ([run[step] for run in ours] for step in ("join", "reform"))
+        yield f"join of {nodes:,}, until all have ranks, s", _of(join, "elapsed_s", ".2f"), "; ".join(beside)
+        yield f"new round of {nodes:,} after a loss is decided, s", _of(reform, "decided_s", ".2f"), ""
+        yield f"processor time of a join of {nodes:,}, ms a node", _of(join, "cpu_ms_per_node", ".2f"), ""
+    largest = max(run["nodes"] for run in runs)
+    of_largest = [run for run in runs if run["nodes"] == largest and run["side"] == "coordinatord"]
+    if largest >= ENOUGH:
+        yield "memory a node, KiB", _of(of_largest, "resident_kib_per_node", ".1f"), f"with {largest:,}"
+
+
+def _rival(run: dict[str, Any]) -> str:
+    took = f"not within {run['within_s']:g}" if run["join"] is None else f"{run['join']['elapsed_s']:.1f}"
+    return f"{run['side']}: {took}"
+
+
+def throughput(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about heartbeats at saturation."""
+
+    def cpu_us(side: str) -> list[float]:
+        return [1e6 * run[side]["cpu_s"] / run[side]["messages"] for run in runs]
+
+    ours, secured, echo = cpu_us("coordinatord"), cpu_us("over_tls"), cpu_us("echo")
+    shares = [bare / mine for mine, bare in zip(ours, echo, strict=True)]
+    of_clear = [mine / its for mine, its in zip(ours, secured, strict=True)]
+    beside = f"bare echo {spread(echo, '.0f')}: as many as {spread(shares, '.0%')} of it"
+    yield "one heartbeat at saturation, µs of CPU", spread(ours, ".0f"), beside
+    yield "the same over TLS, with tokens", spread(secured, ".0f"), f"{spread(of_clear, '.0%')} of those in the clear"
+
+
+def idle(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about nodes that only beat."""
+    for nodes in dict.fromkeys(run["nodes"] for run in runs):
+        of = [run for run in runs if run["nodes"] == nodes]
+        shares = [100 * run["cpu_s"] / run["seconds"] for run in of]
+        beats = [run["beats"]["answers"] / run["seconds"] for run in of]
+        yield f"{nodes:,} nodes idle, % of a core", spread(shares, ".1f"), f"{spread(beats, '.0f')} heartbeats a second"
+
+
+def storm(runs: Runs) -> Iterator[Row]:
+    """Yield the row about many that come at once."""
+    what = f"{runs[0]['nodes']:,} join onto {runs[0]['members']:,}: the worst answer to a heartbeat, s"
+    worst = [run["storm"]["beats"]["worst_ms"] / 1_000 for run in runs]
+    yield what, spread(worst, ".2f"), f"{max(run['lost'] for run in runs)} nodes lost"
+
+
+def restart(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about a start."""
+    what = f"start on {runs[0]['nodes']:,} nodes and {runs[0]['over']:,} jobs that are over, s until it listens"
+    for words, figure in ((what, "seconds"), ("processor time of it, s", "cpu_s")):
+        ours, empty, bare = ([run[side][figure] for run in runs] for side in ("restored", "empty", "bare"))
+        yield words, spread(ours, ".2f"), f"on nothing {spread(empty, '.2f')}; a bare read {spread(bare, '.2f')}"
+
+
+def host(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about nodeclient's own start."""
+    for words, figure in (
+        ("nodeclient until it connects, s of CPU", "connects_cpu_s"),
+        ("nodeclient join --help, s of CPU", "help_cpu_s"),
+    ):
+        ours, theirs = ([run[figure] for run in runs if run["side"] == side] for side in ("cold", "torchrun"))
+        yield words, spread(ours, ".2f"), f"torchrun {spread(theirs, '.2f')}"
+
+
+REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
+    "rendezvous": rendezvous,
+    "rivals": rendezvous,
+    "throughput": throughput,
+    "idle": idle,
+    "storm": storm,
+    "restart": restart,
+    "host": host,
+}
+"""What makes rows of a report, by the name of its file."""
+
+
+def recovery(runs: Runs) -> str:
+    """Return the table of the breaks."""
+    sides = list(dict.fromkeys(run["side"] for run in runs))
+    lines = [f"| seconds without a step | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}"]
+    for scenario in dict.fromkeys(run["scenario"] for run in runs):
+        cells = [[run for run in runs if (run["scenario"], run["side"]) == (scenario, side)] for side in sides]
+        lines.append(f"| {scenario} | {' | '.join(map(_broken, cells))} |")
+    return "\n".join(lines)
+
+
+def _broken(runs: Runs) -> str:
+    missed = [run["why_not"] for run in runs if run["why_not"]]
+    return missed[0] if missed else spread([run["seconds"] for run in runs], ".2f")
+
+
+def _of(parts: Runs, figure: str, spec: str) -> str:
+    return spread([part[figure] for part in parts], spec)
+
+
+def main() -> None:
+    """Print the tables of the reports that there are."""
+    parser = argparse.ArgumentParser(prog="summary", description="Write reports of benchmarks as tables in Markdown.")
+    parser.add_argument("folder", type=Path, help="where their JSON files are")
+    folder = parser.parse_args().folder
+    print("| | coordinatord | beside it |\n|---|---|---|")
+    for name, rows in REPORTS.items():
+        if runs := _read(folder, name):
+            for row in rows(runs):
+                print(f"| {' | '.join(row)} |")
+    if broken := _read(folder, "recovery"):
+        print(f"\n{recovery(broken)}")
+
+
+def _read(folder: Path, name: str) -> Runs:
+    path = folder / f"{name}.json"
+    if not path.exists():
+        return []
+    runs: Runs = json.loads(path.read_text())["runs"]
+    return runs
+
+
+if __name__ == "__main__":
+    main()
