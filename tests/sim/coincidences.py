@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinatord.core.state.durable import State
-from coordinatord.core.values.admin_requests import RestartJob
+from coordinatord.core.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
 from tests.sim.daemon import CrashPoint
@@ -89,11 +89,16 @@ def _when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], No
 
 
 def _done_node_dies(world: World) -> None:
-    """Kill a node that has done its part, and let a worker of another one fail before anybody misses the first."""
+    """Kill a node that has done its part, and let a worker of another one fail before anybody misses the first.
+
+    The others hang, so the round is not over when it is missed.
+    """
 
     def act(done: list[Host], late: list[Host]) -> None:
         world.chance.choice(done).kill()
-        world.queue.plan(0.8 * world.chance.random(), world.chance.choice(late).workers.fail)
+        for host in late:
+            host.workers.harden()
+        world.queue.plan(world.chance.uniform(0.5, 1.0), world.chance.choice(late).workers.fail)
 
     _when_some_are_done(world, act)
 
@@ -177,6 +182,28 @@ def _fails_unheard(world: World) -> None:
     _once(world, lambda: _trains(world), act)
 
 
+# The end of the run
+
+
+def _misses_the_end(world: World) -> None:
+    """Cut a node off, and let it come back when the run is over, or when another one has begun."""
+
+    def cut() -> None:
+        host = world.chance.choice(_in_round(world))
+        host.cut_off()
+        world.daemon.ask(StopJob(JOB, "operator", ""))
+        others = [other for other in world.hosts.values() if other is not host]
+        over = host.heal if world.chance.random() < 0.5 else lambda: begin_anew(host, others)
+        _once(world, lambda: world.run.durable.state.ended and not any(other.agent for other in others), over)
+
+    def begin_anew(host: Host, others: list[Host]) -> None:
+        for other in others:
+            other.boot()
+        _once(world, lambda: not world.run.durable.state.ended, host.heal)
+
+    _once(world, lambda: _trains(world) and (world.scenario.keeps is None or _has_steps(world)), cut)
+
+
 # Tokens
 
 
@@ -256,6 +283,7 @@ COINCIDENCES: dict[str, Strike] = {
     "host dies unrecorded": _node_dies_unrecorded,
     "worker fails unheard": _fails_unheard,
     "token revoked": _token_revoked,
+    "end of a run missed": _misses_the_end,
 }
 """The coincidences of any job, by name."""
 
@@ -263,5 +291,6 @@ KEEPING: dict[str, Strike] = {
     "holder leaves for a moment": _holder_leaves_for_a_moment,
     "holder misses a round": _holder_misses_a_round,
     "coordinator killed when a round is formed": _killed_when_formed,
+    "end of a run missed": _misses_the_end,
 }
 """Those of a job whose nodes keep state."""

@@ -250,7 +250,9 @@ class KeptMemory:
             world_size=world_size,
             shards=1 if self._keeps is Keeps.SHARED else world_size,
         )
-        free = [n for n, one in enumerate(self.places) if one is None or one.parts.at not in self._protected]
+        steps = [None if one is None else one.parts.at for one in self.places]
+        # What is kept twice, since it was saved again at the end of a round, need only be kept once.
+        free = [n for n, at in enumerate(steps) if at not in self._protected or at in steps[:n]]
         place = min(
             free, key=lambda n: (-1, -1) if (one := self.places[n]) is None else (one.parts.round, one.parts.step)
         )

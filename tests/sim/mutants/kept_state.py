@@ -6,7 +6,12 @@ from tests.sim.mutants.mutant import Mutant
 
 PLAYS = "keeping_world"
 
-NEEDS_A_COINCIDENCE = {"stale-round-accepted", "holder-out-of-reach", "resumes-from-the-first-answer"}
+NEEDS_A_COINCIDENCE = {
+    "state-of-another-run",
+    "stale-round-accepted",
+    "holder-out-of-reach",
+    "resumes-from-the-first-answer",
+}
 """What only matters at one moment."""
 
 MUTANTS = tuple(

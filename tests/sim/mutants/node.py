@@ -34,6 +34,7 @@ MUTANTS = (
         "a node with workers ignores that the run is over",
         '(phase, Stimulus.EXIT): Row(Act.STOP, Phase.STOPPING, "the goal is to exit")',
         '(phase, Stimulus.EXIT): Row(Act.STAY, phase, "the goal is to exit")',
+        "coincident_world",
     ),
     Mutant(
         "node-starts-while-stopping",
