@@ -345,11 +345,11 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     def durable(self, decided: Sequence[Decided]) -> None:
         """Check what becomes durable, in its order."""
-        for _, record in decided:
+        self._recorded_at = self.world.queue.now
+        for at, record in decided:
+            super().durable([(at, record)])
             if isinstance(record, NodeJoined):
                 self._remembered[record.run] = max(self._remembered.get(record.run, 0), record.round)
-        self._recorded_at = self.world.queue.now
-        super().durable(decided)
 
     # The coordinator's lives
 
