@@ -72,6 +72,7 @@ TOOLS = (
     "pyyaml>=6",
     "setuptools>=77",
     "shtab>=1.7",
+    "trustme>=1.2",
 )
 """The packages that the tests need, beside the project's own requirements: as in pyproject, without the tools that
 judge style."""
