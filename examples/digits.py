@@ -61,15 +61,15 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     torch.manual_seed(SEED)
     model = make_model().to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    steps = ctx.keep(model=model, optimizer=optimizer)
+    steps, source = ctx.keep(model=model, optimizer=optimizer), "memory"
     if steps < 0:
-        steps = restore(ctx, arguments.checkpoint, model, optimizer)
+        steps, source = restore(ctx, arguments.checkpoint, model, optimizer), str(arguments.checkpoint)
     replica = DistributedDataParallel(model)
     batches = math.ceil(len(images) / arguments.batch_size)
+    if steps:
+        log(ctx, f"goes on after step {steps} of {arguments.epochs * batches}, from {source}")
     if steps >= arguments.epochs * batches:
-        log(ctx, f"all {steps} steps are in {arguments.checkpoint} already: remove it to train anew")
-    elif steps:
-        log(ctx, f"went on from {arguments.checkpoint}, after step {steps} of {arguments.epochs * batches}")
+        log(ctx, f"all steps are done: remove {arguments.checkpoint} to train anew")
 
     while steps < arguments.epochs * batches:
         epoch, place = divmod(steps, batches)

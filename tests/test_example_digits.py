@@ -21,8 +21,11 @@ from typing import Any, TextIO
 import pytest
 import torch
 
+from tests.support.keeping import Keep
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment
+from workerlib.env import KEEP
+from workerlib.keep.channel_messages import Saved
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -54,8 +57,8 @@ Workers = list[Worker]
 
 
 @contextmanager
-def started(folder: Path, number: int, world_size: int) -> Iterator[Workers]:
-    """Start the workers of a round, each on a host of its own as far as its files are concerned."""
+def started(folder: Path, number: int, world_size: int, keep: Keep | None = None) -> Iterator[Workers]:
+    """Start the workers of a round, each on a host of its own as far as its files and kept memory are concerned."""
     with ExitStack() as stack:
         # Bound but not listening, so that nobody else gets the port and rank 0 still can.
         reserved = stack.enter_context(socket.socket())
@@ -83,11 +86,14 @@ def started(folder: Path, number: int, world_size: int) -> Iterator[Workers]:
                 node=f"node-{rank}",
                 reason="",
             )
-            workers.append(stack.enter_context(closing(start(folder / f"host-{rank}", environment))))
+            environ = environment.to_environ()
+            if keep is not None:
+                environ[KEEP] = str(keep.nodes[rank].path)
+            workers.append(stack.enter_context(closing(start(folder / f"host-{rank}", environ))))
         yield workers
 
 
-def start(host: Path, environment: WorkerEnvironment) -> Worker:
+def start(host: Path, environ: Mapping[str, str]) -> Worker:
     """Start one worker, whose files lie in the folder `host`."""
     host.mkdir(parents=True, exist_ok=True)
     flags = {
@@ -98,7 +104,7 @@ def start(host: Path, environment: WorkerEnvironment) -> Worker:
     }
     reading, writing = FORKED.Pipe(duplex=False)
     words = (SCRIPT, *chain.from_iterable(flags.items()))
-    process = FORKED.Process(target=work, args=(words, environment.to_environ(), writing))
+    process = FORKED.Process(target=work, args=(words, environ, writing))
     process.start()
     writing.close()
     with reading:
@@ -164,6 +170,9 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
         killed_at = checkpoint(disturbed)["steps"]
 
         with started(disturbed, 2, world_size=3) as workers:
+            read_until(
+                workers[0], f"goes on after step {killed_at} of {EPOCHS * 12}, from {disturbed}/host-0/digits.pt"
+            )
             read_until(workers[0], "epoch 10 round 2 world size 3 ")
             workers[2].process.terminate()
             farewell = finish(workers)
@@ -185,3 +194,19 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     assert accuracy == pytest.approx(accuracy_undisturbed, abs=0.01)
     weights, expected = checkpoint(disturbed)["model"], checkpoint(undisturbed)["model"]
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_round_goes_on_from_memory_and_says_so(tmp_path: Path) -> None:
+    keep = Keep(tmp_path, nodes=2)
+    with closing(keep):
+        with started(tmp_path, 1, world_size=2, keep=keep) as workers:
+            read_until(workers[0], "epoch 1 round 1 world size 2 ")
+            workers[1].process.kill()
+            [answer] = keep.save(0)
+        assert isinstance(answer, Saved)
+        assert keep.choose().step == answer.step
+        with started(tmp_path, 2, world_size=2, keep=keep) as workers:
+            read_until(workers[0], f"goes on after step {answer.step} of {EPOCHS * 12}, from memory")
+    done = steps_by_round(tmp_path)[1][-1]
+    assert answer.step - 1 <= done <= answer.step, "nothing is read from the checkpoint"
