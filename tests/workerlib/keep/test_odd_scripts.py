@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
 from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
+from torch.utils.data import DataLoader, Dataset
 
-from tests.support.keeping import Keep, environment
+from tests.support.keeping import Gone, Keep, environment
 from tests.support.kept_training import digest_of
 from tests.support.programs import wait_until
+from workerlib import Context
 from workerlib.env import KEEP
 from workerlib.keep import keeper, keeping
 from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
@@ -282,3 +285,53 @@ def test_steps_may_be_reported_by_another_thread(script: Script) -> None:
         answer = script.save(kept)
         assert isinstance(answer, Saved)
         assert answer.step == 2
+
+
+def test_a_second_call_is_refused(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    with script.runs({"model": network()}) as (_, kept):
+        monkeypatch.setattr(import_module("workerlib.init"), "_keeper", kept)
+        again = Context(environment(0, 2, 1, 1), torch.device("cpu"))
+        with pytest.raises(KeptStateError, match=r"keep\(\) was called before: give it all objects at once"):
+            again.keep(model=network())
+
+
+class Noise(Dataset[torch.Tensor]):
+    """Random numbers that are drawn in the processes of a data loader."""
+
+    def __len__(self) -> int:
+        """Return how many batches of eight there are, times eight."""
+        return 32
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        """Draw some."""
+        return torch.randn(4) + index
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # of Python 3.12, at each fork
+def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> None:
+    loader = DataLoader(Noise(), batch_size=8, num_workers=2, multiprocessing_context="fork")
+
+    def epoch(objects: Objects) -> None:
+        for batch in loader:
+            objects["optimizer"].zero_grad()
+            objects["model"](batch).square().mean().backward()
+            objects["optimizer"].step()
+
+    def fresh() -> Objects:
+        model = network()
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        for step in range(2):
+            epoch(objects)
+            kept.step(step)
+        assert isinstance(answer := script.save(kept), Saved), answer
+        assert not any(isinstance(one, Gone) for one in script.node.nodes[0].said)
+    epoch(objects)
+    undisturbed = state_of(objects)
+    objects = fresh()
+    with script.runs(objects) as (done, _):
+        assert done == 1
+        epoch(objects)
+        assert state_of(objects) == undisturbed
