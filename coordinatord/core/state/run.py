@@ -239,13 +239,12 @@ class Run:
 
     @property
     def candidates(self) -> list[Member]:
-        """The members to form a round of now, by group rank: those of the last round first, then by their arrival."""
+        """The members to form a round of now, by group rank. Those of the last round are preferred, then early ones."""
         before = self.durable.order
         ready = sorted(self.members_in(MemberState.READY), key=lambda m: (m.node not in before, m.arrived_at))
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
-        return [
-            chosen[seat.node] for seat in order([member.seat for member in chosen.values()], tuple(self.durable.order))
-        ]
+        previous = {node: ranks.workers for node, ranks in before.items()}
+        return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]
 
     @property
     def inside(self) -> Iterator[Member]:

@@ -1,16 +1,19 @@
 """Deals out ranks: one pure function, so that everybody can foresee it.
 
-Survivors keep their order, so rank 0 stays where it was if its node lives. New nodes follow, by topology key, then by
-host name in natural order (`node2` before `node10`, which torchrun sorts the other way round). A new node whose user
-asks for a group rank gets it, or the next that is left; in the first round of a run, all are new.
+The nodes of the last round that are there have their places in it, so rank 0 stays where it was if its node lives. New
+nodes fill the places of those that are gone, and the others follow; what stays empty is closed up. So a spare has
+exactly the ranks of the node that it replaces, and nobody else moves. Among new nodes the order is that of topology
+keys, then of host names in natural order (`node2` before `node10`, which torchrun sorts the other way round). A new
+node whose user asks for a group rank gets it, or the next that is left; in the first round of a run, all are new.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Collection, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain, count
 
 from coordinatord.protocol.fields import Count, Name
 from coordinatord.protocol.frozen_class import frozen
@@ -47,32 +50,46 @@ class Ranks:
     role_world_size: Count
 
 
-def order(seats: Collection[Seat], previous: Sequence[str]) -> list[Seat]:
+def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
     """Put nodes into the order of their group ranks.
 
-    `previous` are the node ids of the last round, in its order.
+    `previous` are the nodes of the last round in its order, each with the number of its workers. A new node with as
+    many workers as had a node that is gone takes that place before others do: then no rank of another node moves.
     """
-    place = {node: index for index, node in enumerate(previous)}
-    survivors = sorted((seat for seat in seats if seat.node in place), key=lambda seat: place[seat.node])
+    by_node = {seat.node: seat for seat in seats}
+    placed = {place: by_node[node] for place, node in enumerate(previous) if node in by_node}
     newcomers = sorted(
-        (seat for seat in seats if seat.node not in place),
+        (seat for seat in seats if seat.node not in previous),
         key=lambda seat: (natural(seat.topology), natural(seat.host), natural(seat.node)),
     )
-    return survivors + _honour_wishes(newcomers, first=len(survivors))
+    vacant = {place: workers for place, (node, workers) in enumerate(previous.items()) if node not in by_node}
+    places_with, newcomers_with = defaultdict[int, list[int]](list), defaultdict[int, list[Seat]](list)
+    for place, workers in vacant.items():
+        places_with[workers].append(place)
+    for seat in newcomers:
+        newcomers_with[seat.workers].append(seat)
+    for workers, places in places_with.items():
+        placed |= _honour_wishes(newcomers_with[workers], places)
+    seated = {seat.node for seat in placed.values()}
+    left = (place for place in vacant if place not in placed)
+    placed |= _honour_wishes([seat for seat in newcomers if seat.node not in seated], chain(left, count(len(previous))))
+    return [placed[place] for place in sorted(placed)]
 
 
-def _honour_wishes(by_custom: list[Seat], first: int) -> list[Seat]:
-    """Put nodes that ask for a rank at its place, or as near after it as other such nodes allow.
+def _honour_wishes(by_custom: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
+    """Give these places, from the first upward, to nodes until none is left of either.
 
-    `first` is the group rank of the first of these nodes.
+    A node that asks for a rank gets its place, or one as near after it as other such nodes allow.
     """
     wishers = deque(sorted((seat for seat in by_custom if seat.wish is not None), key=lambda seat: seat.wish or 0))
     others = deque(seat for seat in by_custom if seat.wish is None)
-    ordered: list[Seat] = []
-    while wishers or others:
-        due = wishers and (not others or (wishers[0].wish or 0) <= first + len(ordered))
-        ordered.append((wishers if due else others).popleft())
-    return ordered
+    given: dict[int, Seat] = {}
+    for place in places:
+        if not wishers and not others:
+            break
+        due = wishers and (not others or (wishers[0].wish or 0) <= place)
+        given[place] = (wishers if due else others).popleft()
+    return given
 
 
 def assign(ordered: Sequence[Seat]) -> list[Ranks]:

@@ -49,6 +49,35 @@ def test_it_stays_until_all_others_have_what_they_resume_from() -> None:
     assert goal(stage, "n3") is Goal.EXIT
 
 
+def test_a_spare_gets_its_ranks_and_its_shards_and_the_others_fetch_nothing() -> None:
+    stage = Stage()
+    for node in (*NODES, "n0"):
+        stage.play(f"join {node} min=3 max=3 keeps=yes")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards=3")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n2")
+    stage.play("stopped n1 n2 n3")
+    assert {node: sources(stage, node) for node in ("n1", "n0", "n3")} == {
+        "n1": {"n1": [0]},
+        "n0": {"n2": [1]},
+        "n3": {"n3": [2]},
+    }
+
+
+def sources(stage: Stage, node: str) -> dict[str, list[int]]:
+    """Return of which ranks a node gets parts from whom."""
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    assert desired.resume is not None
+    return {
+        source.node: [rank for part in source.parts for rank in range(part.first_rank, part.first_rank + part.ranks)]
+        for source in desired.resume.sources
+    }
+
+
 def test_it_leaves_at_once_where_others_have_the_same() -> None:
     stage = left(shards=1)
     assert resumes_at(stage) == 12

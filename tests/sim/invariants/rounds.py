@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.state.durable import State
+from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     JobForgotten,
@@ -159,7 +159,16 @@ class RoundInvariants(NodeInvariants):
         before = [node for node in run.order if node in set(nodes)]
         kept = [node for node in nodes if node in set(run.order)]
         self.check(before == kept, "survivors must keep their order: %s after %s", kept, before)
+        if len(nodes) >= len(run.order):
+            self._judge_places(run, record)
         self.formed[record.run, record.round] = record
+
+    def _judge_places(self, run: DurableRun, record: RoundFormed) -> None:
+        """Check that nobody moves where as many nodes have come as are gone; all have the same number of workers."""
+        for ranks in record.nodes:
+            was = run.order.get(ranks.node, ranks)
+            same = (was.group_rank, was.first_rank) == (ranks.group_rank, ranks.first_rank)
+            self.check(same, "%s moves from rank %d to %d", ranks.node, was.first_rank, ranks.first_rank)
 
     def _judge_ended(self, record: RoundEnded) -> None:
         key = (record.run, record.round)

@@ -32,8 +32,15 @@ MUTANTS = (
         "survivors-out-of-order",
         "coordinatord.core.values.ranks",
         "survivors are put in the order of their host names like newcomers",
-        "key=lambda seat: place[seat.node])",
-        "key=lambda seat: natural(seat.host))",
+        "for place, node in enumerate(previous)",
+        "for place, node in enumerate(sorted(previous, key=natural))",
+    ),
+    Mutant(
+        "spares-come-last",
+        "coordinatord.core.values.ranks",
+        "survivors close up, and a spare comes behind them instead of to the place of the node that is gone",
+        "enumerate(previous.items()) if node not in by_node}",
+        "enumerate(previous.items()) if node not in previous}",
     ),
     Mutant(
         "one-node-too-many",
