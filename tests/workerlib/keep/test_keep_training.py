@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from tests.support.keeping import Keep, workers
 from tests.support.kept_training import POINTS, end_by_an_error, notes_of, train_ddp, train_sharded
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.support.undisturbed import train_undisturbed
-from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
+from workerlib.keep import intervals
+from workerlib.keep.channel_messages import NotSaved, Reserve, Saved, SaveNow
+from workerlib.keep.keeper import StepKeeper
 
 STEPS_A_ROUND = 5
 """A worker has its memory by then."""
@@ -24,6 +27,14 @@ STEPS = (len(POINTS) + 1) * STEPS_A_ROUND
 KILLED_AT = STEPS_A_ROUND
 
 WORLD_SIZE = 3
+
+NOBODY = (-1, -1, "")
+
+ALONE_STEPS = 1_000
+"""More than a worker does until it is killed; the data end after 1,250."""
+
+LAST_SAVE = (60, 240, 440, 510)
+"""Lines of a save after which a worker dies; it has 544, and is whole after 486."""
 
 
 @pytest.fixture
@@ -101,6 +112,62 @@ def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep
         [answer] = keep.save(0)
         assert isinstance(answer, Saved), answer
         assert keep.choose().step == answer.step
+
+
+def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
+    """Train; each step is saved from the fifth one of a round."""
+    intervals.SHARE_MAX = 1e6
+    train_ddp(folder, steps, kill)
+
+
+def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
+    """Train without saves, until the node asks for one; die in that, after so many lines of it."""
+    intervals.SHARE_MAX = 0.0
+    save = StepKeeper._answer
+
+    def die(keeper: StepKeeper, question: SaveNow) -> None:
+        die_within("save", lines)
+        save(keeper, question)
+
+    StepKeeper._answer = die  # type: ignore[method-assign, assignment]  # only here is this save known as the last one
+    train_ddp(folder, steps)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: Keep, tmp_path: Path) -> None:
+    """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
+    rounds = count(1)
+    with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, NOBODY):
+        keep.await_said(0, Saved)
+        keep.save(0)
+    done = keep.choose().step
+    for point in ("optimizer", "scheduler", "between"):
+        kill = (0, done + 8, point)
+        with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, kill) as [process]:
+            process.join(TIMEOUT_S)
+            assert process.exitcode == -signal.SIGKILL
+        done = keep.choose().step
+        assert done == kill[1] - 1, "the newest whole step, and no part of the one that was on"
+    committed = 0
+    dying = train_alone_and_die_in_the_last_save
+    for lines in LAST_SAVE:
+        keep.nodes[0].said.clear()
+        with workers(keep, dying, 1, next(rounds), tmp_path, ALONE_STEPS, lines) as [process]:
+            keep.await_said(0, Reserve)
+            keep.save(0)
+            process.join(TIMEOUT_S)
+            assert process.exitcode == -signal.SIGKILL
+        before, done = done, keep.choose().step
+        assert done >= before
+        committed += done > before
+    assert 0 < committed < len(LAST_SAVE), "some died before the save was whole, and some after"
+    with workers(keep, train_alone, 1, next(rounds), tmp_path, done + 5, NOBODY) as [process]:
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    (alone := tmp_path / "undisturbed").mkdir()
+    undisturbed = train_undisturbed(alone, 1, done + 5)[0]
+    for step, said in (*notes_of(tmp_path)[0].items(), *notes_of(tmp_path, "begins")[0].items()):
+        assert step < 0 or {digest for _, digest in said} == {undisturbed[step]}, (step, said)
 
 
 @pytest.mark.slow
