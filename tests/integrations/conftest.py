@@ -69,7 +69,10 @@ class Training:
             steps = [reported or 0 for node in job["nodes"] for reported in node["steps"]]
             return min(steps) if len(steps) == 2 and min(steps) >= step else None
 
-        return wait_until(f"step {step} of round {number}", look)
+        try:
+            return wait_until(f"step {step} of round {number}", look)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the nodes have said:\n{self.output}") from None
 
     def replace_node(self, name: str) -> None:
         """Kill a node with its worker, and start it again."""
