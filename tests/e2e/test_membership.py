@@ -13,14 +13,14 @@ REPEATS = 5
 
 
 def test_the_node_of_rank_0_leaves_and_another_takes_its_rank(cluster: Cluster) -> None:
-    a, _, _ = cluster.join_all("abc", "--nnodes", "1:3")
+    nodes = {node.name: node for node in cluster.join_all("abc", "--nnodes", "1:3")}
     before = cluster.await_round(3)
-    assert before.nodes[0] == "a"
-    assert a.stop() == 143
-    a.await_event("saved", round=before.number)
-    assert a.leftovers() == []
+    first = nodes[before.nodes[0]]  # on a busy machine a round may have formed before all had come
+    assert first.stop() == 143
+    first.await_event("saved", round=before.number)
+    assert first.leftovers() == []
     after = cluster.await_round(2, before)
-    assert after.nodes == ["b", "c"]
+    assert after.nodes == before.nodes[1:]
     assert after.restarts == {0}
     assert after.workers[0].port != before.workers[0].port, "nothing of the old round can speak to the new one"
 
