@@ -133,7 +133,9 @@ class KeptStateInvariants:
             self._judge_failed(run, recording=machine.store_error is None)
             self._judge_index(run)
             resume = run.durable.resume
-            whole = run.kept.whole or (None if resume is None else resume.at)
+            # Once a round has stepped, a later step may have taken the place of the one that it resumed from.
+            resumed = None if resume is None or run.durable.stepped else resume.at
+            whole = run.kept.whole or resumed
             if whole is None or run.durable.state.ended:
                 self._safe.pop(run.id, None)
                 continue
