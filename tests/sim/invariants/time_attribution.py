@@ -71,6 +71,8 @@ class TimeInvariants(LedgerInvariants):
         """The time until which nothing at all has disturbed it."""
         self._known_after: dict[Round, float] = {}
         """When the coordinator was well for the first time since a round broke."""
+        self._stalled_at: dict[Round, float] = {}
+        """When a stall of each round was recorded: it settles the time before, and no break is dated back beyond it."""
         self._unseen_break: set[Round] = set()
         """Rounds that broke while the nodeclient which could have reported it was stopped, or cut off."""
         self._broken_twice: set[Round] = set()
@@ -281,6 +283,7 @@ class TimeInvariants(LedgerInvariants):
     def _judge_stall(self, record: TrainingStalled) -> None:
         """Check that training that is recorded as stalled has done no step for long."""
         key = (record.run, record.round)
+        self._stalled_at[key] = self.world.queue.now
         stepped = self.world.trainings[key].stepped()
         self.check(stepped is not None, "round %d has stalled, and had not begun", record.round)
         assert stepped is not None
@@ -357,7 +360,7 @@ class TimeInvariants(LedgerInvariants):
         if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
-            most = known if not tight else training.broken_at
+            most = max(training.broken_at if tight else known, self._stalled_at.get(key, 0.0))
             # The recorded start stands, also if a node of it was gone by then.
             lived = max(0.0, max(most, self._running_at.get(key, 0.0)) - formed_at) * (1 + skew) + slack
             self.check(worked <= lived, "round %d worked for %.3f s, and lived for %.3f", key[1], worked, lived)
