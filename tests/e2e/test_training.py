@@ -56,8 +56,8 @@ def test_training_goes_on_with_a_spare_after_a_leave_and_when_there_are_enough_a
     c.await_line("spare: round 1 has its maximum of nodes")
 
     a.process.kill()
-    c.await_event("sum", sum=2, round=2)
-    assert b.await_event("sum", sum=2, round=2)["rank"] == 0
+    assert c.await_event("sum", sum=2, round=2)["rank"] == 0, "it takes the rank of the node that it replaces"
+    assert b.await_event("sum", sum=2, round=2)["rank"] == 1
 
     b.signal(signal.SIGTERM)
     assert b.wait() == 143
