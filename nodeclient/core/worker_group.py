@@ -126,7 +126,8 @@ class WorkerGroup:
 
         A later call may shorten their time, never lengthen it.
         """
-        first, self.save_by, self._halt_by = self._signalled_at is None, None, None
+        self.dismiss()
+        first = self._signalled_at is None
         if first:
             self._signalled_at, self.signum = now, signum
         if first or (self.kill_at is not None and now + grace_s < self.kill_at):
@@ -145,7 +146,8 @@ class WorkerGroup:
         """Note that none of its workers lives: nothing is asked of them any more."""
         self.stop(now)
         self._signalled_at = self._signalled_at or now
-        self.kill_at = self.save_by = self._halt_by = None
+        self.kill_at = None
+        self.dismiss()
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""

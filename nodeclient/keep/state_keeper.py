@@ -83,8 +83,9 @@ class _Round:
     @property
     def trouble(self) -> str:
         """Why parts could not be had, or not yet; empty if all is well."""
-        waits = self.restoring is Restoring.FETCHING and self.restoration is not None
-        return self.problem or (self.restoration.problem if waits and self.restoration is not None else "")
+        if self.problem or self.restoring is not Restoring.FETCHING or self.restoration is None:
+            return self.problem
+        return self.restoration.problem
 
     @property
     def halts_after(self) -> int | None:
@@ -304,10 +305,13 @@ class StateKeeper:
             self._notify(Level.WARNING, f"the state of local rank {local_rank} is not kept: {error}", "state_not_kept")
             self._channel.send(local_rank, RefusedMemory(str(error)))
         else:
+            is_first = local_rank not in current.keepers
             current.keepers.add(local_rank)
             if current is self._round:
                 self._channel.send(local_rank, Reserved(), [file])
                 self._submit(Keeping(self._settings.save_within_s(self._arenas.used_bytes)))
+                if is_first and len(current.keepers) == self._workers:
+                    self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
         finally:
             current.reserving.discard(local_rank)
 

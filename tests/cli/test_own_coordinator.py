@@ -207,8 +207,7 @@ async def test_a_node_that_was_lost_may_still_hear_how_the_job_was_stopped(port:
             async with connect(url, join("spare")) as spare:
                 received = await spare.receive_goal(Goal.WAIT)
             while len(await nodes_of(url)) > 1:
-                await peer.beat()
-                await peer.receive(Desired)
+                pass  # without a heartbeat: many of them in a second are not those of a nodeclient
             stopped = await asyncio.to_thread(operate, "stop", "--coord", url.removeprefix("http://"), "job")
             assert stopped.returncode == 0, stopped.stderr
             await peer.report(Phase.STOPPED, await peer.receive_goal(Goal.STOP))

@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.kept_training import notes_of
-from tests.support.programs import BIN
+from tests.support.programs import BIN, wait_until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 120
+STEPS = 300
 
 WARM = ("--preload", "torch,torch.distributed,torch.distributed.fsdp,numpy,workerlib.keep.keeper")
 
@@ -36,6 +36,16 @@ def cluster() -> Iterator[Cluster]:
         coordinator.close()
 
 
+def await_kept_step(cluster: Cluster) -> None:
+    """Wait until the coordinator knows of a step that all nodes have kept: their workers can be told where to stop."""
+
+    def look() -> bool:
+        job = cluster.coordinator.job(cluster.job)
+        return job is not None and job["kept"] is not None and job["kept"]["step"] is not None
+
+    wait_until(f"a kept step of job {cluster.job}", look)
+
+
 def operate(cluster: Cluster, *words: str) -> None:
     """Ask for something as an operator does."""
     where = ("--coord", cluster.coordinator.endpoint)
@@ -44,7 +54,7 @@ def operate(cluster: Cluster, *words: str) -> None:
 
 def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
     nodes = [cluster.join(name, "--nnodes", "3", *WARM, command=command(tmp_path)) for name in "abc"]
-    nodes[0].await_line("round 1 trains")
+    await_kept_step(cluster)
     operate(cluster, "restart")
     assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
     assert any("0 steps redone" in line for line in nodes[0].lines)
@@ -57,7 +67,7 @@ def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: P
 
 def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: Cluster, tmp_path: Path) -> None:
     nodes = [cluster.join(name, "--nnodes", "2:3", *WARM, command=command(tmp_path)) for name in "abc"]
-    nodes[0].await_line("round 1 trains")
+    await_kept_step(cluster)
     subprocess.run([BIN / "nodeclient", "drain", "c", "--coord", cluster.coordinator.endpoint], check=True)
     assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
     assert any("from memory, 0 steps redone" in line for line in nodes[0].lines), nodes[0].output

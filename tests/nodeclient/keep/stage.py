@@ -111,6 +111,14 @@ class KeepingNode:
                 with suppress(TimeoutError):  # threads and workers change what is looked at too, and do not say so
                     await asyncio.wait_for(self._changed.wait(), LOOK_AGAIN_S)
 
+    async def damage(self, worker: KeepingWorker, step: int) -> None:
+        """Flip a bit of the big state of a step, once its digest is noted."""
+        assert worker.arena is not None
+        read = ((place, place.read()) for place in worker.arena.generations)
+        place, commit = next((place, commit) for place, commit in read if commit is not None and commit.step == step)
+        await self.until(lambda: place.digest(commit) is not None)
+        place.data[commit.length // 2] ^= 4
+
     def _submit(self, event: Event) -> None:
         self.events.append(event)
         self._changed.set()
@@ -194,6 +202,13 @@ def _read(resume: ResumeFrom, part: Part, file: int) -> dict[tuple[int, bool], b
                 assert commit.rank == part.rank
                 found[part.rank, big] = bytes(place.data[: commit.length])
     return found
+
+
+def unused_port() -> int:
+    """Return a port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def a_resume(round_number: int, step: int, *sources: KeptSource, complete: bool = True) -> Resume:

@@ -49,6 +49,21 @@ async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> N
         assert again.restoring is Restoring.READY
 
 
+async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
+        path = node.begin(1)
+        first, second = node.worker(path), node.worker(path, local_rank=1, rank=1, world_size=2)
+        await first.reserve()
+        assert KeptChanged() not in node.events
+        await second.reserve()
+        assert node.events[-1] == KeptChanged()
+        holding = node.holding(workers=True)
+        assert holding is not None
+        assert holding.can_halt
+        await first.reserve(2 * len(BIG))
+        assert node.events.count(KeptChanged()) == 1
+
+
 async def test_a_round_that_resumes_from_nothing_says_so(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         resume, data = await node.worker(node.begin(1)).resume()
@@ -275,12 +290,7 @@ async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_pa
         worker.save(7)
         worker.save(8)
         node.keeper.note_end()
-        assert worker.arena is not None
-        place = next(one for one in worker.arena.generations if (commit := one.read()) and commit.step == 8)
-        commit = place.read()
-        assert commit is not None
-        await node.until(lambda: place.digest(commit) is not None)
-        place.data[1_000_000] ^= 4
+        await node.damage(worker, 8)
         node.events.clear()
         node.begin(2, a_resume(1, 8, node.source(wanted())))
         await node.until(lambda: node.events.count(KeptChanged()) == 2)

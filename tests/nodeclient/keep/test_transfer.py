@@ -26,6 +26,7 @@ from tests.nodeclient.keep.stage import (
     KeepingWorker,
     a_resume,
     keeping_nodes,
+    unused_port,
     wanted,
 )
 from workerlib.keep.arena import PENDING, WHOLE
@@ -40,6 +41,7 @@ async def holder(node: KeepingNode, *, flags: int = 0, small: bytes | None = SMA
     await worker.reserve()
     worker.save(7, small=small, flags=flags)
     await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+    node.events.clear()
     return worker
 
 
@@ -119,8 +121,7 @@ async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) ->
 
 
 async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = unused_port()
     async with keeping_nodes(tmp_path, "b", "c", patience_s=WITHIN_S) as [b, c]:
         await holder(b)
         gone = replace(b.source(wanted()), node="a", port=port)
@@ -137,12 +138,7 @@ async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Pat
     async with keeping_nodes(tmp_path, "a", "b", patience_s=WITHIN_S) as [a, b]:
         worker = await holder(a)
         await holder(b)
-        assert worker.arena is not None
-        place = next(place for place in worker.arena.generations if place.read() is not None)
-        commit = place.read()
-        assert commit is not None
-        await a.until(lambda: place.digest(commit) is not None)
-        place.data[2_000_000] ^= 1
+        await a.damage(worker, 7)
         path = a.begin(2, a_resume(1, 7, a.source(wanted())))
         await a.until(lambda: KeptChanged() in a.events)
         holding = a.holding(workers=True)
@@ -160,12 +156,7 @@ async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Pat
 async def test_a_bit_that_flips_in_memory_is_found_before_it_is_used_elsewhere(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
         worker = await holder(a)
-        assert worker.arena is not None
-        place = next(place for place in worker.arena.generations if place.read() is not None)
-        commit = place.read()
-        assert commit is not None
-        await a.until(lambda: place.digest(commit) is not None)
-        place.data[2_000_000] ^= 1
+        await a.damage(worker, 7)
         b.begin(2, a_resume(1, 7, a.source(wanted())))
         assert "what it holds is not what was saved" in await failed(b)
         await a.until(lambda: KeptChanged() in a.events)
@@ -323,8 +314,7 @@ async def test_a_strange_holder_costs_a_bounded_time(
 
 
 async def test_where_nobody_listens_nothing_is_had(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = unused_port()
     async with keeping_nodes(tmp_path, "b") as [b]:
         b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
         assert "connection refused" in (await failed(b)).lower()
