@@ -53,13 +53,15 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 
-    A node that was in this run comes back for the run's outcome. So does a node whose process was running before the
-    run ended, if the job itself ended and did not only lack nodes: that process was on its way to the run, still
-    looking for the coordinator, say. If it trained everything anew, it would overwrite the job's result. If it is not
-    known when the run ended, that may have been long ago. Then the node begins another run, since to end it as if it
-    had trained would be worse.
+    A node that was in this run comes back for the run's outcome; a spare is known by its process alone, and its join
+    may have been on its way for long. So does a node whose process was running before the run ended, if the job itself
+    ended and did not only lack nodes: that process was on its way to the run, still looking for the coordinator, say.
+    If it trained everything anew, it would overwrite the job's result. If it is not known when the run ended, that may
+    have been long ago. Then the node begins another run, since to end it as if it had trained would be worse.
     """
-    if not run.durable.state.ended or join.observed.run == run.id:
+    known = run.members.get(join.node)
+    was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
+    if was_in or not run.durable.state.ended:
         return False
     began_before = join.age_s is not None and now - join.age_s < run.durable.entered_at
     return not (run.durable.concluded and run.dated and began_before and join.spec == run.spec)

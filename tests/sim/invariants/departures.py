@@ -55,6 +55,9 @@ class Departures:
                 self._closed_at[key] = now
 
     def _is_counted_on(self, node: str, incarnation: int) -> bool:
-        runs = self._world.daemon.machine.jobs.values()
+        # Where all are silent, the coordinator itself may be cut off, and nobody is lost.
+        runs = (
+            run for run in self._world.daemon.machine.jobs.values() if not run.all_silent and not run.durable.silent
+        )
         members = [member for run in runs if (member := run.members.get(node)) is not None]
         return any(member.incarnation == incarnation and not member.expired for member in members)

@@ -16,6 +16,7 @@ from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import (
     JobForgotten,
+    NodeJoined,
     NodeLost,
     NodesHeard,
     Record,
@@ -63,6 +64,8 @@ class RoundInvariants(NodeInvariants):
         """The last round of each run that any node received."""
         self._back: set[tuple[str, int]] = set()
         """Node and incarnation of those that have joined since the coordinator started."""
+        self._newest: dict[tuple[str, str], int] = {}
+        """The incarnation that joined last, by run and node: an older one stays replaced when that one has left."""
         self._settled = 0
         self._said = 0
 
@@ -126,6 +129,8 @@ class RoundInvariants(NodeInvariants):
             over = record.run in self.ended and not isinstance(record, JobForgotten)
             self.check(not over, "run %s goes on after its end: %s", record.run, record)
             match record:
+                case NodeJoined():
+                    self._newest[record.run, record.node] = record.incarnation
                 case RoundFormed():
                     self._judge_formed(record)
                 case NodeLost() if record.reason.startswith("replaced by"):
@@ -306,7 +311,10 @@ class RoundInvariants(NodeInvariants):
         stranger = refused.code is RefusalCode.FORBIDDEN
         self.check(not stranger, "%s is refused its own name: %s", session.host.name, refused.message)
         if refused.code is RefusalCode.SUPERSEDED:
-            run = self.replica.jobs["job"]
-            younger = run.members.get(session.host.node)
-            known = younger is not None and younger.incarnation != session.incarnation
-            self.check(known or run.state.ended, "%s is superseded by nobody who is durable", session.host.name)
+            newest = self._newest.get((self.replica.jobs["job"].id, session.host.node))
+            known = newest is not None and newest != session.incarnation
+            self.check(
+                known or self.replica.jobs["job"].state.ended,
+                "%s is superseded by nobody who is durable",
+                session.host.name,
+            )
