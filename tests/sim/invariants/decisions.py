@@ -74,7 +74,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self._dozed_at = 0.0
         """When it last received something later than it looks at its clock."""
         self._rounds: dict[str, int] = {}
-        """The last round of each run that was decided on."""
+        """The last round of each run that was decided on, and beside it when that was."""
+        self._decided_at: dict[str, float] = {}
         self._revived: dict[tuple[str, str], float] = {}
         """When a node was silent, as all were, and another one was heard again; keyed by run and node."""
         self._stopped: dict[Round, float] = {}
@@ -234,13 +235,16 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             if new:
                 self._judge_settled(run, new)
         self._arrived_at.pop(run.id, None)
+        self._decided_at[run.id] = self.world.queue.now
 
     def _judge_settled(self, run: Run, new: set[str]) -> None:
         now, policy, scenario = self.world.queue.now, self.world.scenario.policy, self.world.scenario
         came = [self._joins[node, run.members[node].incarnation][1] for node in new]
         if run.count(MemberState.PREPARING):  # those that became ready wait for it as if they had just arrived
             came = [self._preparing.ready_at(run.members[node]) for node in new]
-        last, first = now - max(came), now - min(*came, self._arrived_at.get(run.id, now))
+        ready_at = self._preparing.ready_after(self._decided_at.get(run.id, now))
+        earliest = min(*came, self._arrived_at.get(run.id, now), ready_at)
+        last, first = now - max(came), now - earliest
         waited = max(first, now - self._ended_at.get(run.id, now))
         settled = last >= ROUGHLY * policy.settle_s or first >= ROUGHLY * policy.settle_max_s
         settled = settled or waited >= ROUGHLY * scenario.join_timeout_s

@@ -40,6 +40,10 @@ class PreparingNodes:
         """Return when a node became ready for the first time, in the world's time."""
         return self._first_ready[member.node, member.incarnation]
 
+    def ready_after(self, since: float) -> float:
+        """Return when the first node became ready from a moment on, by the world's time; infinite if none did."""
+        return min((at for at in self._first_ready.values() if at >= since), default=math.inf)
+
     def hears(self, event: Event) -> float | None:
         """Take in an event that the coordinator is about to handle.
 
