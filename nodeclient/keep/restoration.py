@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_state import KeptSource, Resume, WantedParts
 from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, allocate, read_only, size_in_words
-from nodeclient.keep.digests import Digests
+from nodeclient.keep.means import Means
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
 from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
@@ -63,20 +62,14 @@ class ReadyParts:
 class Restoration:
     """Gets ready what the workers of one round resume from."""
 
-    def __init__(
-        self, run: str, node: str, arenas: Arenas, digests: Digests, threads: Executor, patience_s: float
-    ) -> None:
-        """Prepare to get parts for a node; transfers block `threads`.
+    def __init__(self, means: Means, run: str) -> None:
+        """Prepare to get parts of a run.
 
-        A holder that does not give a part is asked again for `patience_s`: the coordinator names another one if it is
-        lost, or has withdrawn the part.
+        A holder that does not give a part is asked again for a while: the coordinator names another one if it is lost,
+        or has withdrawn the part.
         """
+        self._means = means
         self._run = run
-        self._node = node
-        self._arenas = arenas
-        self._digests = digests
-        self._threads = threads
-        self._patience_s = patience_s
         self._given_up = Event()
         self.ready = ReadyParts()
         self.problem = ""
@@ -90,7 +83,7 @@ class Restoration:
                 for source in resume.sources:
                     for wanted in source.parts:
                         for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
-                            get = self._check if source.node == self._node else self._receive
+                            get = self._check if source.node == self._means.node else self._receive
                             group.create_task(get(loop, source, resume, rank, wanted))
         except BaseExceptionGroup as errors:
             self.give_up()
@@ -102,7 +95,7 @@ class Restoration:
     def give_up(self) -> None:
         """Let threads that still work for this end, and give up what is ready."""
         self._given_up.set()
-        self.ready.close(self._arenas)
+        self.ready.close(self._means.arenas)
 
     async def _check(
         self, loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
@@ -110,13 +103,13 @@ class Restoration:
         """Add parts of this node, whose digests are right."""
         by_file: dict[int, list[Held]] = {}
         for kind in _kinds(wanted):
-            held = self._arenas.find(rank, resume.round, resume.step, kind)
+            held = self._means.arenas.find(rank, resume.round, resume.step, kind)
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
             several = by_file.setdefault(held.file, [])
             if held in several:  # a generation has the small state too
                 continue
-            check = self._digests.check(held.place, held.commit)
+            check = self._means.digests.check(held.place, held.commit)
             if not await asyncio.shield(asyncio.wrap_future(check, loop=loop)):  # others may wait for it too
                 raise DamagedError(held)
             several.append(held)
@@ -142,11 +135,11 @@ class Restoration:
 
     async def _land(self, loop: asyncio.AbstractEventLoop, source: KeptSource, name: PartName) -> tuple[_Landing, int]:
         """Receive one part; return it with a descriptor that cannot be written to."""
-        until = loop.time() + self._patience_s
+        until = loop.time() + self._means.settings.patience_s
         while True:
-            landing = _Landing(self._arenas, name.kind)
+            landing = _Landing(self._means.arenas, name.kind)
             try:
-                await loop.run_in_executor(self._threads, fetch, source, name, landing.room, self._given_up)
+                await loop.run_in_executor(self._means.threads, fetch, source, name, landing.room, self._given_up)
                 return landing, landing.open()
             except (FetchError, NoMemoryError, OSError) as error:
                 landing.close()

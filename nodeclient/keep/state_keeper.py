@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
-from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Restoring, Resume
+from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
+from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Restoring
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
@@ -19,18 +18,18 @@ from nodeclient.core.effects import HaltWorkers, Level, Protect, Restore, SaveKe
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, part_of, size_in_words
-from nodeclient.keep.digests import Digests, withdraw
+from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, part_of
+from nodeclient.keep.digests import Digests
+from nodeclient.keep.means import THREADS, Means, Notify
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.keep.part_server import PartServer
-from nodeclient.keep.restoration import DamagedError, Restoration, RestoreError
+from nodeclient.keep.resuming import Resuming
+from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
 from workerlib.env import KEEP
 from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
-    DESCRIPTORS_MAX,
-    NOTHING,
     AskRestore,
     HaltAt,
     Halted,
@@ -40,58 +39,9 @@ from workerlib.keep.channel_messages import (
     RefusedMemory,
     Reserve,
     Reserved,
-    ResumeFrom,
     Saved,
     SaveNow,
 )
-
-THREADS = 8
-"""How many parts are received or checked at a time."""
-
-Notify = Callable[[Level, str, str], None]
-"""Shows the user a line: how much it matters, the text, and what has happened as an identifier."""
-
-
-@dataclass(slots=True)
-class _Round:
-    """What this room knows of one round."""
-
-    number: int = 0
-    keepers: set[int] = field(default_factory=set)
-    """The local ranks of workers that have an arena."""
-    reserving: set[int] = field(default_factory=set)
-    asking: set[int] = field(default_factory=set)
-    """Those that wait for what they resume from."""
-    resumed: set[int] = field(default_factory=set)
-    """Those that have it."""
-    saving: set[int] = field(default_factory=set)
-    """Those that were asked to save and have not answered."""
-    saved: bool = False
-    """Some worker has saved its state when it was asked to."""
-    why_not: str = ""
-    """Why a worker has not."""
-    promised: dict[int, int] = field(default_factory=dict)
-    """The step that each worker does not go beyond, once it was asked to stand still."""
-    intervals: dict[int, Interval] = field(default_factory=dict)
-    answer: ResumeFrom | None = None
-    """What the workers resume from, without the parts; None until these are ready."""
-    restoration: Restoration | None = None
-    getting: asyncio.Task[None] | None = None
-    restoring: Restoring = Restoring.NOTHING
-    problem: str = ""
-
-    @property
-    def trouble(self) -> str:
-        """Why parts could not be had, or not yet; empty if all is well."""
-        if self.problem or self.restoring is not Restoring.FETCHING or self.restoration is None:
-            return self.problem
-        return self.restoration.problem
-
-    @property
-    def halts_after(self) -> int | None:
-        """The step that no worker goes beyond before it is told to; None before all of them have promised one."""
-        promised = self.promised
-        return max(promised.values()) if promised and promised.keys() >= self.keepers else None
 
 
 class StateKeeper:
@@ -111,21 +61,21 @@ class StateKeeper:
     ) -> None:
         """Begin with nothing. If the limit is 0, nothing is kept, and no port is needed."""
         self._settings = settings
-        self._node = node
         self._workers = workers
         self._submit = submit
         self._notify = notify
-        self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
         self._digests = Digests(self._threads)
         self._tasks = tasks
         self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available)
+        self._means = Means(settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify)
         self._channel = WorkerChannel(self._hear, self._lose)
         self._key = secrets.token_hex(16)
         self._server = PartServer(self._key, self) if settings.limit_bytes else None
         self.run = ""
         """The run whose state is kept."""
-        self._round = _Round()
+        self._round = RoundWorkers()
+        self._resuming = Resuming(self._means, self._channel.send)
         self._asked = 0
         """The number of the last request to save."""
         self._save_s: float | None = None
@@ -140,7 +90,7 @@ class StateKeeper:
 
     def close(self) -> None:
         """Drop everything."""
-        self._give_up()
+        self._resuming.give_up()
         if self._server is not None:
             self._server.close()
         self._channel.close()
@@ -164,23 +114,14 @@ class StateKeeper:
 
     def _restore(self, order: Restore) -> None:
         """Get ready what the workers of a round resume from; a first order for another round begins that one."""
-        if (order.run, order.round) != (self.run, self._round.number):
-            self._give_up()
-            self._round = _Round(order.round)
-        if order.run != self.run:
+        run, number = order.run, order.round
+        if (run, number) != (self.run, self._round.number):
+            self._resuming.give_up()
+            self._round, self._resuming = RoundWorkers(number), Resuming(self._means, self._channel.send, run, number)
+        if run != self.run:
             self._arenas.drop()
-            self.run, self._save_s = order.run, None
-        resume, current = order.resume, self._round
-        if resume is None:
-            current.answer = NOTHING
-            self._answer_all()
-        elif resume.complete and current.restoring in {Restoring.NOTHING, Restoring.FETCHING}:
-            self._give_up()
-            current.restoring, current.problem = Restoring.FETCHING, ""
-            current.restoration = Restoration(
-                self.run, self._node, self._arenas, self._digests, self._threads, self._settings.patience_s
-            )
-            current.getting = self._tasks.spawn(self._get(current, current.restoration, resume), name="restore")
+            self.run, self._save_s = run, None
+        self._resuming.pursue(order.resume)
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
         """Let the workers of a round connect; return the variable that says where. Nothing if nothing is kept."""
@@ -199,7 +140,7 @@ class StateKeeper:
         """Have the workers save, now or after a step; `KeptSaved` follows."""
         self._asked += 1
         saving = self._round.keepers & self._channel.connected
-        self._round.saving = set(saving)
+        self._round.ask(self._asked, saving)
         for local_rank in saving:
             self._channel.send(local_rank, question(self._asked))
         if not saving:
@@ -218,19 +159,17 @@ class StateKeeper:
         """Return the node's report completed with what is kept, if it is about the same run."""
         if observed.run != self.run:
             return observed
-        current = self._round
+        current, resuming = self._round, self._resuming
         here = observed.round == current.number
         parts = kept_groups.merged(self._parts(with_small=not observed.phase.has_workers))
-        intervals = current.intervals.values()
-        steps = max((interval.steps for interval in intervals), default=0)
         holding = Holding(
             parts=kept_groups.grouped(parts),
-            restoring=current.restoring if here else Restoring.NOTHING,
-            problem=clip(current.trouble, MESSAGE_MAX) if here else "",
-            interval_steps=min(steps, STEP_MAX) or None,
+            restoring=resuming.restoring if here else Restoring.NOTHING,
+            problem=clip(resuming.trouble, MESSAGE_MAX) if here else "",
+            interval_steps=current.interval_steps,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=self._arenas.used_bytes,
-            skipped=min(sum(interval.skipped for interval in intervals), COUNTER_MAX),
+            skipped=current.skipped,
             can_halt=here and len(current.keepers) == self._workers,
             halts_after=current.halts_after if here else None,
         )
@@ -244,14 +183,7 @@ class StateKeeper:
 
     def note_damage(self, held: Held) -> None:
         """Withdraw a part that is not what was saved."""
-        if withdraw(held.place, held.commit):
-            commit = held.commit
-            text = (
-                f"what was kept of rank {commit.rank} at step {commit.step} is not what was saved: its digest does not "
-                "match. It is not used; the memory of this host may be bad"
-            )
-            self._notify(Level.WARNING, text, "state_damaged")
-            self._submit(KeptChanged())
+        self._means.note_damage(held)
 
     # What workers say
 
@@ -263,18 +195,15 @@ class StateKeeper:
                     current.reserving.add(local_rank)
                     self._tasks.spawn(self._reserve(current, local_rank, message), name="reserve")
             case AskRestore():
-                current.asking.add(local_rank)
-                self._answer_all()
+                self._resuming.ask(local_rank)
             case Saved():
                 self._save_s = message.seconds
                 self._arenas.drop_superseded()
                 if not message.asked:  # else all workers are about to end, and `note_end` follows
                     self._note_digests(Kind.BIG)
-                current.saved |= message.asked > 0
-                self._note_answer(local_rank, message.asked)
+                self._go_on(all_answered=current.note_saved(local_rank, message.asked))
             case NotSaved():
-                current.why_not = message.why
-                self._note_answer(local_rank, message.asked)
+                self._go_on(all_answered=current.note_not_saved(local_rank, message.asked, message.why))
             case Halted():
                 current.promised[local_rank] = min(message.step, STEP_MAX)
                 if current.promised.keys() >= current.keepers:
@@ -283,22 +212,20 @@ class StateKeeper:
                 current.intervals[local_rank] = message
 
     def _lose(self, local_rank: int) -> None:
+        self._resuming.lose(local_rank)
+        self._go_on(all_answered=self._round.lose(local_rank))
+
+    def _go_on(self, *, all_answered: bool) -> None:
+        """Tell the agent once all workers that were asked to save have answered, or are gone."""
+        if not all_answered:
+            return
         current = self._round
-        current.keepers.discard(local_rank)
-        current.asking.discard(local_rank)
-        self._note_answer(local_rank, self._asked)
+        if current.why_not:
+            text = f"no worker has saved its state at the end of round {current.number}: {current.why_not}"
+            self._notify(Level.INFO, text, "state_not_saved")
+        self._submit(KeptSaved())
 
-    def _note_answer(self, local_rank: int, asked: int) -> None:
-        saving = self._round.saving
-        if asked == self._asked and local_rank in saving:
-            saving.remove(local_rank)
-            if not saving:
-                if self._round.why_not and not self._round.saved:
-                    text = f"no worker has saved its state at the end of round {self._round.number}"
-                    self._notify(Level.INFO, f"{text}: {self._round.why_not}", "state_not_saved")
-                self._submit(KeptSaved())
-
-    async def _reserve(self, current: _Round, local_rank: int, wanted: Reserve) -> None:
+    async def _reserve(self, current: RoundWorkers, local_rank: int, wanted: Reserve) -> None:
         try:
             file = await self._arenas.reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
         except (NoMemoryError, ArenaError) as error:
@@ -315,54 +242,6 @@ class StateKeeper:
         finally:
             current.reserving.discard(local_rank)
 
-    # What a round resumes from
-
-    async def _get(self, current: _Round, restoration: Restoration, resume: Resume) -> None:
-        began = self._loop.time()
-        try:
-            await restoration.get(resume)
-        except (RestoreError, OSError) as error:
-            if isinstance(error, DamagedError):
-                self.note_damage(error.held)
-                current.problem = str(error)
-                await asyncio.sleep(self._settings.patience_s)  # and is cancelled if another holder is named
-            current.restoring, current.problem = Restoring.FAILED, str(error)
-            text = f"round {current.number} cannot resume at step {resume.step} from memory: {error}"
-            self._notify(Level.WARNING, text, "state_not_restored")
-            self._submit(KeptChanged())
-            return
-        current.restoring = Restoring.READY
-        current.answer = ResumeFrom(resume.round, resume.step, resume.world_size, ())
-        self._notify(
-            Level.INFO, _resumed(current.number, resume, restoration, self._loop.time() - began), "state_ready"
-        )
-        self._answer_all()
-
-    def _answer_all(self) -> None:
-        """Give the workers that ask what they resume from, if it is ready."""
-        current = self._round
-        if current.answer is None:
-            return
-        ready = [] if current.restoration is None else current.restoration.ready.parts
-        batches = [ready[at : at + DESCRIPTORS_MAX] for at in range(0, len(ready), DESCRIPTORS_MAX)] or [[]]
-        for local_rank in current.asking:
-            for number, batch in enumerate(batches, start=1):
-                parts, more = tuple(part for part, _ in batch), number < len(batches)
-                self._channel.send(
-                    local_rank, replace(current.answer, parts=parts, more=more), [file for _, file in batch]
-                )
-        current.resumed |= current.asking
-        current.asking.clear()
-        if len(current.resumed) == self._workers and current.restoration is not None:
-            current.restoration.ready.close(self._arenas)
-
-    def _give_up(self) -> None:
-        """Stop to get what the present round was to resume from."""
-        if self._round.getting is not None:
-            self._round.getting.cancel()
-        if self._round.restoration is not None:
-            self._round.restoration.give_up()
-
     # What is kept
 
     def _parts(self, *, with_small: bool) -> Iterable[KeptParts]:
@@ -378,13 +257,3 @@ class StateKeeper:
 
 
 _NOTHING_HELD = Holding(())
-
-
-def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:
-    ready = restoration.ready
-    redone = "" if resume.redone is None else f", {resume.redone} steps redone"
-    text = f"round {number} resumes at step {resume.step} from memory{redone}"
-    if ready.received:
-        size = size_in_words(ready.received_bytes)
-        return f"{text}: {ready.received} of {len(ready.parts)} parts, {size}, came from other nodes in {took_s:.2g} s"
-    return f"{text}: all of it is on this host"

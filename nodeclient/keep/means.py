@@ -1,0 +1,48 @@
+"""What the modules of this room work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core.effects import Level
+from nodeclient.core.events import Event, KeptChanged
+from nodeclient.keep.arenas import Arenas, Held, KeepSettings
+from nodeclient.keep.digests import Digests, withdraw
+
+THREADS = 8
+"""How many parts are received or checked at a time."""
+
+Notify = Callable[[Level, str, str], None]
+"""Shows the user a line: how much it matters, the text, and what has happened as an identifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The memory, the threads and the ways to the rest of nodeclient; all of it lives as long as nodeclient does."""
+
+    settings: KeepSettings
+    node: str
+    workers: int
+    """How many workers this node has."""
+    arenas: Arenas
+    digests: Digests
+    threads: Executor
+    """Transfers and checks block, so they are for these."""
+    tasks: Tasks
+    submit: Callable[[Event], None]
+    """Gives an event to the agent of this node."""
+    notify: Notify
+
+    def note_damage(self, held: Held) -> None:
+        """Withdraw a part that is not what was saved."""
+        if withdraw(held.place, held.commit):
+            commit = held.commit
+            text = (
+                f"what was kept of rank {commit.rank} at step {commit.step} is not what was saved: its digest does not "
+                "match. It is not used; the memory of this host may be bad"
+            )
+            self.notify(Level.WARNING, text, "state_damaged")
+            self.submit(KeptChanged())

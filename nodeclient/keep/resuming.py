@@ -1,0 +1,118 @@
+"""What the workers of one round resume from: it is got ready, and given to each of them that asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from coordinatord.protocol.kept_state import Restoring, Resume
+from nodeclient.core.effects import Level
+from nodeclient.core.events import KeptChanged
+from nodeclient.keep.arenas import size_in_words
+from nodeclient.keep.means import Means
+from nodeclient.keep.restoration import DamagedError, Restoration, RestoreError
+from workerlib.keep.channel_messages import DESCRIPTORS_MAX, NOTHING, ResumeFrom
+
+Send = Callable[[int, ResumeFrom, Sequence[int]], None]
+"""Sends a worker, by its local rank, what it resumes from, with the descriptors of the parts."""
+
+
+class Resuming:
+    """One round's beginning, as far as kept state goes."""
+
+    def __init__(self, means: Means, send: Send, run: str = "", number: int = 0) -> None:
+        """Begin without an answer to what this round resumes from."""
+        self._means = means
+        self._send = send
+        self._run = run
+        self._number = number
+        self._asking: set[int] = set()
+        """The local ranks of workers that wait for what they resume from."""
+        self._resumed: set[int] = set()
+        """Those that have it."""
+        self._answer: ResumeFrom | None = None
+        """What the workers resume from, without the parts; None until these are ready."""
+        self._restoration: Restoration | None = None
+        self._getting: asyncio.Task[None] | None = None
+        self.restoring = Restoring.NOTHING
+        self._problem = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why parts could not be had, or not yet; empty if all is well."""
+        if self._problem or self.restoring is not Restoring.FETCHING or self._restoration is None:
+            return self._problem
+        return self._restoration.problem
+
+    def pursue(self, resume: Resume | None) -> None:
+        """Get ready what the coordinator has chosen, or nothing if that is None; it may name other holders later."""
+        if resume is None:
+            self._answer = NOTHING
+            self._answer_all()
+        elif resume.complete and self.restoring in {Restoring.NOTHING, Restoring.FETCHING}:
+            self.give_up()
+            self.restoring, self._problem = Restoring.FETCHING, ""
+            self._restoration = Restoration(self._means, self._run)
+            self._getting = self._means.tasks.spawn(self._get(self._restoration, resume), name="restore")
+
+    def ask(self, local_rank: int) -> None:
+        """Answer a worker, now or when the answer is there."""
+        self._asking.add(local_rank)
+        self._answer_all()
+
+    def lose(self, local_rank: int) -> None:
+        """Note that a worker is gone."""
+        self._asking.discard(local_rank)
+
+    def give_up(self) -> None:
+        """Stop to get what the round was to resume from."""
+        if self._getting is not None:
+            self._getting.cancel()
+        if self._restoration is not None:
+            self._restoration.give_up()
+
+    async def _get(self, restoration: Restoration, resume: Resume) -> None:
+        loop, means = asyncio.get_running_loop(), self._means
+        began = loop.time()
+        try:
+            await restoration.get(resume)
+        except (RestoreError, OSError) as error:
+            if isinstance(error, DamagedError):
+                means.note_damage(error.held)
+                self._problem = str(error)
+                await asyncio.sleep(means.settings.patience_s)  # and is cancelled if another holder is named
+            self.restoring, self._problem = Restoring.FAILED, str(error)
+            text = f"round {self._number} cannot resume at step {resume.step} from memory: {error}"
+            means.notify(Level.WARNING, text, "state_not_restored")
+            means.submit(KeptChanged())
+            return
+        self.restoring = Restoring.READY
+        self._answer = ResumeFrom(resume.round, resume.step, resume.world_size, ())
+        means.notify(Level.INFO, _resumed(self._number, resume, restoration, loop.time() - began), "state_ready")
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        """Give the workers that ask what they resume from, if it is ready."""
+        if self._answer is None:
+            return
+        ready = [] if self._restoration is None else self._restoration.ready.parts
+        batches = [ready[at : at + DESCRIPTORS_MAX] for at in range(0, len(ready), DESCRIPTORS_MAX)] or [[]]
+        for local_rank in self._asking:
+            for number, batch in enumerate(batches, start=1):
+                parts, more = tuple(part for part, _ in batch), number < len(batches)
+                self._send(local_rank, replace(self._answer, parts=parts, more=more), [file for _, file in batch])
+        self._resumed |= self._asking
+        self._asking.clear()
+        if len(self._resumed) == self._means.workers and self._restoration is not None:
+            self._restoration.ready.close(self._means.arenas)
+
+
+def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:
+    ready = restoration.ready
+    redone = "" if resume.redone is None else f", {resume.redone} steps redone"
+    text = f"round {number} resumes at step {resume.step} from memory{redone}"
+    if ready.received:
+        size = size_in_words(ready.received_bytes)
+        return f"{text}: {ready.received} of {len(ready.parts)} parts, {size}, came from other nodes in {took_s:.2g} s"
+    return f"{text}: all of it is on this host"

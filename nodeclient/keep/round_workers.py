@@ -1,0 +1,79 @@
+"""What the workers of one round have said about the state that they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
+from workerlib.keep.channel_messages import Interval
+
+
+@dataclass(slots=True)
+class RoundWorkers:
+    """The workers of one round, each by its local rank."""
+
+    number: int = 0
+    """The round."""
+    keepers: set[int] = field(default_factory=set)
+    """Those that have an arena."""
+    reserving: set[int] = field(default_factory=set)
+    """Those that wait for theirs."""
+    promised: dict[int, int] = field(default_factory=dict)
+    """The step that each worker does not go beyond, once it was asked to stand still."""
+    intervals: dict[int, Interval] = field(default_factory=dict)
+    why_not: str = ""
+    """Why a worker has not saved its state when it was asked to, if all that were asked have not."""
+    _saving: set[int] = field(default_factory=set)
+    """Those that were asked to save and have not answered."""
+    _asked: int = 0
+    """The number of the last request to save."""
+    _saved: bool = False
+    """Some worker has saved its state when it was asked to."""
+    _refusal: str = ""
+    """Why a worker has not."""
+
+    def ask(self, number: int, workers: Collection[int]) -> None:
+        """Note a request to save, and to whom it went."""
+        self._asked, self._saving = number, set(workers)
+
+    def note_saved(self, local_rank: int, asked: int) -> bool:
+        """Note that a worker has saved; return whether it was the last answer to the last request."""
+        self._saved |= asked > 0
+        return self._note_answer(local_rank, asked)
+
+    def note_not_saved(self, local_rank: int, asked: int, why: str) -> bool:
+        """Note that a worker has not saved; return whether it was the last answer to the last request."""
+        self._refusal = why
+        return self._note_answer(local_rank, asked)
+
+    def lose(self, local_rank: int) -> bool:
+        """Note that a worker is gone; return whether it was the last one whose answer was missing."""
+        self.keepers.discard(local_rank)
+        return self._note_answer(local_rank, self._asked)
+
+    def _note_answer(self, local_rank: int, asked: int) -> bool:
+        if asked != self._asked or local_rank not in self._saving:
+            return False
+        self._saving.remove(local_rank)
+        if self._saving:
+            return False
+        self.why_not = "" if self._saved else self._refusal
+        return True
+
+    @property
+    def halts_after(self) -> int | None:
+        """The step that no worker goes beyond before it is told to; None before all of them have promised one."""
+        promised = self.promised
+        return max(promised.values()) if promised and promised.keys() >= self.keepers else None
+
+    @property
+    def interval_steps(self) -> int | None:
+        """The largest interval of saves; None if no worker saves at one."""
+        steps = max((interval.steps for interval in self.intervals.values()), default=0)
+        return min(steps, STEP_MAX) or None
+
+    @property
+    def skipped(self) -> int:
+        """How many saves were left out."""
+        return min(sum(interval.skipped for interval in self.intervals.values()), COUNTER_MAX)
