@@ -45,6 +45,7 @@ NODECLIENT_ROOMS = {
     "keep",
     "operate",
     "output",
+    "persist",
     "shell",
     "torchrun",
     "workers",

@@ -70,6 +70,7 @@ TOOLS = (
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
     "pyyaml>=6",
+    "safetensors>=0.4",
     "setuptools>=77",
     "shtab>=1.7",
     "trustme>=1.2",

@@ -56,7 +56,7 @@ TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
 
 
-KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages")
+KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages", "workerlib.keep.manifest")
 """The modules about kept state that nodeclient imports as well."""
 
 KEEP_ROOM = "workerlib/keep"

@@ -72,7 +72,7 @@ def read_layout(data: memoryview) -> Layout:
         raise ManifestError(f"a manifest of {size} bytes does not fit into {len(data)}")
     head = bytes(data[: LENGTH_BYTES + size])
     try:
-        pieces = tuple(_piece(fields) for fields in json.loads(head[LENGTH_BYTES:])["tensors"])
+        pieces = tuple(read_piece(fields) for fields in json.loads(head[LENGTH_BYTES:])["tensors"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ManifestError(f"a manifest cannot be read: {error}") from None
     begins, end = _begins(len(head), pieces)
@@ -81,7 +81,8 @@ def read_layout(data: memoryview) -> Layout:
     return Layout(pieces, begins, head, end)
 
 
-def _piece(fields: Sequence[object]) -> Piece:
+def read_piece(fields: Sequence[object]) -> Piece:
+    """Return the piece that a manifest describes by its six fields. Raises `ManifestError` and `ValueError`."""
     name, dtype, whole, offsets, sizes, length = fields
     if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(length, int) or length < 0:
         raise ManifestError("a tensor has no name, type or length")

@@ -1,0 +1,6 @@
+"""Kept state on a disk: the agents write it beside the training, and read it back where no memory is left.
+
+`tensor_file` has the form of a file of tensors, which stock torch reads too. `durable_file` writes a file so that it is
+whole or not there. `step_folder` knows which files a step has, and when all of them are there. `part_writer` writes
+parts out of memory of this node, and `part_reader` reads them back into it. `persister` is the door.
+"""

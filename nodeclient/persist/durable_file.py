@@ -1,0 +1,144 @@
+"""Writes a file so that it is whole or not there, whatever happens meanwhile, and reads one without trust in its size.
+
+A file is written under a temporary name, flushed to the disk (fsync), renamed, and the folder is flushed too: a rename
+is durable only then. All of this blocks, for as long as the disk likes, so it is for a thread that nobody waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
+
+CHUNK_BYTES = 4 << 20
+"""What is written or read in one go: a few milliseconds of a fast disk, and progress is seen after each."""
+
+TEMPORARY = ".tmp"
+"""The end of the name of a file that is not whole yet."""
+
+
+class GivenUpError(OperationalError):
+    """Nobody wants the work any more."""
+
+
+class Progress:
+    """How far a thread has come that reads or writes; it is looked at, and given up, by other threads."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._given_up = Event()
+
+    def give_up(self) -> None:
+        """Let the work end at its next chunk."""
+        self._given_up.set()
+
+    def note(self, count: int) -> None:
+        """Note bytes that are done. Raises `GivenUpError`."""
+        self.bytes += count
+        if self._given_up.is_set():
+            raise GivenUpError("nobody wants it any more")
+
+
+@frozen
+class Written:
+    """What was written."""
+
+    size: int
+    crc: int
+    """The crc32 of all bytes."""
+
+
+def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progress) -> Written:
+    """Write a file, which is there afterwards even if the power fails. Raises `OSError` and `GivenUpError`."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
+    size = crc = 0
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            for block in blocks:
+                view = memoryview(block)
+                for begin in range(0, len(view), CHUNK_BYTES):
+                    chunk = view[begin : begin + CHUNK_BYTES]
+                    _write_all(file, chunk)
+                    size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+                    progress.note(len(chunk))
+            os.fsync(file)
+        finally:
+            os.close(file)
+        temporary.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    flush_folder(path.parent)
+    return Written(size, crc)
+
+
+def _write_all(file: int, chunk: memoryview) -> None:
+    while chunk:
+        chunk = chunk[os.write(file, chunk) :]
+
+
+def flush_folder(folder: Path) -> None:
+    """Make the names in a folder durable. Raises `OSError`."""
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, durably; one that is there already stays. Raises `OSError`."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    with suppress(FileExistsError):
+        folder.mkdir()
+    flush_folder(folder.parent)
+
+
+def open_regular(path: Path) -> tuple[int, int]:
+    """Return the descriptor and the size of a file that is no link, no pipe and no device. Raises `OSError`."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(file)
+        raise OSError(0, "it is no regular file")
+    return file, status.st_size
+
+
+def read_small_file(path: Path, limit: int) -> bytes:
+    """Return a file of at most `limit` bytes. Raises `OSError`."""
+    file, size = open_regular(path)
+    try:
+        if size > limit:
+            raise OSError(0, f"it has {size:,} bytes, and at most {limit:,} are expected")
+        text = b""
+        while len(text) < size and (more := os.read(file, size - len(text))):
+            text += more
+        return text
+    finally:
+        os.close(file)
+
+
+def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progress) -> int:
+    """Fill memory from a place of a file; return the crc32 of all so far. Raises `OSError` and `GivenUpError`."""
+    done = 0
+    while done < len(memory):
+        chunk = memory[done : done + CHUNK_BYTES]
+        count = os.preadv(file, [chunk], at + done)
+        if count == 0:
+            raise OSError(0, "it has become shorter")
+        crc = zlib.crc32(chunk[:count], crc)
+        done += count
+        progress.note(count)
+    return crc

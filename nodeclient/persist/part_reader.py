@@ -1,0 +1,78 @@
+"""Reads parts of a persisted step into memory of this node, in the form that workers know. It blocks: for a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from nodeclient.persist.durable_file import Progress, open_regular, read_into
+from nodeclient.persist.step_folder import Contents, Manifest, PartFile, UnusableError
+from nodeclient.persist.tensor_file import LENGTH_BYTES, TensorFile, TensorFileError, header_length, read_header
+from workerlib.keep.arena import Commit, Place
+
+Room = Callable[[Commit], Place]
+"""Returns memory for a part with these control words."""
+
+
+def read_part(job: Path, manifest: Manifest, rank: int, contents: Contents, room: Room, progress: Progress) -> Commit:
+    """Read the part of a rank; return its control words, with which its place is whole.
+
+    Raises `OSError` and `UnusableError`, and what `room` raises. The place is whole only if all bytes are those that
+    were written.
+    """
+    part = manifest.find(contents, rank)
+    if part is None:
+        raise UnusableError(f"it has nothing of rank {rank} of this kind")
+    path = job / manifest.of.folder / part.name
+    try:
+        file, size = open_regular(path)
+        try:
+            if size != part.bytes:
+                raise UnusableError(f"it has {size:,} bytes, and {part.bytes:,} were written")
+            read = _read_shard if contents is Contents.SHARD else _read_small
+            return read(file, manifest, part, room, progress)
+        finally:
+            os.close(file)
+    except (UnusableError, TensorFileError) as error:
+        raise UnusableError(f"{path}: {error}") from None
+
+
+def _read_small(file: int, manifest: Manifest, part: PartFile, room: Room, progress: Progress) -> Commit:
+    commit = _commit(manifest, part, part.bytes)
+    place = room(commit)
+    crc = read_into(file, 0, place.data[: part.bytes], 0, progress)
+    return _finish(place, commit, part, crc)
+
+
+def _read_shard(file: int, manifest: Manifest, part: PartFile, room: Room, progress: Progress) -> Commit:
+    tensors, crc = _read_header(file, part.bytes, progress)
+    layout = tensors.layout
+    commit = _commit(manifest, part, layout.end)
+    place = room(commit)
+    place.data[: len(layout.manifest)] = layout.manifest
+    at = len(tensors.header)
+    for span in tensors.spans:
+        memory = place.data[span.in_memory : span.in_memory + span.length]
+        crc = read_into(file, at + span.in_file, memory, crc, progress)
+    return _finish(place, commit, part, crc)
+
+
+def _read_header(file: int, size: int, progress: Progress) -> tuple[TensorFile, int]:
+    begin = bytearray(LENGTH_BYTES)
+    crc = read_into(file, 0, memoryview(begin)[: min(size, LENGTH_BYTES)], 0, progress)
+    header = bytearray(header_length(bytes(begin), size))
+    crc = read_into(file, LENGTH_BYTES, memoryview(header), crc, progress)
+    return read_header(bytes(header), size - LENGTH_BYTES - len(header)), crc
+
+
+def _commit(manifest: Manifest, part: PartFile, length: int) -> Commit:
+    of = manifest.of
+    return Commit(of.step, of.round, length, part.rank, of.world_size, part.shard, of.shards, serial=1)
+
+
+def _finish(place: Place, commit: Commit, part: PartFile, crc: int) -> Commit:
+    if crc != part.crc32:
+        raise UnusableError("its digest does not match: it was changed, or the disk is bad")
+    place.commit(commit)
+    return commit

@@ -1,0 +1,107 @@
+"""Writes parts of a step from the memory of this node into the folder of the step. All of it blocks: for a thread."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+from coordinatord.protocol.errors import OperationalError
+from nodeclient.keep.arenas import Held
+from nodeclient.keep.part_messages import Kind
+from nodeclient.persist.durable_file import Progress, write_file
+from nodeclient.persist.step_folder import (
+    BUFFERS_FILE,
+    Contents,
+    Note,
+    PartFile,
+    StepName,
+    shard_file,
+    small_file,
+    write_note,
+)
+from nodeclient.persist.tensor_file import TensorFile, describe
+from workerlib.keep.arena import ALIGNMENT
+from workerlib.keep.manifest import Layout, read_layout
+
+RANDOM = "random/"
+"""The prefix of the names of random states among the tensors of a small state."""
+
+
+class PartLostError(OperationalError):
+    """The memory does not hold any more what was to be written, or is damaged; the text says which."""
+
+
+class DamagedPartError(PartLostError):
+    """A part is not what was saved."""
+
+    def __init__(self, held: Held) -> None:
+        super().__init__(f"what this node kept of rank {held.commit.rank} at step {held.commit.step} is damaged")
+        self.held = held
+
+
+def write_big(folder: Path, of: StepName, held: Held, progress: Progress) -> None:
+    """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
+    data = _checked(held)
+    file = describe(read_layout(data))
+    _write(folder, of, held, PartFile(shard_file(held.commit.shard), Contents.SHARD, *_of(held), 0, 0), file, progress)
+
+
+def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
+    """Write the small state of a rank, as it is, and its `buffers` as tensors. Raises as `write_big` does."""
+    data = small_data(held, _checked(held))
+    written = write_file(folder / small_file(held.commit.rank), [data], progress)
+    _check_still(held)
+    name = small_file(held.commit.rank)
+    write_note(folder, Note(of, PartFile(name, Contents.SMALL, *_of(held), written.size, written.crc)))
+    layout = read_layout(data)
+    numbers = [number for number, one in enumerate(layout.pieces) if not one.name.startswith(RANDOM)]
+    if buffers and numbers:
+        part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_of(held), 0, 0)
+        _write(folder, of, held, part, describe(layout, only=numbers), progress, data)
+
+
+def small_data(held: Held, data: memoryview) -> memoryview:
+    """Return the small state in the data of a place: all of it, or what is behind the big. Raises `ManifestError`."""
+    return data if held.kind is Kind.SMALL else data[_after(read_layout(data)) :]
+
+
+def _write(
+    folder: Path,
+    of: StepName,
+    held: Held,
+    part: PartFile,
+    file: TensorFile,
+    progress: Progress,
+    data: memoryview | None = None,
+) -> None:
+    memory = held.place.data[: held.commit.length] if data is None else data
+    blocks = [memory[span.in_memory : span.in_memory + span.length] for span in file.spans]
+    written = write_file(folder / part.name, [file.header, *blocks], progress)
+    _check_still(held)
+    whole = PartFile(part.name, part.contents, part.rank, part.shard, written.size, written.crc)
+    write_note(folder, Note(of, whole))
+
+
+def _of(held: Held) -> tuple[int, int]:
+    return held.commit.rank, held.commit.shard
+
+
+def _checked(held: Held) -> memoryview:
+    """Return the data of a place, if they are what was saved as far as that is known."""
+    data = held.place.data[: held.commit.length]
+    known = held.place.digest(held.commit)
+    if known is not None and zlib.crc32(data) != known:
+        _check_still(held)
+        raise DamagedPartError(held)
+    _check_still(held)
+    return data
+
+
+def _check_still(held: Held) -> None:
+    if held.place.read() != held.commit:
+        commit = held.commit
+        raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")
+
+
+def _after(layout: Layout) -> int:
+    return -(-layout.end // ALIGNMENT) * ALIGNMENT

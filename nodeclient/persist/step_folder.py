@@ -1,0 +1,295 @@
+"""The folder of a persisted step: which files it has, when it is whole, and how it goes away.
+
+Each part is a file with a note beside it, which says what it is. When all parts are there, one node makes one manifest
+of the notes. A folder without a manifest is not whole, and counts for nothing. So a step appears at one instant, and
+it goes at one instant too: the manifest is the first to be deleted.
+
+Nothing in the folders is believed: names, sizes and numbers are checked, and what does not fit is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_state import KeptParts, KeptStep, Size
+from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
+from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
+
+MANIFEST = "manifest.json"
+
+NOTE = ".note"
+"""The end of the name of a note."""
+
+MANIFEST_MAX = 64 << 20
+"""The longest manifest in bytes: that of 100,000 ranks has 30 MB."""
+
+NOTE_MAX = 4096
+
+FOLDERS_MAX = 1000
+"""The most folders of a job that are looked at: more are not of these programs' making."""
+
+SERIAL_MAX = 2**53 - 1
+
+_FORMAT = 1
+
+_NAME_MAX = 120
+"""The characters of a job's folder, with 255 as the limit of file systems."""
+
+_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}")
+
+
+class UnusableError(OperationalError):
+    """A folder holds no whole step; the text says why."""
+
+
+class Contents(StrEnum):
+    """What a file of a step holds."""
+
+    SHARD = "shard"
+    """One shard of the big state, as tensors."""
+    BUFFERS = "buffers"
+    """Buffers of one rank, as tensors: the model is whole with them for stock torch. `ctx.keep` does not read them."""
+    SMALL = "small"
+    """The small state of one rank, as it was in memory."""
+
+
+@frozen
+class PartFile:
+    """A file of a step."""
+
+    name: Annotated[str, Length(1, 80)]
+    contents: Contents
+    rank: Count
+    """The rank that had this state."""
+    shard: Count
+    bytes: Size
+    crc32: Annotated[int, Range(0, 2**32 - 1)]
+    """The digest of all its bytes."""
+
+
+@frozen
+class StepName:
+    """Which step it is that a folder holds: a number alone says little, since runs and rounds may repeat it."""
+
+    run: Name
+    round: Counter
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+
+    @property
+    def at(self) -> KeptStep:
+        """The step and its round."""
+        return KeptStep(self.round, self.step)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder."""
+        return folder_name(self.run, self.at)
+
+
+@frozen
+class Note:
+    """What is said of one file before the step is whole."""
+
+    of: StepName
+    file: PartFile
+
+
+@frozen
+class Manifest:
+    """All that a whole step consists of."""
+
+    format: Annotated[int, Range(_FORMAT, _FORMAT)]
+    serial: Annotated[int, Range(1, SERIAL_MAX)]
+    """Later steps of a job have higher ones, over all of its runs."""
+    of: StepName
+    files: Annotated[tuple[PartFile, ...], Length(1, 2 * RANKS_MAX)]
+
+    def find(self, contents: Contents, rank: int) -> PartFile | None:
+        """Return the file of a rank; None if there is none."""
+        return next((one for one in self.files if one.contents is contents and one.rank == rank), None)
+
+    def parts(self) -> list[KeptParts]:
+        """Return what is held, a part for each file that `ctx.keep` reads."""
+        of = self.of
+        return [
+            KeptParts(
+                of.round,
+                of.step,
+                of.world_size,
+                of.shards,
+                first_rank=one.rank,
+                ranks=1,
+                first_shard=one.shard,
+                big=one.contents is Contents.SHARD,
+                small=one.contents is Contents.SMALL,
+                pending=False,
+                protected=False,
+            )
+            for one in self.files
+            if one.contents is not Contents.BUFFERS
+        ]
+
+
+_read_note = check_for(Note)
+_read_manifest = check_for(Manifest)
+
+
+def job_folder(root: Path, job: str) -> Path:
+    """Return the folder for the steps of a job. Names that no file may have, or that are too long, are changed."""
+    name = quote(job, safe=" +,=@").replace(".", "%2E")
+    if len(name) > _NAME_MAX:
+        name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
+    return root / name
+
+
+def folder_name(run: str, at: KeptStep) -> str:
+    """Return the name of the folder of a step."""
+    return f"step-{at.step}-round-{at.round}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
+
+
+def shard_file(shard: int) -> str:
+    """Return the name of the file of a shard: that which torch gives it."""
+    return f"shard-{shard + 1:05}-model-00001-of-00001.safetensors"
+
+
+BUFFERS_FILE = "buffers.safetensors"
+
+
+def small_file(rank: int) -> str:
+    """Return the name of the file with the small state of a rank."""
+    return f"small-{rank:05}.kept"
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Say what a file is that is there now. Raises `OSError`."""
+    write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], Progress())
+
+
+def find_whole(job: Path) -> tuple[list[Manifest], list[str]]:
+    """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`."""
+    whole: list[Manifest] = []
+    problems: list[str] = []
+    for folder in _folders(job):
+        try:
+            manifest = read_manifest(folder)
+        except FileNotFoundError:
+            continue  # not whole yet, or not any more
+        except (OSError, UnusableError) as error:
+            problems.append(f"{folder} is of no use: {error}")
+            continue
+        whole.append(manifest)
+    return sorted(whole, key=lambda one: one.serial, reverse=True), problems
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return what a whole step consists of. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
+    manifest: Manifest = _read(folder / MANIFEST, _read_manifest, MANIFEST_MAX)
+    if manifest.of.folder != folder.name:
+        raise UnusableError("its manifest is that of another step")
+    _check_whole(manifest.of, manifest.files)
+    _check_sizes(folder, manifest.files)
+    return manifest
+
+
+def commit(job: Path, of: StepName) -> Manifest:
+    """Make a step whole, all of whose files are written. Raises `OSError` and `UnusableError`."""
+    folder = job / of.folder
+    try:
+        return read_manifest(folder)  # it was made so before, and the word of it was lost
+    except FileNotFoundError:
+        pass
+    names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
+    notes: list[Note] = [_read(path, _read_note, NOTE_MAX) for path in names]
+    files = tuple(sorted((one.file for one in notes if one.of == of), key=lambda one: one.name))
+    _check_whole(of, files)
+    _check_sizes(folder, files)
+    serial = max((one.serial for one in find_whole(job)[0]), default=0) + 1
+    manifest = Manifest(_FORMAT, serial, of, files)
+    write_file(folder / MANIFEST, [_json(manifest)], Progress())
+    for path in names:
+        path.unlink(missing_ok=True)
+    return manifest
+
+
+def drop(job: Path, serials: Iterable[int], last: StepName) -> None:
+    """Delete whole steps with these numbers, and what was begun before the `last` one. Raises `OSError`."""
+    dropped = {one.of.folder for one in find_whole(job)[0] if one.serial in {*serials}}
+    for folder in _folders(job):
+        if folder.name == last.folder:
+            continue
+        if folder.name in dropped:
+            (folder / MANIFEST).unlink(missing_ok=True)
+            flush_folder(folder)
+            shutil.rmtree(folder)
+        elif not (folder / MANIFEST).exists():
+            shutil.rmtree(folder)
+
+
+def begin(job: Path, of: StepName) -> Path:
+    """Return the folder of a step, which is there. Raises `OSError`."""
+    folder = job / of.folder
+    make_folder(folder)
+    return folder
+
+
+def _folders(job: Path) -> list[Path]:
+    try:
+        with os.scandir(job) as entries:
+            found = [entry.name for entry in entries if _FOLDER.fullmatch(entry.name)]
+    except FileNotFoundError:
+        return []
+    return [job / name for name in sorted(found)[:FOLDERS_MAX]]
+
+
+def _check_whole(of: StepName, files: tuple[PartFile, ...]) -> None:
+    names = {one.name for one in files}
+    if len(names) < len(files) or any(one.rank >= of.world_size or one.shard >= of.shards for one in files):
+        raise UnusableError("its files do not fit together")
+    for one in files:
+        if one.name != _NAMES[one.contents](one):
+            raise UnusableError(f"{one.name!r} is not the name of such a file")
+    missing = {*range(of.shards)} - {one.shard for one in files if one.contents is Contents.SHARD}
+    if missing:
+        raise UnusableError(f"{len(missing)} of {of.shards} shards are not written, such as shard {min(missing)}")
+
+
+def _check_sizes(folder: Path, files: tuple[PartFile, ...]) -> None:
+    for one in files:
+        try:
+            size = (folder / one.name).lstat().st_size
+        except FileNotFoundError:
+            raise UnusableError(f"{one.name} is missing") from None
+        if size != one.bytes:
+            raise UnusableError(f"{one.name} has {size:,} bytes, and {one.bytes:,} were written")
+
+
+_NAMES: dict[Contents, Callable[[PartFile], str]] = {
+    Contents.SHARD: lambda one: shard_file(one.shard),
+    Contents.BUFFERS: lambda _: BUFFERS_FILE,
+    Contents.SMALL: lambda one: small_file(one.rank),
+}
+
+
+def _read(path: Path, check: Any, limit: int) -> Any:
+    try:
+        return check(json.loads(read_small_file(path, limit)), path.name)
+    except (SchemaError, ValueError, RecursionError) as error:
+        raise UnusableError(f"{path.name} cannot be read: {error}") from None
+
+
+def _json(message: Any) -> bytes:
+    return json.dumps(message, default=fields_of, indent=1).encode()

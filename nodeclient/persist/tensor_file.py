@@ -1,0 +1,166 @@
+"""The form of a file of tensors: safetensors, with the sharding information of torch's distributed checkpoints.
+
+A file begins with the length of its header (8 bytes), the header (JSON) and then the tensors, one after the other
+(https://huggingface.co/docs/safetensors). `torch.distributed.checkpoint.HuggingFaceStorageReader` reads such files, and
+finds under `DCP_SHARDING_INFO` which piece of a whole tensor each of them has. Under `coordinatord` is what a place of
+an arena needs besides: the pieces in their order, of the types that torch has.
+
+Nothing that a file says is believed: lengths, types and places are compared with each other and with the file's size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
+from workerlib.keep.manifest import Layout, ManifestError, Piece, lay_out, read_piece
+
+LENGTH_BYTES = 8
+"""The bytes in front of a header with its length."""
+
+HEADER_MAX = 64 << 20
+"""The longest header: 200,000 tensors at 300 bytes each. The format itself allows 100 MB."""
+
+TYPES = {
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "int16": ("I16", 2),
+    "uint16": ("U16", 2),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "int32": ("I32", 4),
+    "uint32": ("U32", 4),
+    "float32": ("F32", 4),
+    "int64": ("I64", 8),
+    "uint64": ("U64", 8),
+    "float64": ("F64", 8),
+}
+"""What the format calls torch's types, and the bytes of an element. Others are written as bytes, under another key."""
+
+_RAW = "U8"
+
+_METADATA = "__metadata__"
+_SHARDING = "DCP_SHARDING_INFO"
+_OWN = "coordinatord"
+
+
+class TensorFileError(OperationalError):
+    """A file is not one of tensors as it is written here; the text says what is wrong with it."""
+
+
+@frozen
+class Span:
+    """Bytes that lie at one place in a file and at another one in memory."""
+
+    in_file: int
+    """Counted from the end of the header."""
+    in_memory: int
+    length: int
+
+
+@frozen
+class TensorFile:
+    """What a file of tensors consists of."""
+
+    header: bytes
+    """Its length comes first, and it is padded, so that the tensors are aligned."""
+    layout: Layout
+    """The same tensors in a place of an arena."""
+    spans: tuple[Span, ...]
+    """They are in the order of the file."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return len(self.header) + sum(span.length for span in self.spans)
+
+
+def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
+    """Return the file for the tensors of a place, or for `only` those of these numbers. Raises `TensorFileError`."""
+    numbers = range(len(layout.pieces)) if only is None else only
+    pieces = [(number, layout.pieces[number]) for number in numbers]
+    # The largest elements first, as in files of safetensors' own: then all of them are aligned.
+    pieces.sort(key=lambda one: -TYPES.get(one[1].dtype, ("", 0))[1])
+    entries: dict[str, Any] = {}
+    sharding: dict[str, Any] = {}
+    spans = []
+    end = 0
+    for number, piece in pieces:
+        if piece.elements == 0 and piece.whole != piece.sizes:
+            continue  # this rank has nothing of a tensor that others have
+        key, kind, sizes, offsets = _entry(piece)
+        if key in entries:
+            raise TensorFileError(f"two tensors have the name {piece.name!r}")
+        entries[key] = {"dtype": kind, "shape": sizes, "data_offsets": [end, end + piece.length]}
+        sharding[key] = {"saved_offsets": offsets}
+        spans.append(Span(end, layout.begins[number], piece.length))
+        end += piece.length
+    own = [[one.name, one.dtype, one.whole, one.offsets, one.sizes, one.length] for _, one in sorted(pieces)]
+    metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
+    text = _json({_METADATA: metadata, **entries}).encode()
+    text += b" " * (-len(text) % LENGTH_BYTES)
+    if len(text) > HEADER_MAX:
+        raise TensorFileError(f"the header of {len(entries)} tensors would have {len(text)} bytes")
+    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, tuple(spans))
+
+
+def header_length(begin: bytes, size: int) -> int:
+    """Return the length of a header, by the first bytes of a file of `size` bytes. Raises `TensorFileError`."""
+    length = int.from_bytes(begin, "little")
+    if len(begin) < LENGTH_BYTES or length > min(HEADER_MAX, size - LENGTH_BYTES):
+        raise TensorFileError(f"a header of {length} bytes in a file of {size}")
+    return length
+
+
+def read_header(text: bytes, data_bytes: int) -> TensorFile:
+    """Return what a file consists of, by its header and the bytes that follow. Raises `TensorFileError`."""
+    try:
+        entries = json.loads(text)
+        own = json.loads(entries[_METADATA][_OWN])
+        layout = lay_out(read_piece(fields) for fields in own)
+        spans = _spans(layout, entries)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
+        raise TensorFileError(f"a header cannot be read: {error}") from None
+    end = 0
+    for span in spans:
+        if span.in_file != end:
+            raise TensorFileError("tensors overlap, or leave a gap")
+        end += span.length
+    if end != data_bytes:
+        raise TensorFileError(f"tensors of {end} bytes in {data_bytes}")
+    return TensorFile(len(text).to_bytes(LENGTH_BYTES, "little") + text, layout, spans)
+
+
+def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
+    spans = []
+    for piece, begin in zip(layout.pieces, layout.begins, strict=True):
+        itemsize = TYPES.get(piece.dtype, ("", 0))[1]
+        if itemsize and piece.elements * itemsize != piece.length:
+            raise TensorFileError(f"{piece.name!r} is said to have {piece.length} bytes of {piece.dtype}")
+        if piece.elements == 0 and piece.whole != piece.sizes:
+            continue
+        key, kind, sizes, _ = _entry(piece)
+        entry = entries[key]
+        first, last = entry["data_offsets"]
+        if [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
+            raise TensorFileError(f"{piece.name!r} is said to be two different things")
+        spans.append(Span(first, begin, piece.length))
+    return tuple(sorted(spans, key=lambda span: (span.in_file, span.length)))
+
+
+def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
+    """Return key, type, sizes and offsets that a piece has in the header."""
+    if piece.dtype in TYPES:
+        return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
+    begins = "x".join(map(str, piece.offsets))
+    return f"{piece.name}/{piece.dtype}/{begins}", _RAW, [piece.length], [0]
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,223 @@
+"""A step is whole on the disk or not there, and what is broken or hostile is refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeclient.persist import step_folder
+from nodeclient.persist.durable_file import GivenUpError, Progress, write_file
+from nodeclient.persist.part_reader import read_part
+from nodeclient.persist.part_writer import DamagedPartError, PartLostError, write_big, write_small
+from nodeclient.persist.step_folder import Contents, Manifest, StepName, UnusableError, find_whole, read_manifest
+from nodeclient.persist.tensor_file import TensorFileError, read_header
+from tests.support.kept_places import empty_place, held, sharded, small_bytes
+from workerlib.keep.arena import Commit, Place
+
+TENSORS = {"model.weight": torch.arange(14.0).reshape(7, 2), "model.bias": torch.arange(3, dtype=torch.bfloat16)}
+
+
+def name(step: int = 4, run: str = "r-1") -> StepName:
+    return StepName(run, 2, step, 2, 2)
+
+
+def write(job: Path, of: StepName, ranks: tuple[int, ...] = (0, 1)) -> Path:
+    folder = step_folder.begin(job, of)
+    for rank in ranks:
+        one = held(
+            sharded(TENSORS, rank, 2),
+            Commit(of.step, of.round, 0, rank, 2, rank, 2, 0),
+            small_bytes({"model.mean": torch.ones(2)}, {"tokens": rank}),
+        )
+        write_big(folder, of, one, Progress())
+        write_small(folder, of, one, Progress(), buffers=rank == 0)
+    return folder
+
+
+def persisted(job: Path, of: StepName | None = None) -> tuple[Path, Manifest]:
+    of = of or name()
+    return write(job, of), step_folder.commit(job, of)
+
+
+def read(job: Path, manifest: Manifest, rank: int, contents: Contents = Contents.SHARD) -> tuple[Place, Commit]:
+    places: list[Place] = []
+
+    def room(commit: Commit) -> Place:
+        places.append(empty_place(commit.length))
+        return places[0]
+
+    commit = read_part(job, manifest, rank, contents, room, Progress())
+    assert places[0].read() == commit
+    return places[0], commit
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_part_comes_back_as_it_was(tmp_path: Path, rank: int) -> None:
+    _, manifest = persisted(tmp_path)
+    place, commit = read(tmp_path, manifest, rank)
+    was = held(sharded(TENSORS, rank, 2), commit)
+    assert bytes(place.data[: commit.length]) == bytes(was.place.data)
+    assert (commit.step, commit.round, commit.rank, commit.shard, commit.shards) == (4, 2, rank, rank, 2)
+    small, commit = read(tmp_path, manifest, rank, Contents.SMALL)
+    assert bytes(small.data) == small_bytes({"model.mean": torch.ones(2)}, {"tokens": rank})
+
+
+def test_a_step_is_not_there_before_its_manifest_is(tmp_path: Path) -> None:
+    write(tmp_path, name(), ranks=(0,))
+    assert find_whole(tmp_path) == ([], [])
+    with pytest.raises(UnusableError, match="1 of 2 shards are not written, such as shard 1"):
+        step_folder.commit(tmp_path, name())
+    write(tmp_path, name(), ranks=(1,))
+    manifest = step_folder.commit(tmp_path, name())
+    assert find_whole(tmp_path) == ([manifest], [])
+    assert step_folder.commit(tmp_path, name()) == manifest, "the word of it may be lost"
+    assert not list((tmp_path / name().folder).glob("*.note"))
+
+
+def test_later_steps_have_higher_numbers_over_all_runs(tmp_path: Path) -> None:
+    serials = [persisted(tmp_path, name(step, run))[1].serial for step, run in ((900, "r-1"), (8, "r-2"), (4, "r-3"))]
+    assert serials == [1, 2, 3]
+    assert [one.of.run for one in find_whole(tmp_path)[0]] == ["r-3", "r-2", "r-1"]
+
+
+def test_what_is_dropped_goes_at_once_and_what_was_begun_before_goes_with_it(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        persisted(tmp_path, name(step))
+    write(tmp_path, name(10), ranks=(0,))
+    (tmp_path / "mine").mkdir()
+    step_folder.drop(tmp_path, [1], name(12))
+    assert [one.of.step for one in find_whole(tmp_path)[0]] == [12, 8]
+    assert {path.name for path in tmp_path.iterdir()} == {name(12).folder, name(8).folder, "mine"}
+
+
+def test_no_job_has_a_folder_outside_its_directory_or_that_of_another(tmp_path: Path) -> None:
+    jobs = ["..", ".", "a/b", "a%2Fb", "/", "ä" * 128, "ä" * 127 + "b", "a b"]
+    folders = [step_folder.job_folder(tmp_path, job) for job in jobs]
+    assert len({*folders}) == len(jobs)
+    for folder in folders:
+        folder.mkdir()
+        assert folder.resolve().parent == tmp_path
+
+
+@pytest.mark.parametrize("at", [0, 9, 40, -1])
+def test_a_bit_that_flips_on_the_disk_is_found(tmp_path: Path, at: int) -> None:
+    folder, manifest = persisted(tmp_path)
+    path = folder / step_folder.shard_file(1)
+    raw = bytearray(path.read_bytes())
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UnusableError, match="shard-00002"):
+        read(tmp_path, manifest, 1)
+
+
+def test_a_file_that_is_cut_off_or_missing_makes_its_step_useless_and_is_named(tmp_path: Path) -> None:
+    for step in (4, 8, 12):
+        persisted(tmp_path, name(step))
+    os.truncate(tmp_path / name(12).folder / "small-00001.kept", 7)
+    (tmp_path / name(8).folder / "buffers.safetensors").unlink()
+    whole, problems = find_whole(tmp_path)
+    assert [one.of.step for one in whole] == [4]
+    assert "small-00001.kept has 7 bytes" in problems[0]
+    assert "buffers.safetensors is missing" in problems[1]
+
+
+def test_a_pipe_or_a_link_in_a_files_place_is_refused(tmp_path: Path) -> None:
+    folder, manifest = persisted(tmp_path)
+    path = folder / step_folder.shard_file(0)
+    size = path.stat().st_size
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnusableError, match=f"{size:,} were written"):
+        read_manifest(folder)
+    with pytest.raises(OSError, match="symbolic links"):
+        read(tmp_path, manifest, 0)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="no regular file"):
+        read(tmp_path, manifest, 0)
+
+
+def test_a_manifest_is_that_of_its_folder(tmp_path: Path) -> None:
+    folder, _ = persisted(tmp_path)
+    folder.rename(tmp_path / name(8).folder)
+    [problem] = find_whole(tmp_path)[1]
+    assert problem.endswith("its manifest is that of another step")
+
+
+CHANGES: dict[str, Any] = {
+    "a path as the name": lambda all_: all_["files"][0].update(name="../../etc/passwd"),
+    "no such size": lambda all_: all_["files"][0].update(bytes=-1),
+    "a size that no file has": lambda all_: all_["files"][0].update(bytes=2**52),
+    "a rank that there is not": lambda all_: all_["files"][0].update(rank=2),
+    "a file twice": lambda all_: all_["files"].append(all_["files"][0]),
+    "a shard less": lambda all_: all_["files"].pop(1),
+    "more shards": lambda all_: all_["of"].update(shards=1_000_000, world_size=1_000_000),
+    "another format": lambda all_: all_.update(format=2),
+    "a field that is not known": lambda all_: all_.update(more=1),
+    "no files": lambda all_: all_.update(files=[]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_hostile_manifest_is_refused_in_words(tmp_path: Path, change: Any) -> None:
+    folder, _ = persisted(tmp_path)
+    content = json.loads((folder / "manifest.json").read_bytes())
+    change(content)
+    (folder / "manifest.json").write_text(json.dumps(content))
+    whole, [problem] = find_whole(tmp_path)
+    assert whole == []
+    assert problem.startswith(f"{folder} is of no use: ")
+
+
+@given(st.data())
+def test_any_change_of_a_header_is_refused_or_gives_the_same_bytes(data: st.DataObject) -> None:
+    shard = sharded(TENSORS, 0, 2)
+    from nodeclient.persist.tensor_file import LENGTH_BYTES, describe  # noqa: PLC0415
+    from workerlib.keep.manifest import read_layout  # noqa: PLC0415
+
+    made = describe(read_layout(held(shard, Commit(4, 2, 0, 0, 2, 0, 2, 0)).place.data))
+    text = bytearray(made.header[LENGTH_BYTES:])
+    length = made.size - len(made.header)
+    for _ in range(data.draw(st.integers(1, 4))):
+        text[data.draw(st.integers(0, len(text) - 1))] = data.draw(st.integers(32, 126))
+    try:
+        found = read_header(bytes(text), length)
+    except TensorFileError:
+        return
+    assert sum(span.length for span in found.spans) == length
+    assert all(span.in_memory + span.length <= found.layout.end for span in found.spans)
+    assert found.layout.end <= len(found.layout.manifest) + length + 64 * len(found.spans)
+
+
+def test_a_part_that_is_overwritten_or_damaged_is_not_passed_off_as_written(tmp_path: Path) -> None:
+    of, one = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
+    folder = step_folder.begin(tmp_path, of)
+    one.place.note_digest(one.commit, 12345)
+    with pytest.raises(DamagedPartError, match="rank 0 at step 4 is damaged"):
+        write_big(folder, of, one, Progress())
+    one.place.begin()
+    with pytest.raises(PartLostError, match="overwritten"):
+        write_big(folder, of, one, Progress())
+    assert not list(folder.iterdir())
+
+
+def test_work_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    progress = Progress()
+    progress.give_up()
+    with pytest.raises(GivenUpError):
+        write_file(tmp_path / "file", [b"some bytes"], progress)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing_behind(small_disk: Path) -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        write_file(small_disk / "file", [bytes(2_000_000)], Progress())
+    assert not list(small_disk.iterdir())
+    write_file(small_disk / "file", [bytes(100_000)], Progress())

@@ -1,0 +1,71 @@
+"""Places of kept state as a worker writes them, in plain memory of the test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from nodeclient.keep.arenas import Held
+from nodeclient.keep.part_messages import Kind
+from workerlib.keep.arena import ALIGNMENT, CONTROL_WORDS, WHOLE, Commit, Place
+from workerlib.keep.manifest import Piece, lay_out
+
+Parts = Mapping[str, tuple[torch.Tensor, tuple[int, ...], tuple[int, ...]]]
+"""What a rank has of each tensor, the size of the whole, and where in it the piece begins."""
+
+
+def empty_place(length: int) -> Place:
+    """Return a place with room for so many bytes."""
+    return Place(memoryview(bytearray(CONTROL_WORDS * 8)).cast("Q"), memoryview(bytearray(length)))
+
+
+def whole(tensors: Mapping[str, torch.Tensor]) -> Parts:
+    """Return tensors of which a rank has all."""
+    return {name: (one, tuple(one.shape), (0,) * one.dim()) for name, one in tensors.items()}
+
+
+def sharded(tensors: Mapping[str, torch.Tensor], shard: int, shards: int) -> Parts:
+    """Return the pieces that FSDP gives a rank: rows, the last ranks perhaps fewer or none."""
+    found = {}
+    for name, one in tensors.items():
+        rows = -(-len(one) // shards)
+        begin = min(shard * rows, len(one))
+        found[name] = one[begin : begin + rows], tuple(one.shape), (begin, *[0] * (one.dim() - 1))
+    return found
+
+
+def small_bytes(buffers: Mapping[str, torch.Tensor], values: Any) -> bytes:
+    """Return a small state as a worker writes it."""
+    data, end = _tensors(whole(buffers))
+    return bytes(data[:end]) + json.dumps({"values": values, "random": {}}).encode()
+
+
+def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
+    """Return a generation with these tensors; the length and the flags of `commit` are filled in."""
+    data, end = _tensors(parts)
+    if small is not None:
+        end = -(-end // ALIGNMENT) * ALIGNMENT
+        data = data[:end].ljust(end, b"\0") + small
+        end += len(small)
+    place = empty_place(end)
+    place.data[:] = data[:end]
+    commit = commit.of(end, 1, 0 if small is None else WHOLE)
+    place.commit(commit)
+    return Held(-1, place, commit, Kind.BIG)
+
+
+def _tensors(parts: Parts) -> tuple[bytes, int]:
+    pieces = [
+        Piece(name, str(one.dtype).removeprefix("torch."), size, offsets, tuple(one.shape), one.numel() * one.itemsize)
+        for name, (one, size, offsets) in parts.items()
+    ]
+    layout = lay_out(pieces)
+    data = bytearray(layout.end)
+    data[: len(layout.manifest)] = layout.manifest
+    for begin, (one, _, _) in zip(layout.begins, parts.values(), strict=True):
+        raw = bytes(one.contiguous().reshape(-1).view(torch.uint8).numpy()) if one.numel() else b""
+        data[begin : begin + len(raw)] = raw
+    return bytes(data), layout.end
