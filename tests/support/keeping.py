@@ -24,9 +24,11 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep.arena import Arena, ArenaSizes, Commit
 from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
     NOTHING,
     PACKET_BYTES,
     AskRestore,
+    HaltAt,
     Message,
     NotSaved,
     Part,
@@ -67,6 +69,9 @@ class Keep:
         self.nodes = [Node(folder / f"keep-{number}") for number in range(nodes)]
         self.heard = threading.Condition()
         self.refuse = False
+        self.gives = threading.Event()
+        """Whether workers that ask for memory get it at once."""
+        self.gives.set()
         self.resume: ResumeFrom = NOTHING
         self._files: list[int] = []
         self._threads: list[threading.Thread] = []
@@ -104,6 +109,7 @@ class Keep:
             case Reserve() if self.refuse:
                 connection.send(encode(RefusedMemory("--keep-memory is too small")))
             case Reserve(generation, small):
+                self.gives.wait(TIMEOUT_S)
                 node.file, node.arena = _arena(node, ArenaSizes.at_least(generation, small))
                 socket.send_fds(connection, [encode(Reserved())], [node.file])
             case AskRestore():
@@ -162,6 +168,17 @@ class Keep:
                 assert answer is not None, node.said
                 answers.append(answer)
         return answers
+
+    def halt(self, number: int, step: int) -> list[Saved | NotSaved | Gone]:
+        """Have a worker stand still after a step; return its answer, of which there is none before one is named."""
+        connection = self.nodes[number].connection
+        assert connection is not None
+        connection.send(encode(HaltAt(1, step)))
+        if step == BEFORE_NAMED:
+            return []
+        with self.heard:
+            assert self.heard.wait_for(lambda: self._answer(self.nodes[number]), TIMEOUT_S), self.nodes[number].said
+        return [answer for answer in [self._answer(self.nodes[number])] if answer is not None]
 
     @staticmethod
     def _answer(node: Node) -> Saved | NotSaved | Gone | None:

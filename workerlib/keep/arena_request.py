@@ -42,13 +42,22 @@ class ArenaRequest:
         self._waiting: WaitingState | None = None
 
     def want(self, big: int, small: int, step: int, taken: Taken) -> None:
-        """Ask for places of so many bytes unless there are such, or were asked for, or nodeclient has refused any."""
+        """Ask for places of so many bytes unless there are such, or were asked for, or nodeclient has refused any.
+
+        Of the steps that pass before memory is there, the small state of the last one waits for it.
+        """
         held = self.arena.sizes if self.arena is not None else None
         suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
-        if suffices or self._waiting is not None or self.refused:
+        if suffices or self.refused:
             return
-        self._waiting = WaitingState(step, taken.kept())
-        self._send(Reserve(big + big // SLACK, small, self._shard, self._shards))
+        awaited, self._waiting = self.awaited, WaitingState(step, taken.kept())
+        if not awaited:
+            self._send(Reserve(big + big // SLACK, small, self._shard, self._shards))
+
+    @property
+    def awaited(self) -> bool:
+        """Whether nodeclient was asked for memory, and has not answered."""
+        return self._waiting is not None
 
     def take(self, arena: Arena) -> WaitingState | None:
         """Take the memory that was given; return what has waited for it."""

@@ -6,6 +6,8 @@ differ, the steps that the largest one divides are common to all.
 
 from __future__ import annotations
 
+from workerlib.keep.channel_messages import Interval
+
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
@@ -30,6 +32,8 @@ class SaveInterval:
         self._step_s: float | None = None
         self._timed = 0
         self._save_s = 0.0
+        self._skipped = 0
+        self._told = Interval(0, 0.0, 0)
 
     def note_step(self, seconds: float) -> None:
         """Note how long a step took, without saves."""
@@ -49,10 +53,17 @@ class SaveInterval:
             steps *= 2
         self.steps = steps
 
-    @property
-    def save_s(self) -> float:
-        """How long the last save took."""
-        return self._save_s
+    def note_skip(self) -> None:
+        """Note that a save was due and could not be made."""
+        self._skipped += 1
+
+    def news(self) -> Interval | None:
+        """Return what nodeclient shows of it, if the interval has changed or a save was skipped."""
+        now = Interval(self.steps, self._save_s, self._skipped)
+        if (now.steps, now.skipped) == (self._told.steps, self._told.skipped):
+            return None
+        self._told = now
+        return now
 
     def due(self, step: int) -> bool:
         """Whether to save this step."""

@@ -32,7 +32,6 @@ from workerlib.keep.channel_messages import (
     HaltAt,
     Halted,
     Hello,
-    Interval,
     Message,
     NotSaved,
     RefusedMemory,
@@ -93,8 +92,6 @@ class StepKeeper:
         self._step_ended_at: float | None = None
         self._problem = ""
         """Why nothing is kept any more."""
-        self._skipped = 0
-        self._told = (0, 0)
         tensors = [one for _, one in self._generations.tensors()]
         self._shard, self._shards = shard_of(tensors, environment.rank, environment.world_size)
         self._alone = environment.world_size == self._shards
@@ -153,6 +150,7 @@ class StepKeeper:
             if not self._over:
                 self._whole.release()
         if is_new and (halt := self._standstill.leave(number)) is not None and not self._over:
+            self._hold()
             self._keep_last(halt)
 
     def _keep_step(self) -> None:
@@ -165,7 +163,7 @@ class StepKeeper:
             taken = self._small.take()
             with self._ring:
                 fits = self._small.write(taken, self._commit(self._done))
-            self._look_at_sizes(taken, now=not fits or self._generations.have_grown())
+            self._look_at_sizes(taken, now=not fits or self._memory.awaited or self._generations.have_grown())
         except KeptStateError as error:  # no state is worth the end of a training
             self._problem = str(error)
             self._memory.refuse(self._problem)
@@ -220,10 +218,8 @@ class StepKeeper:
             self._tell(self._save_with_small())
         elif not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
-        told = (self._interval.steps, self._skipped)
-        if told != self._told:
-            self._told = told
-            self._tell(Interval(self._interval.steps, self._interval.save_s, self._skipped))
+        if (news := self._interval.news()) is not None:
+            self._tell(news)
         self._step_ended_at = time.monotonic()
 
     def _save_with_small(self, asked: int = 0) -> Message:
@@ -237,7 +233,7 @@ class StepKeeper:
         if isinstance(answer, Saved):
             self._interval.note_save(answer.seconds)
         else:
-            self._skipped += 1
+            self._interval.note_skip()
         self._look_at_sizes(taken, now=not isinstance(answer, Saved))
         return answer
 
@@ -272,9 +268,9 @@ class StepKeeper:
         return "tensors have changed since the last step was done" if changed else ""
 
     def _keep_last(self, halt: HaltAt) -> None:
-        self._hold()
+        """Save the step that was named, which is the last one of the round; `_whole` is held."""
         self._over = True
-        save = self._save_with_small if self._alone else self._save
+        save = self._save_with_small if self._alone and not self._closed else self._save
         passed = NotSaved(f"step {halt.step} was to be kept, and step {self._done} is done", halt.number)
         self._tell(save(halt.number) if self._done == halt.step else passed)
 
@@ -297,12 +293,12 @@ class StepKeeper:
         if self._closed:
             return
         self._closed = True
+        self._standstill.end()
         progress.notify(None)
         self._torn = self._in_step
         if not self._in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
             return  # it was saved because the node asked for it
-        asked_to_stop = REQUEST.received or REQUEST.agreed
-        if (failed and not self._alone) or (asked_to_stop and not failed):
+        if not failed or not self._alone:  # the process may be told to end before it has, and can save nothing then
             self._tell(self._save_with_small() if self._alone else self._save(0))
         self._torn |= self._alone  # where nothing tells whether the script changes the state from now on
         if self._asked is not None:
@@ -340,6 +336,9 @@ class StepKeeper:
                 promised = self._standstill.ask(message, self._numbers.stride)
                 if message.step == BEFORE_NAMED:
                     self._tell(Halted(max(promised, 0), message.number))
+                elif self._closed and not self._over and self._whole.acquire(timeout=WAIT_S):
+                    self._keep_last(message)
+                    self._whole.release()
 
     def _save_when_whole(self, question: SaveNow) -> None:
         """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""

@@ -37,6 +37,11 @@ class Standstill:
             self._changed.notify_all()
             return self._passed + stride if self._at is None else self._at
 
+    def end(self) -> None:
+        """Note that training is over: it goes no further than it is."""
+        with self._changed:
+            self._at = self._passed
+
     def release(self) -> None:
         """Let training go on: nobody will say how far any more."""
         with self._changed:

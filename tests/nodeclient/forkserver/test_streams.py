@@ -94,7 +94,7 @@ print("{{{", os.isatty(1), os.get_terminal_size(), end=" ")
 os.write(1, b"<>")
 print("ends a line")
 os.write(1, b"<>")
-print(input("which drink? ").upper(), end="")
+print(input("which drink? ").upper(), end="", flush=True)
 sys.stderr.write("}}}")
 """
     script = stage.write("train.py", f"{DESCRIBE}import os, sys{ask}")

@@ -23,7 +23,7 @@ from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.env import KEEP
 from workerlib.keep import keeper, keeping
-from workerlib.keep.channel_messages import NotSaved, Reserve, Saved
+from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
 from workerlib.keep.kept_errors import KeptStateError
 
 Objects = dict[str, Any]
@@ -50,9 +50,14 @@ class Script:
             kept._channel._socket.shutdown(socket.SHUT_RDWR)
             optimizer_hooks.clear()
 
+    @staticmethod
+    def await_memory(kept: keeper.StepKeeper) -> None:
+        """Wait until the worker has memory, or is refused any."""
+        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
+
     def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
         """Have the worker save at the end of its round, once it has memory."""
-        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
+        self.await_memory(kept)
         before = len(self.node.nodes[0].said)
         self.node.save(0)
         answer = next(one for one in self.node.nodes[0].said[before:] if isinstance(one, (Saved, NotSaved)))
@@ -271,6 +276,45 @@ def test_an_error_within_the_optimizer_leaves_no_state(script: Script) -> None:
         answer = script.save(kept)
         assert isinstance(answer, NotSaved)
         assert answer.why == "training has ended within a step"
+
+
+def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept(script: Script) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        script.node.gives.clear()
+        for step in range(3):
+            train(model, optimizer)
+            kept.step(step)
+        script.node.gives.set()
+        assert isinstance(answer := script.save(kept), Saved), answer
+        assert script.node.resume.step == 2
+
+
+def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
+    """Its process may be ended before it has come to its end by itself, and answers nobody then."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        for step in range(3):
+            train(model, optimizer)
+            kept.step(step)
+        script.await_memory(kept)
+    assert script.node.choose().step == 2
+
+
+def test_where_training_has_ended_it_stands_still(script: Script) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        for step in range(3):
+            train(model, optimizer)
+            kept.step(step)
+        script.await_memory(kept)
+        kept.close(failed=False)
+        script.node.halt(0, BEFORE_NAMED)
+        assert script.node.await_said(0, Halted) == Halted(2, 1)
+        assert [answer.step for answer in script.node.halt(0, 2) if isinstance(answer, Saved)] == [2]
 
 
 def test_steps_may_be_reported_by_another_thread(script: Script) -> None:

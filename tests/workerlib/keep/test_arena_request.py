@@ -1,0 +1,37 @@
+"""What a worker asks its node for, and what waits until that is there."""
+
+from __future__ import annotations
+
+import os
+
+from workerlib.keep.arena import Arena, ArenaSizes
+from workerlib.keep.arena_request import ArenaRequest
+from workerlib.keep.channel_messages import Reserve
+from workerlib.keep.small_state import Taken
+
+
+def arena() -> Arena:
+    file = os.memfd_create("arena")
+    try:
+        os.truncate(file, (sizes := ArenaSizes.at_least(900, 100)).total)
+        return Arena.create(file, sizes)
+    finally:
+        os.close(file)
+
+
+def taken(step: int) -> Taken:
+    return Taken([], {}, str(step).encode())
+
+
+def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
+    asked: list[Reserve] = []
+    memory = ArenaRequest(asked.append, 0, 1)
+    for step in range(3):
+        memory.want(800, 100, step, taken(step))
+    assert [(one.generation, one.small) for one in asked] == [(900, 100)]
+    waiting = memory.take(arena())
+    assert waiting is not None
+    assert (waiting.step, waiting.state) == (2, taken(2))
+    memory.want(800, 100, 3, taken(3))
+    assert len(asked) == 1
+    assert memory.take(arena()) is None
