@@ -145,7 +145,7 @@ class LedgerInvariants(RoundInvariants):
         self._silent: set[Round] = set()
         """Rounds of which all nodes were silent at some time."""
         self._heard_at = self._unheard_s = 0.0
-        """When a member last sent something, and the longest time since the last page in which none did."""
+        """When a member of a live run last reported, and the longest time since the last page in which none did."""
         self._tally = JobTally()
         """What the present coordinator has shown in metrics."""
         self._life_began = (0.0, 0.0, 0.0)
@@ -169,7 +169,9 @@ class LedgerInvariants(RoundInvariants):
 
     def hears(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        if isinstance(event, Reported) and event.session in self.world.daemon.machine._sessions:
+        sessions = self.world.daemon.machine._sessions
+        run = sessions[event.session][0] if isinstance(event, Reported) and event.session in sessions else None
+        if run is not None and not run.durable.state.ended:  # else the node only waits for its outcome
             now = self.world.queue.now
             self._heard_at, self._unheard_s = now, max(self._unheard_s, now - self._heard_at)
         if self.world.daemon.machine.store_error is not None:
