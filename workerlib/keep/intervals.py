@@ -32,8 +32,18 @@ class SaveInterval:
         self._step_s: float | None = None
         self._timed = 0
         self._save_s = 0.0
+        self._began_at: float | None = None
         self._skipped = 0
         self._told = Interval(0, 0.0, 0)
+
+    def begin_step(self, now: float) -> None:
+        """Note when a step begins: after what its predecessor has saved."""
+        self._began_at = now
+
+    def end_step(self, now: float) -> None:
+        """Note when it has ended."""
+        if self._began_at is not None:
+            self.note_step(now - self._began_at)
 
     def note_step(self, seconds: float) -> None:
         """Note how long a step took, without saves."""

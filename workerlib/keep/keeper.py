@@ -24,7 +24,7 @@ from workerlib import progress
 from workerlib.env import WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
-from workerlib.keep.arena import PENDING, Arena, ArenaError, Commit
+from workerlib.keep.arena import PENDING, Arena, ArenaError
 from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
@@ -43,9 +43,10 @@ from workerlib.keep.generations import FullError, Generations
 from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
-from workerlib.keep.pieces import shard_of
+from workerlib.keep.pending_state import PendingStates, hooked
 from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.standstill import Standstill
+from workerlib.keep.step_commits import StepCommits
 from workerlib.keep.step_numbers import StepNumbers
 from workerlib.stop import REQUEST
 
@@ -65,17 +66,24 @@ class StepKeeper:
     """Keeps what a script gave to `ctx.keep`."""
 
     def __init__(
-        self, environment: WorkerEnvironment, objects: Mapping[str, KeptObject], channel: AgentChannel
+        self,
+        environment: WorkerEnvironment,
+        objects: Mapping[str, KeptObject],
+        generations: Generations,
+        small: SmallStates,
+        channel: AgentChannel,
     ) -> None:
+        """Take what is to be kept; `generations` and `small` write it."""
         self._environment = environment
         self._objects = objects
         self._channel = channel
-        self._small = SmallStates(objects)
-        self._generations = Generations(objects)
+        self._small = small
+        self._generations = generations
         self._interval = SaveInterval()
         self._whole = threading.Lock()
         self._ring = threading.Lock()
         """Held by who writes a small state."""
+        self._pending = PendingStates(small, self._ring, lambda: self._commits.of(self._numbers.next, PENDING))
         self._in_step = False
         """The training thread holds `_whole`, since `optimizer.step` began."""
         self._asked: SaveNow | None = None
@@ -89,18 +97,14 @@ class StepKeeper:
         self._numbers = StepNumbers()
         self._saved = -1
         self._count = 0
-        self._step_ended_at: float | None = None
         self._problem = ""
         """Why nothing is kept any more."""
-        tensors = [one for _, one in self._generations.tensors()]
-        self._shard, self._shards = shard_of(tensors, environment.rank, environment.world_size)
-        self._alone = environment.world_size == self._shards
-        """No other rank has this state, so a save at the break may come too late."""
+        self._commits = StepCommits(environment, [one for _, one in generations.tensors()])
+        self._alone = self._commits.alone
         self._saves = self._alone or environment.local_rank < SAVERS
-        self._origin: tuple[int, int] | None = None
-        """The round and step that this round goes on from, if its parts are those of as many ranks."""
-        self._origin_step = -1
-        self._memory = ArenaRequest(self._tell, self._shard, self._shards)
+        self._at_intervals = self._alone
+        """A save at the break may come too late, so there are saves before."""
+        self._memory = ArenaRequest(self._tell, self._commits.shard, self._commits.shards)
 
     # The beginning
 
@@ -112,15 +116,13 @@ class StepKeeper:
         if point.step >= 0:
             restoring.bring_back(point, self._objects, environment.rank)
             self._numbers.begin(point.step)
-            self._origin_step = point.step
-            if point.shape == (environment.world_size, self._shards):
-                self._origin = point.round, point.step
+            self._commits.begin(point.round, point.step, point.shape)
         self._standstill.begin(self._done)
         self._generations.note_versions()
         register_optimizer_step_pre_hook(self._before_optimizer)
         if not self._alone:
             for module in modules:
-                module.register_forward_hook(self._after_forward)
+                hooked(module).register_forward_hook(self._after_forward)
         threading.Thread(target=self._listen, name="workerlib-keep", daemon=True).start()
         if point.step >= 0 or not self._alone:
             # This rank may die in its very first step, after it has contributed to it.
@@ -156,14 +158,14 @@ class StepKeeper:
     def _keep_step(self) -> None:
         self._count += 1
         try:
-            if self._alone:
-                self._step_alone()
-                return
-            self._generations.note_versions()
-            taken = self._small.take()
-            with self._ring:
-                fits = self._small.write(taken, self._commit(self._done))
-            self._look_at_sizes(taken, now=not fits or self._memory.awaited or self._generations.have_grown())
+            if not self._alone:
+                self._generations.note_versions()
+                taken = self._small.take()
+                with self._ring:
+                    fits = self._small.write(taken, self._commits.of(self._done))
+                self._look_at_sizes(taken, now=not fits or self._memory.awaited or self._generations.have_grown())
+            if self._at_intervals and self._saves:
+                self._save_if_due()
         except KeptStateError as error:  # no state is worth the end of a training
             self._problem = str(error)
             self._memory.refuse(self._problem)
@@ -178,26 +180,26 @@ class StepKeeper:
         if self._closed:
             return
         self._numbers.note_optimizer()
-        if self._alone or self._in_step:
+        if self._alone:
             return
-        self._hold()
-        self._in_step = True
-        self._write_pending()
+        if not self._in_step:
+            self._hold()
+            self._in_step = True
+        if self._keeps_small:
+            self._pending.write()
 
     def _after_forward(self, *_: object) -> None:
         """Note what forward has changed: from now on this rank may contribute to the step."""
-        if torch.compiler.is_compiling() or self._closed or self._in_step or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or self._closed:
             return
-        self._write_pending()
+        # Where a model runs between an optimizer's step and `ctx.step`, the others may wait there for one that died.
+        self._at_intervals |= self._in_step
+        if self._keeps_small:
+            self._pending.note_forward(with_gradients=torch.is_grad_enabled(), optimized=self._in_step)
 
-    def _write_pending(self) -> None:
-        if self._memory.arena is not None and not self._problem:
-            try:
-                taken = self._small.take_pending()
-            except KeptStateError:
-                return  # the end of the step says it
-            with self._ring:
-                self._small.write(taken, self._commit(self._numbers.next, PENDING))
+    @property
+    def _keeps_small(self) -> bool:
+        return self._memory.arena is not None and not self._problem
 
     def _hold(self) -> None:
         """Take `_whole`. Raises `KeptStateError` where the round was over long ago."""
@@ -207,39 +209,39 @@ class StepKeeper:
 
     # Saving
 
-    def _step_alone(self) -> None:
-        """Save if it is time to. No other rank has this state."""
-        now = time.monotonic()
-        if self._step_ended_at is not None:
-            self._interval.note_step(now - self._step_ended_at)
-        if self._memory.arena is not None:
-            self._interval.expect(self._memory.arena.sizes.generation / FIRST_TOUCH_BYTES_S)
-        if self._interval.due(self._done) and self._memory.arena is not None:
-            self._tell(self._save_with_small())
-        elif not self._count & (self._count - 1):
+    def _save_if_due(self) -> None:
+        """Save at an interval, if it is time to."""
+        interval, arena = self._interval, self._memory.arena
+        interval.end_step(time.monotonic())
+        if arena is not None:
+            interval.expect(arena.sizes.generation / FIRST_TOUCH_BYTES_S)
+        if arena is not None and interval.due(self._done):
+            answer = self._save_with_small() if self._alone else self._save(0)
+            if isinstance(answer, NotSaved):
+                interval.note_skip()
+            elif answer.length:
+                interval.note_save(answer.seconds)
+            self._tell(answer)
+        elif self._alone and not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
-        if (news := self._interval.news()) is not None:
+        if (news := interval.news()) is not None:
             self._tell(news)
-        self._step_ended_at = time.monotonic()
+        interval.begin_step(time.monotonic())
 
-    def _save_with_small(self, asked: int = 0) -> Message:
+    def _save_with_small(self, asked: int = 0) -> Saved | NotSaved:
         """Save the present step on the training thread, where its small state is at hand."""
         if why := self._obstacle():
             return NotSaved(why, asked)
         taken = self._small.take()
         with self._ring:
-            self._small.write(taken, self._commit(self._done))
+            self._small.write(taken, self._commits.of(self._done))
         answer = self._save(asked)
-        if isinstance(answer, Saved):
-            self._interval.note_save(answer.seconds)
-        else:
-            self._interval.note_skip()
         self._look_at_sizes(taken, now=not isinstance(answer, Saved))
         return answer
 
-    def _save(self, asked: int) -> Message:
+    def _save(self, asked: int) -> Saved | NotSaved:
         """Save the big state of the last step; `_whole` is held."""
-        commit = self._commit(self._done)
+        commit = self._commits.of(self._done)
         if self._saved == self._done >= 0 or self._generations.has(commit):
             return Saved(self._done, 0.0, 0, asked)
         if why := self._obstacle():
@@ -262,7 +264,7 @@ class StepKeeper:
             return "other workers of this node save the same state"
         if why := self._memory.obstacle():
             return why
-        if self._done == self._origin_step and self._origin is None:
+        if self._commits.is_of_others(self._done):
             return "no step was done since this round began, and what it began from is kept"
         changed = not self._alone and self._generations.have_changed()
         return "tensors have changed since the last step was done" if changed else ""
@@ -360,7 +362,7 @@ class StepKeeper:
             self._generations.attach(arena)
             waiting = self._memory.take(arena)
             if waiting is not None and waiting.step == self._done >= 0:
-                commit = self._commit(waiting.step)
+                commit = self._commits.of(waiting.step)
                 if self._small.find(commit) is None:
                     self._small.write(waiting.state, commit)
         self._memory.answered.set()
@@ -375,17 +377,6 @@ class StepKeeper:
         # Of most optimizers the state is there after the first step, and its size is not known before.
         big = self._generations.bytes_needed(small) if self._saves and self._done >= 0 else 0
         self._memory.want(big, small, self._done, taken)
-
-    def _commit(self, step: int, flags: int = 0) -> Commit:
-        """Return what is known of a step before its state is written.
-
-        The step that a round goes on from stays one of the round that did it: what a rank had of its own then may be
-        held where this round has not come to it.
-        """
-        environment = self._environment
-        round_ = self._origin[0] if self._origin is not None and self._origin[1] == step else environment.round
-        place = (environment.rank, environment.world_size, self._shard, self._shards)
-        return Commit(step, round_, 0, *place, serial=0, flags=flags)
 
     def _tell(self, message: Message) -> None:
         with suppress(OSError):  # nodeclient has gone, and its workers follow

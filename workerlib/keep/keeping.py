@@ -28,14 +28,15 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     adapters = adapt(objects)
     if not adapters:
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
-    Generations(adapters).bytes_needed(0)
-    SmallStates(adapters).take()  # either raises what cannot be kept
+    generations, small = Generations(adapters), SmallStates(adapters)
+    generations.bytes_needed(0)
+    small.take()  # either raises what cannot be kept
     path = os.environ.get(KEEP)
     if path is None:
         LOG.info("no state is kept: this launcher offers no memory for it")
         return -1, None
     try:
-        keeper = StepKeeper(environment, adapters, AgentChannel(path))
+        keeper = StepKeeper(environment, adapters, generations, small, AgentChannel(path))
     except OSError as error:
         raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
     return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper

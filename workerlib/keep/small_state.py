@@ -186,6 +186,11 @@ class SmallStates:
         self._pending = (commit, taken) if commit.pending else None
         return True
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is a small state of the step that is on."""
+        return self._pending is not None
+
     def find(self, wanted: Commit) -> memoryview | None:
         """Return the data of the small state of a step that is done; None if it is not there."""
         for place in self._arena.smalls if self._arena is not None else ():

@@ -1,0 +1,104 @@
+"""A training whose step has several parts: two networks with an optimizer each, batches summed up, and an evaluation.
+
+So a step is not whole for most of its time, and a worker may die in each part of it. Both networks have dropout and
+batch norm, and the evaluation is made without gradients, but in the mode of training: it changes the state too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import workerlib
+from tests.support.kept_training import digest_of, digest_of_own, note_begin
+from workerlib.keep import intervals, keeper
+
+FEATURES = 9
+
+POINTS = (
+    "first batch",
+    "critic gradients",
+    "generator forward",
+    "generator gradients",
+    "generator optimizer",
+    "evaluated",
+)
+"""Where in a step a worker may be killed, and its own state of the step is known to the last bit."""
+
+EVALUATING = "evaluating"
+"""Where it is not: the others come to the end of the step, and this worker's own state there has never been. Each even
+step has an evaluation."""
+
+
+def train_adversaries(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:
+    """Train under DDP; the worker of a rank may be killed in a step, at one of the points.
+
+    It notes what `train_ddp` does; a digest is that of the chain, of the buffers, and of all that is a rank's own.
+    """
+    intervals.SHARE_MAX = 1e6  # each step is saved, where steps are saved at an interval
+    keeper.WAIT_S = 0.2
+    with workerlib.init() as ctx:
+        generator, critic = (DistributedDataParallel(_network(seed)) for seed in (7, 8))
+        torch.manual_seed(ctx.rank)
+        random.seed(ctx.rank)
+        np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
+        makers = torch.optim.AdamW(generator.parameters(), lr=0.01)
+        judges = torch.optim.SGD(critic.parameters(), lr=0.01, momentum=0.9)
+        counters: dict[str, Any] = {"chain": ""}
+
+        def at(point: str) -> None:
+            if kill == (ctx.rank, step, point):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        done = ctx.keep(generator=generator, critic=critic, makers=makers, judges=judges, counters=counters)
+        makers.register_step_post_hook(lambda *_: at("generator optimizer"))
+        both = nn.ModuleList([generator.module, critic.module])
+
+        def own() -> str:
+            return f"{digest_of(dict(both.named_buffers()))}-{digest_of_own(both)}"
+
+        note_begin(folder, ctx, done, f"{counters['chain']}-{own()}")
+        with (folder / f"{ctx.rank}.txt").open("a") as notes:
+            for step in range(done + 1, steps):
+                judges.zero_grad()
+                with torch.no_grad():
+                    made = generator(torch.randn(8, FEATURES))
+                with critic.no_sync():
+                    critic(made).mean().backward()
+                at("first batch")
+                (-critic(torch.randn(8, FEATURES) + 1).mean()).backward()
+                at("critic gradients")
+                judges.step()
+                makers.zero_grad()
+                made = generator(torch.randn(8, FEATURES))
+                at("generator forward")
+                (-critic.module(made).mean()).backward()
+                at("generator gradients")
+                makers.step()
+                if step % 2 == 0:
+                    with torch.no_grad():
+                        generator.module(torch.randn(8, FEATURES))
+                        at(EVALUATING)
+                        generator.module(torch.randn(8, FEATURES))
+                at("evaluated")
+                alike = (dict(both.named_parameters()), makers.state_dict()["state"], judges.state_dict()["state"])
+                counters["chain"] = digest_of(counters["chain"], *alike)
+                noted = f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own()}\n"
+                ctx.step(step)
+                notes.write(noted)
+                notes.flush()
+
+
+def _network(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(FEATURES, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, FEATURES)
+    )

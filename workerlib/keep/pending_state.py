@@ -1,0 +1,48 @@
+"""When the small state is looked at within a step: from the end of a forward on, this rank may contribute to the step.
+
+The others may then complete the step without this rank, and its own state at the end of the step must be known. After
+an optimizer's step only a forward with gradients is looked at, as that of a second network: it may contribute, too. An
+evaluation there contributes to nothing. What it leaves when a rank dies in the middle of it is the state of no step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from workerlib.keep.arena import Commit
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.small_state import SmallStates
+
+
+class PendingStates:
+    """Writes the small state of a step that is on."""
+
+    def __init__(self, small: SmallStates, ring: threading.Lock, commit: Callable[[], Commit]) -> None:
+        """Begin. `ring` is held by who writes a small state, and `commit` returns what is known of the step."""
+        self._small = small
+        self._ring = ring
+        self._commit = commit
+
+    def note_forward(self, *, with_gradients: bool, optimized: bool) -> None:
+        """Look at the state after a forward; `optimized` says that an optimizer has made its step."""
+        if with_gradients or (self._small.is_pending and not optimized):
+            self.write()
+
+    def write(self) -> None:
+        """Write the present state."""
+        try:
+            taken = self._small.take_pending()
+        except KeptStateError:
+            return  # the end of the step says it
+        with self._ring:
+            self._small.write(taken, self._commit())
+
+
+def hooked(module: torch.nn.Module) -> torch.nn.Module:
+    """Return the module whose forward tells: the one within DDP, which scripts call by itself as well."""
+    inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
+    # The hooks of a compiled module do not run where it is called by another one.
+    return inner if isinstance(inner, torch.nn.Module) and not hasattr(inner, "_orig_mod") else module

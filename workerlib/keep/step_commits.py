@@ -1,0 +1,47 @@
+"""What is known of a step before its state is written: of which round it is, and which part of it this rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from workerlib.env import WorkerEnvironment
+from workerlib.keep.arena import Commit
+from workerlib.keep.pieces import shard_of
+
+
+class StepCommits:
+    """The commits of this rank in this round."""
+
+    def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
+        """Look at all tensors of the state."""
+        self._environment = environment
+        self.shard, self.shards = shard_of(tensors, environment.rank, environment.world_size)
+        self.alone = environment.world_size == self.shards
+        """No other rank has this state."""
+        self._begun_at = -1
+        self._origin_round: int | None = None
+        """The round of the step that this round goes on from, if its parts are those of as many ranks."""
+
+    def begin(self, round_: int, step: int, shape: tuple[int, int]) -> None:
+        """Go on from a step of a round with `shape`: its world size and the number of its shards."""
+        self._begun_at = step
+        if shape == (self._environment.world_size, self.shards):
+            self._origin_round = round_
+
+    def is_of_others(self, step: int) -> bool:
+        """Whether a step was done by other ranks than those of this round."""
+        return step == self._begun_at and self._origin_round is None
+
+    def of(self, step: int, flags: int = 0) -> Commit:
+        """Return the commit of a step, without its length and serial.
+
+        The step that a round goes on from stays one of the round that did it: what a rank had of its own then may be
+        held where this round has not come to it.
+        """
+        environment, round_ = self._environment, self._environment.round
+        if step == self._begun_at and self._origin_round is not None:
+            round_ = self._origin_round
+        place = (environment.rank, environment.world_size, self.shard, self.shards)
+        return Commit(step, round_, 0, *place, serial=0, flags=flags)
