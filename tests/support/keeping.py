@@ -119,7 +119,7 @@ class Keep:
             self.heard.notify_all()
 
     def choose(self) -> ResumeFrom:
-        """ResumeFrom the next round at the newest step that is whole; return what its workers are told."""
+        """Resume the next round from the newest step that is whole, and protect that; return what workers are told."""
         held = [(node.file, commit, big) for node in self.nodes for commit, big in _commits(node)]
         steps = sorted({(commit.round, commit.step) for _, commit, big in held if big}, reverse=True)
         for at in steps:
@@ -148,6 +148,9 @@ class Keep:
             parts[file, commit.rank] = Part(
                 commit.rank, old.big or is_source, old.small or is_small, old.pending or commit.pending
             )
+        for node in self.nodes:
+            if node.arena is not None:
+                node.arena.protect([at])
         world_size = next(iter(bigs.values()))[1].world_size
         self.resume = ResumeFrom(*at, world_size, tuple(parts.values()))
         self._offer([file for file, _ in parts])

@@ -321,11 +321,11 @@ class Arena:
         return self._begin(lambda protected: next_small(self.smalls, protected))
 
     def _begin(self, choose: Callable[[Collection[tuple[int, int]]], Place | None]) -> Place | None:
-        while (place := choose(self.protected)) is not None:
+        while (place := choose(protected := self.protected)) is not None:
             commit = place.read()
             place.begin()
             # It may have become protected just now: nodeclient first says so, and then looks whether it is whole.
-            if commit is None or commit.pending or (commit.round, commit.step) not in self.protected:
+            if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.resume(commit)
         return None
@@ -367,15 +367,19 @@ def next_generation(
 def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
     """Return the small place to overwrite, the oldest first; None if all have to stay.
 
-    Neither the last two steps that were done go, nor those that are protected.
+    Neither the last two steps that were done go, nor those that are protected. Of a step that this rank did not come to
+    the end of, the last look at it is all that there is.
     """
     held = [(place, place.read()) for place in places]
-    done = sorted((commit.serial for _, commit in held if commit is not None and not commit.pending), reverse=True)
+    whole = sorted(filter(None, (commit for _, commit in held)), key=lambda one: (not one.pending, one.serial))
+    stay = {commit.serial for commit in whole[-2:] if not commit.pending}
+    of_each = {(one.rank, one.round, one.step): one.serial for one in whole if (one.round, one.step) in protected}
+    stay.update(of_each.values())
     free = []
     for number, (_, commit) in enumerate(held):
         if commit is None:
             free.append((0, number))
-        elif commit.serial not in done[:2] and (commit.pending or (commit.round, commit.step) not in protected):
+        elif commit.serial not in stay:
             free.append((commit.serial, number))
     return places[min(free)[1]] if free else None
 

@@ -84,12 +84,12 @@ def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int
 
 
 def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
-    saved, done, pending = _read(point)
+    saved, done, pending = _read(point, rank)
     if not done:
         raise KeptStateError(f"of step {point.step} no rank's numbers were kept")
     saved.fill({name: one for adapter in objects.values() for name, one in adapter.targets(saved).items()})
     lowest = done[min(done)]
-    own = done.get(rank) or pending.get(rank)
+    own = done.get(rank) or pending
     _fill_buffers(objects, (own or lowest).buffers)
     values = {**lowest.values, **(own.values if own else {})}
     for name, adapter in objects.items():
@@ -106,11 +106,11 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
     )
 
 
-def _read(point: RestorePoint) -> tuple[SavedTensors, dict[int, SmallState], dict[int, SmallState]]:
-    """Return the big state, and by rank the small states that are done and those that are pending."""
+def _read(point: RestorePoint, rank: int) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
+    """Return the big state, the small states at the end of the step by rank, and that of `rank` within the step."""
     saved = SavedTensors()
     done: dict[int, SmallState] = {}
-    pending: dict[int, tuple[int, SmallState]] = {}
+    pending: tuple[int, SmallState] | None = None
     for part, place, commit, is_generation in point.places:
         if is_generation:
             layout, data, small = read_generation(place, commit)
@@ -120,9 +120,9 @@ def _read(point: RestorePoint) -> tuple[SavedTensors, dict[int, SmallState], dic
                 done.setdefault(part.rank, read_small(small))
         elif not commit.pending:
             done[part.rank] = read_small(place.data[: commit.length])
-        elif commit.serial > pending.get(part.rank, (0,))[0]:
-            pending[part.rank] = commit.serial, read_small(place.data[: commit.length])
-    return saved, done, {rank: small for rank, (_, small) in pending.items()}
+        elif commit.rank == rank and (pending is None or commit.serial > pending[0]):
+            pending = commit.serial, read_small(place.data[: commit.length])
+    return saved, done, None if pending is None else pending[1]
 
 
 def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, object]) -> None:

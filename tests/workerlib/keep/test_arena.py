@@ -171,6 +171,18 @@ def test_the_last_two_steps_that_were_done_stay(arena: Arena, protected: list[tu
             place.commit(replace(COMMIT, step=step, serial=serial, flags=flags))
 
 
+def test_the_last_look_at_a_protected_step_stays_where_its_end_is_not_there(arena: Arena) -> None:
+    for serial, (rank, step, flags) in enumerate([(1, 3, 0), (1, 4, PENDING), (1, 4, PENDING), (2, 4, 0)], 1):
+        arena.smalls[serial].commit(replace(COMMIT, rank=rank, step=step, serial=serial, flags=flags))
+    arena.protect([(COMMIT.round, 4)])
+    for serial in range(5, 25):
+        place = arena.begin_small()
+        assert place is not None
+        place.commit(replace(COMMIT, rank=2, step=serial, serial=serial))
+    held = {(one.rank, one.step, one.serial) for one in map(Place.read, arena.smalls) if one is not None}
+    assert {(1, 4, 3), (2, 4, 4)} <= held
+
+
 def test_what_is_no_arena_is_refused(file: int, arena: Arena) -> None:
     assert arena.sizes == SIZES
     with pytest.raises(ArenaError, match="at least"):
