@@ -43,7 +43,9 @@ def _init():
     from torch import distributed
 '''
 
-MOST_OF_WORKERLIB = '"""`env` `init` `integrations` `keep` `progress` `record` `sampler` `stop` `store`"""'
+MOST_OF_WORKERLIB = (
+    '"""`agreement` `checkpoints` `env` `init` `integrations` `keep` `progress` `record` `sampler` `stop` `store`"""'
+)
 
 CONTRACT_TORCH = "def f():\n    import torch"
 

@@ -6,16 +6,18 @@
         model = DistributedDataParallel(Model().to(ctx.device))
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`progress` reports each step, `record` an exception, `stop` notices that the node wants the worker to end. `keep` has
-what outlives the workers. `gloo` lets
-gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. `integrations` has
-callbacks for frameworks. Importing this package imports no torch.
+`progress` reports each step, `record` an exception. `checkpoints` says when a script is to write a checkpoint of its
+own, `stop` notices a signal that asks the worker to end, and `agreement` is what all workers make of it. `keep` has
+what outlives the workers. `gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a
+launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from workerlib.agreement import should_stop
+from workerlib.checkpoints import checkpointed, should_checkpoint
 from workerlib.env import NotLaunchedError, WorkerEnvironment
-from workerlib.init import Context, init, should_stop
+from workerlib.init import Context, init
 from workerlib.progress import step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
@@ -30,8 +32,10 @@ __all__ = [
     "KeptWriter",
     "NotLaunchedError",
     "WorkerEnvironment",
+    "checkpointed",
     "init",
     "record",
+    "should_checkpoint",
     "should_stop",
     "step",
 ]

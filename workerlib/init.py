@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from workerlib import gloo, progress, store
+from workerlib import agreement, checkpoints, gloo, progress, store
 from workerlib.env import WorkerEnvironment
 from workerlib.stop import REQUEST
 
@@ -70,7 +70,18 @@ class Context:
 
     def should_stop(self) -> bool:
         """Whether the node of any worker asked for a stop: save a checkpoint now, and exit; see `should_stop`."""
-        return _agree(self.device)
+        return agreement.should_stop()
+
+    def should_checkpoint(self) -> bool:
+        """Whether to write a checkpoint of the step just reported, since a planned end comes: on all ranks at once.
+
+        See `workerlib.should_checkpoint`.
+        """
+        return checkpoints.should_checkpoint()
+
+    def checkpointed(self, step: int) -> None:
+        """Say that this rank has written its part of a checkpoint; see `workerlib.checkpointed`."""
+        checkpoints.checkpointed(step)
 
     def keep(self, **objects: Any) -> int:
         """Keep the state of these objects outside this process, and bring them to the newest state that was kept.
@@ -89,13 +100,18 @@ class Context:
 
         if _keeper is not None:
             raise KeptStateError("keep() was called before: give it all objects at once")
+        if checkpoints.are_asked_for():
+            raise KeptStateError("call keep() before should_checkpoint() and checkpointed()")
         done, _keeper = keeping.keep(self.environment, objects)
+        if _keeper is not None:
+            checkpoints.connect(_keeper.planned_end)
         return done
 
     def close(self) -> None:
         """Destroy the process group and put the signal handlers back; further calls do nothing."""
         import torch
 
+        checkpoints.end()
         if _keeper is not None:
             _keeper.close(failed=False)
         REQUEST.close()
@@ -120,7 +136,7 @@ class Context:
     ) -> None:
         # After an error the peers may be stuck in a collective, and destroying the group could wait for them. The
         # worker must exit instead, so that its node sees the failure.
-        if kind is None:
+        if kind is None or (kind is SystemExit and REQUEST.agreed):
             self.close()
         elif _keeper is not None:
             _keeper.close(failed=True)
@@ -154,41 +170,6 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
         device_id=device if backend == "nccl" else None,
     )
     return Context(environment, device)
-
-
-def should_stop() -> bool:
-    """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
-
-    It needs no context: the process group is torch's default one, whether the script or a framework has made it. If
-    there is no group, the answer is about this worker alone.
-
-    This is a collective: all workers must call it at the same step, and all get the same answer, although signals reach
-    them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it every
-    so many steps, about once a second.
-
-    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its workers
-    (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM at once.
-    Raises `RuntimeError` if that first call is not made in the main thread.
-    """
-    import torch
-
-    name = "cuda" if torch.cuda.is_available() else "cpu"
-    return _agree(torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name))
-
-
-def _agree(device: torch.device) -> bool:
-    """Return whether any worker was asked to stop; collectives other than gloo's and mpi's work on `device`."""
-    import torch.distributed
-
-    REQUEST.listen()
-    if not torch.distributed.is_initialized():
-        return REQUEST.received
-    # gloo and mpi reduce in host memory; the other backends know only their own device.
-    on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
-    flag = torch.tensor(int(REQUEST.received), dtype=torch.int32, device="cpu" if on_host else device)
-    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    REQUEST.agreed = bool(flag.item())
-    return REQUEST.agreed
 
 
 def _require_torch() -> None:

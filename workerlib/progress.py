@@ -56,6 +56,11 @@ def step(number: int) -> None:
     slot[2] = number ^ now
 
 
+def last_step() -> int:
+    """Return the step that was reported last, -1 before the first one."""
+    return -1 if _slot is None or _slot[0] == STEPS_TO_COME else _slot[0]
+
+
 def notify(keep: Callable[[int], None] | None) -> None:
     """Have somebody called with each step that is done, before it is reported; None for nobody."""
     global _keep  # noqa: PLW0603 - one process keeps one state

@@ -17,10 +17,14 @@ class RoundWorkers:
     """The round."""
     keepers: set[int] = field(default_factory=set)
     """Those that have an arena."""
+    checkpointing: set[int] = field(default_factory=set)
+    """Those whose script writes a checkpoint of its own before a planned end."""
     reserving: set[int] = field(default_factory=set)
     """Those that wait for theirs."""
     promised: dict[int, int] = field(default_factory=dict)
     """The step that each worker does not go beyond, once it was asked to stand still."""
+    checkpoints: dict[int, int] = field(default_factory=dict)
+    """The step of the last checkpoint that each worker has written by itself."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     why_not: str = ""
     """Why a worker has not saved its state when it was asked to, if all that were asked have not."""
@@ -44,12 +48,19 @@ class RoundWorkers:
 
     def note_not_saved(self, local_rank: int, asked: int, why: str) -> bool:
         """Note that a worker has not saved; return whether it was the last answer to the last request."""
-        self._refusal = why
+        if asked:
+            self._refusal = why
+        return self._note_answer(local_rank, asked)
+
+    def note_checkpoint(self, local_rank: int, asked: int, step: int) -> bool:
+        """Note that a script has written a checkpoint; return whether it was the last answer to the last request."""
+        self.checkpoints[local_rank] = min(step, STEP_MAX)
         return self._note_answer(local_rank, asked)
 
     def lose(self, local_rank: int) -> bool:
         """Note that a worker is gone; return whether it was the last one whose answer was missing."""
         self.keepers.discard(local_rank)
+        self.checkpointing.discard(local_rank)
         return self._note_answer(local_rank, self._asked)
 
     def _note_answer(self, local_rank: int, asked: int) -> bool:
@@ -62,10 +73,15 @@ class RoundWorkers:
         return True
 
     @property
+    def halting(self) -> set[int]:
+        """Those that can be told after which step to stand still."""
+        return self.keepers | self.checkpointing
+
+    @property
     def halts_after(self) -> int | None:
         """The step that no worker goes beyond before it is told to; None before all of them have promised one."""
         promised = self.promised
-        return max(promised.values()) if promised and promised.keys() >= self.keepers else None
+        return max(promised.values()) if promised and promised.keys() >= self.halting else None
 
     @property
     def interval_steps(self) -> int | None:

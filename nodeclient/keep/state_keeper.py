@@ -31,6 +31,8 @@ from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     AskRestore,
+    Checkpointed,
+    Checkpointing,
     HaltAt,
     Halted,
     Interval,
@@ -139,7 +141,7 @@ class StateKeeper:
     def _ask(self, question: Callable[[int], SaveNow | HaltAt]) -> None:
         """Have the workers save, now or after a step; `KeptSaved` follows."""
         self._asked += 1
-        saving = self._round.keepers & self._channel.connected
+        saving = self._round.halting & self._channel.connected
         self._round.ask(self._asked, saving)
         for local_rank in saving:
             self._channel.send(local_rank, question(self._asked))
@@ -170,7 +172,7 @@ class StateKeeper:
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=self._arenas.used_bytes,
             skipped=current.skipped,
-            can_halt=here and len(current.keepers) == self._workers,
+            can_halt=here and len(current.halting) == self._workers,
             halts_after=current.halts_after if here else None,
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
@@ -204,12 +206,24 @@ class StateKeeper:
                 self._go_on(all_answered=current.note_saved(local_rank, message.asked))
             case NotSaved():
                 self._go_on(all_answered=current.note_not_saved(local_rank, message.asked, message.why))
-            case Halted():
-                current.promised[local_rank] = min(message.step, STEP_MAX)
-                if current.promised.keys() >= current.keepers:
-                    self._submit(KeptChanged())
             case Interval():
                 current.intervals[local_rank] = message
+            case Halted() | Checkpointing() | Checkpointed():
+                self._hear_of_the_end(current, local_rank, message)
+
+    def _hear_of_the_end(
+        self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
+    ) -> None:
+        """Take in what a worker says about a planned end, which may be to come."""
+        match message:
+            case Halted(step):
+                current.promised[local_rank] = min(step, STEP_MAX)
+                if current.halts_after is not None:
+                    self._submit(KeptChanged())
+            case Checkpointing():
+                self._let_halt(current, current.checkpointing, local_rank)
+            case Checkpointed(step, asked):
+                self._go_on(all_answered=current.note_checkpoint(local_rank, asked, step))
 
     def _lose(self, local_rank: int) -> None:
         self._resuming.lose(local_rank)
@@ -232,15 +246,19 @@ class StateKeeper:
             self._notify(Level.WARNING, f"the state of local rank {local_rank} is not kept: {error}", "state_not_kept")
             self._channel.send(local_rank, RefusedMemory(str(error)))
         else:
-            is_first = local_rank not in current.keepers
-            current.keepers.add(local_rank)
             if current is self._round:
                 self._channel.send(local_rank, Reserved(), [file])
-                self._submit(Keeping(self._settings.save_within_s(self._arenas.used_bytes)))
-                if is_first and len(current.keepers) == self._workers:
-                    self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
+                self._let_halt(current, current.keepers, local_rank)
         finally:
             current.reserving.discard(local_rank)
+
+    def _let_halt(self, current: RoundWorkers, kind: set[int], local_rank: int) -> None:
+        """Note that a worker can be told after which step to stand still, since it is of this kind now."""
+        before = len(current.halting)
+        kind.add(local_rank)
+        self._submit(Keeping(self._settings.save_within_s(self._arenas.used_bytes)))
+        if before < len(current.halting) == self._workers:
+            self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
 
     # What is kept
 

@@ -73,3 +73,42 @@ def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: 
     assert any("from memory, 0 steps redone" in line for line in nodes[0].lines), nodes[0].output
     steps = [step for said in notes_of(tmp_path).values() for step in said]
     assert set(steps) == set(range(STEPS))
+
+
+def await_step(cluster: Cluster, least: int) -> None:
+    """Wait until all workers have done a step."""
+
+    def look() -> bool:
+        job = cluster.coordinator.job(cluster.job)
+        return job is not None and job["state"] == "running" and (job["progress"]["step"] or 0) >= least
+
+    wait_until(f"step {least} of job {cluster.job}", look)
+
+
+def checkpoints(folder: Path) -> dict[int, set[int]]:
+    """Return the ranks that have written a checkpoint of each step."""
+    found: dict[int, set[int]] = {}
+    for path in folder.glob("*.checkpoint"):
+        rank, step, _ = path.name.split(".")
+        found.setdefault(int(step), set()).add(int(rank))
+    return found
+
+
+@pytest.mark.parametrize("stride", [1, 7])
+def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ranks(
+    cluster: Cluster, tmp_path: Path, stride: int
+) -> None:
+    """Nothing is kept, and there is no collective: each end that an operator asks for costs no step."""
+    program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path), str(STEPS), str(stride))
+    flags = ("--nnodes", "3", "--preload", "torch,torch.distributed")
+    nodes = [cluster.join(name, *flags, command=program) for name in "abc"]
+    for number in (1, 2):
+        await_step(cluster, number * 30)
+        operate(cluster, "restart")
+    assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
+    written = checkpoints(tmp_path)
+    assert len(written) == 2
+    assert all(ranks == {0, 1, 2} for ranks in written.values()), written
+    lines = (tmp_path / "0.begins").read_text().splitlines()
+    assert [int(line.split()[2]) for line in lines] == [-1, *sorted(written)]
+    assert not any("in time" in node.output for node in nodes)

@@ -22,7 +22,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from workerlib import progress
-from workerlib.init import should_stop
+from workerlib.agreement import should_stop
 
 
 class ElasticCallback(Callback):

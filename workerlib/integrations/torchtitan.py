@@ -18,7 +18,7 @@ from typing import Any
 from torchtitan.trainer import Trainer
 
 from workerlib import progress
-from workerlib.init import should_stop
+from workerlib.agreement import should_stop
 
 EVERY_N_STEPS = 10
 """Steps between two questions whether to stop."""

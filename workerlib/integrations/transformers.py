@@ -18,7 +18,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from workerlib import progress
-from workerlib.init import should_stop
+from workerlib.agreement import should_stop
 
 STATE_FILE = "trainer_state.json"
 """The Trainer writes it last into a checkpoint (`_save_checkpoint` in transformers/trainer.py)."""

@@ -11,9 +11,11 @@ connection.
 | worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory` |
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
-| nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved` |
+| nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
 | worker | `Saved`, after each save at an interval too | |
 | worker | `Interval` | |
+| worker | `Checkpointing` | |
+| worker | `Checkpointed`, after each checkpoint that the script has written | |
 """
 
 from __future__ import annotations
@@ -169,6 +171,20 @@ class Interval:
     skipped: int
 
 
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """The script asks before each step whether a checkpoint is wanted: at a planned end it writes one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The script has written a checkpoint of a step."""
+
+    step: int
+    asked: int = 0
+    """The number of the `HaltAt` that this answers; 0 for a checkpoint that nobody asked for."""
+
+
 Message = (
     Hello
     | Reserve
@@ -182,6 +198,8 @@ Message = (
     | Saved
     | NotSaved
     | Interval
+    | Checkpointing
+    | Checkpointed
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -197,6 +215,8 @@ _KINDS: dict[str, type[Any]] = {
     "saved": Saved,
     "not_saved": NotSaved,
     "interval": Interval,
+    "checkpointing": Checkpointing,
+    "checkpointed": Checkpointed,
 }
 
 _NAMES = {kind: name for name, kind in _KINDS.items()}

@@ -27,10 +27,7 @@ from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import PENDING, Arena, ArenaError
 from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import (
-    BEFORE_NAMED,
-    ChannelError,
     HaltAt,
-    Halted,
     Hello,
     Message,
     NotSaved,
@@ -44,8 +41,8 @@ from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pending_state import PendingStates, hooked
+from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.small_state import SmallStates, Taken
-from workerlib.keep.standstill import Standstill
 from workerlib.keep.step_commits import StepCommits
 from workerlib.keep.step_numbers import StepNumbers
 from workerlib.stop import REQUEST
@@ -77,6 +74,7 @@ class StepKeeper:
         self._environment = environment
         self._objects = objects
         self._channel = channel
+        self.planned_end = PlannedEnd(channel)
         self._small = small
         self._generations = generations
         self._interval = SaveInterval()
@@ -88,7 +86,6 @@ class StepKeeper:
         """The training thread holds `_whole`, since `optimizer.step` began."""
         self._asked: SaveNow | None = None
         """nodeclient wants a save, and the training thread makes it if it gets there first."""
-        self._standstill = Standstill()
         self._over = False
         """The round is over and its state saved: training stands still, since `_whole` is never released."""
         self._closed = False
@@ -117,13 +114,13 @@ class StepKeeper:
             restoring.bring_back(point, self._objects, environment.rank)
             self._numbers.begin(point.step)
             self._commits.begin(point.round, point.step, point.shape)
-        self._standstill.begin(self._done)
+        self.planned_end.keep_steps(self._done, self._keep_before_checkpoint, self._keep_when_over)
         self._generations.note_versions()
         register_optimizer_step_pre_hook(self._before_optimizer)
         if not self._alone:
             for module in modules:
                 hooked(module).register_forward_hook(self._after_forward)
-        threading.Thread(target=self._listen, name="workerlib-keep", daemon=True).start()
+        self.planned_end.listen(self._take)
         if point.step >= 0 or not self._alone:
             # This rank may die in its very first step, after it has contributed to it.
             self._look_at_sizes(self._small.take(), now=True)
@@ -151,7 +148,7 @@ class StepKeeper:
             self._in_step = False
             if not self._over:
                 self._whole.release()
-        if is_new and (halt := self._standstill.leave(number)) is not None and not self._over:
+        if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._over:
             self._hold()
             self._keep_last(halt)
 
@@ -248,7 +245,7 @@ class StepKeeper:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            length = self._generations.write(commit, self._small.find(commit), last=asked > 0)
+            length = self._generations.write(commit, self._small.find(commit), last=asked > 0 or self._over)
         except (FullError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._saved = self._done
@@ -270,11 +267,26 @@ class StepKeeper:
         return "tensors have changed since the last step was done" if changed else ""
 
     def _keep_last(self, halt: HaltAt) -> None:
-        """Save the step that was named, which is the last one of the round; `_whole` is held."""
+        """Save the step that was named, which is the last one of the round; `_whole` is held.
+
+        All ranks leave out the same steps, so it may be a later one on all of them.
+        """
         self._over = True
         save = self._save_with_small if self._alone and not self._closed else self._save
-        passed = NotSaved(f"step {halt.step} was to be kept, and step {self._done} is done", halt.number)
-        self._tell(save(halt.number) if self._done == halt.step else passed)
+        early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {self._done}", halt.number)
+        self._tell(early if self._done < halt.step else save(halt.number))
+
+    def _keep_before_checkpoint(self) -> None:
+        """Save the last step of the round: the order to do so is answered by the checkpoint that the script writes."""
+        if not self._over:
+            self._hold()
+            self._keep_last(HaltAt(0, self._done))
+
+    def _keep_when_over(self, halt: HaltAt) -> None:
+        """Save the step that was named where training has ended."""
+        if not self._over and self._whole.acquire(timeout=WAIT_S):
+            self._keep_last(halt)
+            self._whole.release()
 
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
@@ -295,7 +307,7 @@ class StepKeeper:
         if self._closed:
             return
         self._closed = True
-        self._standstill.end()
+        self.planned_end.end()
         progress.notify(None)
         self._torn = self._in_step
         if not self._in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
@@ -308,12 +320,6 @@ class StepKeeper:
         self._whole.release()
 
     # The thread that listens
-
-    def _listen(self) -> None:
-        with suppress(OSError, ChannelError):  # nodeclient has gone, and its workers follow
-            while True:
-                self._take(*self._channel.receive())
-        self._standstill.release()
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
@@ -329,21 +335,16 @@ class StepKeeper:
                     os.close(file)
             case RefusedMemory(why):
                 self._memory.refuse(why)
-            case SaveNow(number, planned=True) | HaltAt(number) if REQUEST.listening:
+            case SaveNow(number, planned=True) if REQUEST.listening:
                 self._tell(NotSaved("the script ends at a step of its choice, and saves that", number))
             case SaveNow():
                 self._save_when_whole(message)
-                self._standstill.release()
-            case HaltAt():
-                promised = self._standstill.ask(message, self._numbers.stride)
-                if message.step == BEFORE_NAMED:
-                    self._tell(Halted(max(promised, 0), message.number))
-                elif self._closed and not self._over and self._whole.acquire(timeout=WAIT_S):
-                    self._keep_last(message)
-                    self._whole.release()
 
     def _save_when_whole(self, question: SaveNow) -> None:
         """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""
+        if self._over and self._saved == self._done:
+            self._tell(Saved(self._done, 0.0, 0, question.number))
+            return
         self._asked = question
         if self._environment.world_size == 1 and not self._closed:
             return  # only the training thread knows when its state is that of a whole step
@@ -386,4 +387,4 @@ class StepKeeper:
         """Leave the connection to the parent: a data loader's process keeps nothing."""
         self._closed = True
         progress.notify(None)
-        self._channel.abandon()
+        self.planned_end.abandon()

@@ -38,13 +38,14 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
+from workerlib import checkpoints
 from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import WHOLE, Arena, Commit
 from workerlib.keep.channel_messages import (
-    ChannelError,
     Hello,
+    Message,
     NotSaved,
     RefusedMemory,
     Reserve,
@@ -56,6 +57,7 @@ from workerlib.keep.generations import after, read_generation
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.manifest import Piece, lay_out
 from workerlib.keep.pieces import narrow, views_of
+from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.small_state import copy
 
 _BYTES_MARK = "/bytes"
@@ -80,13 +82,17 @@ class _Link:
         self._channel: AgentChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
             return
+        if checkpoints.are_asked_for():
+            raise KeptStateError("make the KeptReader or KeptWriter before should_checkpoint() and checkpointed()")
         try:
             self._channel = AgentChannel(path)
             self._channel.send(Hello(self.environment.local_rank, self.environment.round, os.getpid()))
         except OSError as error:
             raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
         self.point = restoring.ask(self._channel)
-        threading.Thread(target=self._listen, args=(self._channel,), name="workerlib-keep", daemon=True).start()
+        planned_end = PlannedEnd(self._channel)
+        planned_end.listen(self._take)
+        checkpoints.connect(planned_end)
 
     def reserve(self, length: int, shard: int, shards: int) -> Arena:
         """Return memory for generations of this length. Raises `KeptStateError`."""
@@ -98,26 +104,23 @@ class _Link:
             raise KeptStateError(f"this state of {length:,} bytes is not kept: {self._why}")
         return self.arena
 
-    def tell(self, message: Saved) -> None:
+    def tell(self, message: Saved | NotSaved) -> None:
         """Tell nodeclient of a save."""
         if self._channel is not None:
             with suppress(OSError):  # nodeclient has gone, and its workers follow
                 self._channel.send(message)
 
-    def _listen(self, channel: AgentChannel) -> None:
-        with suppress(OSError, ChannelError):  # as above
-            while True:
-                message, files = channel.receive()
-                match message:
-                    case Reserved():
-                        self.arena = Arena.attach(files[0], writable=True)
-                        os.close(files[0])
-                        self._answered.set()
-                    case RefusedMemory(why):
-                        self._why = why
-                        self._answered.set()
-                    case SaveNow():
-                        channel.send(NotSaved("the script saves at steps of its own choice", message.number))
+    def _take(self, message: Message, files: list[int]) -> None:
+        match message:
+            case Reserved():
+                self.arena = Arena.attach(files[0], writable=True)
+                os.close(files[0])
+                self._answered.set()
+            case RefusedMemory(why):
+                self._why = why
+                self._answered.set()
+            case SaveNow():
+                self.tell(NotSaved("the script saves at steps of its own choice", message.number))
 
 
 _link: _Link | None = None

@@ -20,6 +20,8 @@ class Standstill:
         self._halt: HaltAt | None = None
         self._passed = -1
         """The last step after which training went on, or will."""
+        self._stride = 1
+        """The number of the step at which it may stand still next, less that of the last one."""
         self._at: int | None = None
         """The step after which it stands still at present."""
 
@@ -27,15 +29,15 @@ class Standstill:
         """Note the step from which training goes on."""
         self._passed = step
 
-    def ask(self, halt: HaltAt, stride: int) -> int:
-        """Let training go no further than this; return the step that it stands still after at the latest.
+    def ask(self, halt: HaltAt) -> int:
+        """Let training go no further than this; return the step that it stands still after, as far as can be known.
 
-        `stride` is the number of the next step less that of the last one.
+        If steps are left out, it may come later. All workers leave out the same ones, and stand still after the same.
         """
         with self._changed:
             self._halt = halt
             self._changed.notify_all()
-            return self._passed + stride if self._at is None else self._at
+            return self._passed + self._stride if self._at is None else self._at
 
     def end(self) -> None:
         """Note that training is over: it goes no further than it is."""
@@ -51,6 +53,8 @@ class Standstill:
     def leave(self, step: int) -> HaltAt | None:
         """Leave the end of a step as soon as training may go on; return who wants that step kept as the last one."""
         with self._changed:
+            if step > self._passed >= 0:
+                self._stride = step - self._passed
             self._at = step
             while self._halt is not None and self._halt.step == BEFORE_NAMED:
                 self._changed.wait()

@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
-from nodeclient.core.effects import Protect, Restore, SaveKept
+from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted
 from workerlib.keep.arena import PENDING, WHOLE
-from workerlib.keep.channel_messages import NotSaved, RefusedMemory, Reserved, Saved, SaveNow
+from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
+    Checkpointed,
+    Checkpointing,
+    HaltAt,
+    Halted,
+    NotSaved,
+    RefusedMemory,
+    Reserved,
+    Saved,
+    SaveNow,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -232,6 +243,27 @@ async def test_whoever_keeps_state_is_asked_to_save_it(tmp_path: Path) -> None:
         await node.until(lambda: node.events == [KeptSaved()])
         assert node.texts == [], "one has saved it"
         third.die()
+
+
+async def test_a_script_that_writes_checkpoints_is_waited_for_until_one_is_written(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        worker = node.worker(node.begin(1))
+        worker.send(Checkpointing())
+        await node.until(lambda: KeptChanged() in node.events)
+        holding = node.holding(workers=True)
+        assert holding is not None
+        assert holding.can_halt, "though it keeps nothing"
+        node.keeper.carry_out(HaltWorkers(None))
+        assert (await worker.receive())[0] == HaltAt(1, BEFORE_NAMED)
+        worker.send(Halted(7, 1))
+        await node.until(lambda: (now := node.holding(workers=True)) is not None and now.halts_after == 7)
+        node.keeper.carry_out(HaltWorkers(8))
+        assert (await worker.receive())[0] == HaltAt(2, 8)
+        worker.send(Checkpointed(7, 0))  # it was on its way
+        worker.send(NotSaved("what ctx.keep was given has changed", 0))
+        worker.send(Checkpointed(8, 2))
+        await node.until(lambda: KeptSaved() in node.events)
+        assert node.texts == []
 
 
 async def test_if_nobody_has_saved_it_is_said_why(tmp_path: Path) -> None:

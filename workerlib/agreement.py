@@ -1,0 +1,41 @@
+"""What the workers of a round agree on among themselves, by a collective: whether any of them was asked to stop."""
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
+
+from __future__ import annotations
+
+from workerlib.stop import REQUEST
+
+
+def should_stop() -> bool:
+    """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
+
+    It needs no context: the process group is torch's default one, whether the script or a framework has made it. If
+    there is no group, the answer is about this worker alone.
+
+    This is a collective: all workers must call it at the same step, and all get the same answer, although signals reach
+    them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it every
+    so many steps, about once a second.
+
+    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its workers
+    (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM at once.
+    Raises `RuntimeError` if that first call is not made in the main thread.
+    """
+    REQUEST.listen()
+    REQUEST.agreed = any_of(REQUEST.received)
+    return REQUEST.agreed
+
+
+def any_of(mine: bool) -> bool:
+    """Return whether any worker says yes; this is a collective of torch's default process group, if there is one."""
+    import torch.distributed
+
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return mine
+    # gloo and mpi reduce in host memory; the other backends know only their own device.
+    on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
+    name = "cuda" if torch.cuda.is_available() and not on_host else "cpu"
+    device = torch.device(name, torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    flag = torch.tensor(int(mine), dtype=torch.int32, device=device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())

@@ -1,0 +1,129 @@
+"""The planned end of a round, as nodeclient announces it: where this worker stands still, and what is saved there.
+
+Without a word from the script it stands still in `ctx.step`. A script that writes checkpoints of its own asks whether
+one is wanted, and then it stands still in that question. One connection serves both.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
+    ChannelError,
+    Checkpointed,
+    Checkpointing,
+    HaltAt,
+    Halted,
+    Message,
+    NotSaved,
+    SaveNow,
+)
+from workerlib.keep.standstill import Standstill
+from workerlib.stop import REQUEST
+
+Take = Callable[[Message, list[int]], None]
+"""Takes in what nodeclient says, with the descriptors that came along."""
+
+
+class PlannedEnd:
+    """Hears nodeclient in a thread of its own; one for each process."""
+
+    def __init__(self, channel: AgentChannel) -> None:
+        """Begin with a connection on which this worker has said who it is."""
+        self._channel = channel
+        self._standstill = Standstill()
+        self._steps_are_kept = False
+        self._writes_checkpoints = False
+        self._ended = False
+        self._save: Callable[[], None] | None = None
+        self._save_when_over: Callable[[HaltAt], None] | None = None
+        self._halt: HaltAt | None = None
+        """The order that the checkpoint answers which is being written."""
+
+    def listen(self, take: Take | None = None) -> None:
+        """Hear nodeclient from now on; `take` gets what is not about a step to stand still after."""
+        work = self._hear_all
+        threading.Thread(target=work, args=(take or self._refuse,), name="workerlib-keep", daemon=True).start()
+
+    def keep_steps(self, step: int, save: Callable[[], None], save_when_over: Callable[[HaltAt], None]) -> None:
+        """Stand still in `leave_step` from now on; training goes on from a step.
+
+        `save` keeps the last step of the round where the script then writes a checkpoint of its own, `save_when_over`
+        where training has ended before.
+        """
+        self._steps_are_kept, self._save, self._save_when_over = True, save, save_when_over
+        self._standstill.begin(step)
+
+    def end(self) -> None:
+        """Note that training is over: it goes no further than it is."""
+        self._ended = True
+        self._standstill.end()
+
+    def abandon(self) -> None:
+        """Leave the connection to the parent of this process, which was forked."""
+        self._channel.abandon()
+
+    # The training thread
+
+    def leave_step(self, step: int) -> HaltAt | None:
+        """Leave the end of a step as soon as training may go on; return who wants it kept as the last one."""
+        return None if self._writes_checkpoints else self._standstill.leave(step)
+
+    def expect_checkpoints(self) -> None:
+        """Stand still in `wants_checkpoint` from now on. Each order to save is answered by a checkpoint."""
+        if not self._writes_checkpoints:
+            self._writes_checkpoints = True
+            self._tell(Checkpointing())
+
+    def wants_checkpoint(self, step: int) -> bool:
+        """Stand still after a step, and return whether the script is to write the checkpoint of it."""
+        halt = self._standstill.leave(step)
+        if halt is not None and self._halt is None and self._save is not None:
+            self._save()
+        self._halt = halt
+        return halt is not None
+
+    def note_checkpoint(self, step: int) -> bool:
+        """Tell nodeclient that a checkpoint is written; return whether that is the end of the round."""
+        self._tell(Checkpointed(step, 0 if self._halt is None else self._halt.number))
+        return self._halt is not None
+
+    # The thread that listens
+
+    def _hear_all(self, take: Take) -> None:
+        with suppress(OSError, ChannelError):  # nodeclient has gone, and its workers follow
+            while True:
+                message, files = self._channel.receive()
+                if isinstance(message, HaltAt):
+                    self._halt_at(message)
+                else:
+                    take(message, files)
+                if isinstance(message, SaveNow):
+                    self._standstill.release()
+        self._standstill.release()
+
+    def _halt_at(self, halt: HaltAt) -> None:
+        if REQUEST.listening and not self._writes_checkpoints:
+            self._tell(NotSaved("the script ends at a step of its choice, and saves that", halt.number))
+        elif not (self._steps_are_kept or self._writes_checkpoints):
+            self._tell(NotSaved("the script saves at steps of its own choice", halt.number))
+        else:
+            promised = self._standstill.ask(halt)
+            if halt.step == BEFORE_NAMED:
+                self._tell(Halted(max(promised, 0), halt.number))
+            elif self._ended and self._save_when_over is not None:
+                self._save_when_over(halt)
+            elif self._ended:
+                self._tell(NotSaved("training has ended", halt.number))
+
+    def _refuse(self, message: Message, _: list[int]) -> None:
+        if isinstance(message, SaveNow):
+            self._tell(NotSaved("", message.number))  # there is nothing to save
+
+    def _tell(self, message: Message) -> None:
+        with suppress(OSError):  # nodeclient has gone, and its workers follow
+            self._channel.send(message)
