@@ -21,7 +21,7 @@ from coordinatord.core.events import (
     StoreRecovered,
     Tick,
 )
-from coordinatord.core.policy import Policy
+from coordinatord.core.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.queries import admission
 from coordinatord.core.state import leases
 from coordinatord.core.state.cluster import Cluster
@@ -50,7 +50,7 @@ class Coordinator:
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self._registry = Registry(self.cluster, policy, epoch)
         self._awake_at = -math.inf
-        """When the coordinator last handled an event."""
+        """Up to when nodes could be judged: when the coordinator last handled an event, unless it is late."""
         self._watch_at = -math.inf
         """When to look at the clock again, a heartbeat after the last look: how late that is shows a sleep."""
         self._woke_at = -math.inf
@@ -121,7 +121,7 @@ class Coordinator:
     def handle(self, event: Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
-            self._forgive_stall(now)
+            self._forgive_stall(now, 0.0 if type(event) is Tick else FORGIVEN_EVERY_S)
             if type(event) is Reported and (batch := self._take_heartbeat(event, now)) is not None:
                 return batch
         decision = Decision(self.cluster, self.policy, now)
@@ -155,15 +155,16 @@ class Coordinator:
             return Batch((), (*decision.endings, *held), hurry=True)
         return Batch(tuple(decision.records), (*decision.endings, *decision.messages(self._heartbeat_s)))
 
-    def _forgive_stall(self, now: float) -> None:
+    def _forgive_stall(self, now: float, least_s: float) -> None:
         """Put off all deadlines of nodes if this process was asleep, since it could not have heard them.
 
         A timer that is late by more than a heartbeat shows that, and what nodes sent meanwhile is read next. The
         process may have fallen asleep at any time after the last event, so all deadlines move by the time since then.
         """
-        if self._due is not None and now - self._due > self.policy.heartbeat_s and now > self._awake_at:
+        if self._due is None or now - self._due <= self.policy.heartbeat_s:
+            self._awake_at = now
+        elif now - self._awake_at > least_s:
             self._wake(now)
-        self._awake_at = now
         if now >= self._watch_at:
             self._watch_at = now + self.policy.heartbeat_s
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.frozen_class import frozen
 
+FORGIVEN_EVERY_S = 0.25
+"""How often all deadlines are put off, at most, while a late coordinator reads what nodes have sent. To do so costs a
+look at each node: once for each of 10,000 messages that wait, it would be what makes the coordinator late."""
+
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
 
