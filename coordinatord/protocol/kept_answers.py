@@ -17,6 +17,8 @@ class KeptStatus:
     is saved when the round breaks."""
     resumed: Whole | None = None
     """The step that the current or last round resumed from, out of memory; None if it did not."""
+    resumed_from: AnyText = ""
+    """Whose memory it was taken from, in words: `node gpu3's memory`; empty if it resumed from none."""
     redone: Whole | None = None
     """How many steps were done again then; None if not known."""
     interval_steps: Whole | None = None

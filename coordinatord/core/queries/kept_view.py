@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinatord.core.queries.reasons import memory_of
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
@@ -17,6 +18,7 @@ def kept_view(run: Run) -> KeptStatus | None:
     return KeptStatus(
         step=None if newest is None else newest.step,
         resumed=None if resume is None else resume.step,
+        resumed_from="" if resume is None else memory_of(resume),
         redone=None if resume is None else resume.redone,
         interval_steps=max((one.interval_steps for one in held if one.interval_steps is not None), default=None),
         save_s=max((one.save_s for one in held if one.save_s is not None), default=None),

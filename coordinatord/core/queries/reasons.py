@@ -262,9 +262,17 @@ def ranks(killed: Killed) -> str:
 
 
 def resumed(point: ResumePoint) -> str:
-    """Describe the step from which a round resumes: `at step 1,204 from memory, 0 steps redone`."""
+    """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
     redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
-    return f"at step {point.step:,} from memory{redone}"
+    return f"at step {point.step:,} from {memory_of(point)}{redone}"
+
+
+def memory_of(point: ResumePoint) -> str:
+    """Say in whose memory a step is: `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    if not point.nodes:
+        return "memory"
+    count = len(point.nodes) + point.others
+    return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 
 
 def pause_words(seconds: float, round_number: int, repeats: int) -> str:

@@ -12,7 +12,7 @@ from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
-from coordinatord.core.values.shards import ResumePoint, are_whole
+from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whole
 from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
 from coordinatord.protocol.messages import Goal
 
@@ -41,14 +41,15 @@ def _may_be_chosen(run: Run, at: KeptStep) -> bool:
 
 def _point(run: Run, at: KeptStep) -> ResumePoint | None:
     """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
-    held = (parts for node, parts in run.kept.holders(at).items() if _is_reachable(run.members[node]))
-    parts = [one for some in held for one in some]
-    big = [one for one in parts if one.big]
-    if not are_whole(big):
+    held = ((node, parts) for node, parts in run.kept.holders(at).items() if _is_reachable(run.members[node]))
+    big = [(node, one) for node, parts in held for one in parts if one.big]
+    if not are_whole([one for _, one in big]):
         return None
+    nodes, some = sorted({node for node, _ in big}), big[0][1]
     reached = run.durable.reached
     redone = None if reached is None else max(0, reached - at.step)
-    return ResumePoint(at.round, at.step, big[0].world_size, big[0].shards, redone)
+    named, others = tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
+    return ResumePoint(at.round, at.step, some.world_size, some.shards, redone, named, others)
 
 
 def _is_reachable(member: Member) -> bool:

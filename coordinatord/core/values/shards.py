@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
-from coordinatord.protocol.fields import RANKS_MAX, Counter, Step
+from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import KeptParts, KeptStep
-from coordinatord.protocol.schema import Range
+from coordinatord.protocol.schema import Length, Range
+
+HOLDERS_NAMED = 8
+"""The most holders of a step that are named; the others are counted."""
 
 
 @frozen
@@ -23,6 +26,10 @@ class ResumePoint:
     shards: Annotated[int, Range(1, RANKS_MAX)]
     redone: Step | None
     """How many steps are done again, as far as workers have reported steps."""
+    nodes: Annotated[tuple[Name, ...], Length(0, HOLDERS_NAMED)] = ()
+    """The first few nodes whose memory holds its big state; none in a record of an older release."""
+    others: Count = 0
+    """How many more nodes do."""
 
     @property
     def at(self) -> KeptStep:

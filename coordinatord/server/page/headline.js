@@ -63,7 +63,7 @@ function stepWords({ health, progress, nodes, kept }) {
   if (health === "stalled") return `none for ${duration(progress.idle_s)}`;
   const resumed = kept?.resumed ?? null;
   const behind = nodes.filter((node) => node.behind).length;
-  const from = resumed === null ? "" : `resumed at ${count(resumed)} from memory`;
+  const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}`;
   return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : "", from].filter(Boolean).join(", ");
 }
 

@@ -43,8 +43,16 @@ def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redon
     stage.play("keep n1 1:8 1:12 shards=2")
     stage.play("keep n2 1:8 shards=2")
     break_round(stage, "n1", "n2")
-    assert formed(stage) == [None, ResumePoint(1, 8, 2, 2, redone=4)]
-    assert "resumes at step 8 from memory, 4 steps redone" in stage.past[-1][1].reason
+    assert formed(stage) == [None, ResumePoint(1, 8, 2, 2, redone=4, nodes=("n1", "n2"))]
+    assert "resumes at step 8 from the memory of nodes n1, n2, 4 steps redone" in stage.past[-1][1].reason
+
+
+def test_the_reason_says_in_whose_memory_the_step_is() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 1204")
+    stage.play("keep n2 1:1204")
+    break_round(stage, "n1", "n2")
+    assert "resumes at step 1,204 from node n2's memory, 0 steps redone" in stage.past[-1][1].reason
 
 
 def test_a_later_round_comes_before_a_later_step() -> None:
