@@ -6,7 +6,7 @@ Everything comes in by `Coordinator.handle`. The rest finds the run of an event 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded
@@ -84,11 +84,11 @@ class Coordinator:
         """Return until when nodes may need this coordinator: for ever while a run lives or a node is connected."""
         return math.inf if self._sessions else self._registry.needed_until()
 
-    def restore(self, past: Iterable[tuple[float, Record]], now: float) -> None:
+    def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Take up the history of an earlier life: records with their times in this one's clock, none after `now`.
 
         The time since the last record counts as sleep: it puts off every deadline of a node, and nobody is lost before
-        a full grace has passed. Raises `HistoryError`.
+        a full grace has passed. Whose token is none of the valid `tokens` may be back with any. Raises `HistoryError`.
         """
         last = self._awake_at = self._woke_at = now
         self._watch_at = now + self.policy.heartbeat_s
@@ -101,6 +101,7 @@ class Coordinator:
                 # It may have left before any failure that is known: what fails of that must not be charged.
                 member.heard_at, member.closed_at = now, now - AGE_MAX
                 member.awaited_from = now + self.policy.restart_grace_s
+                member.token = member.durable.token if member.durable.token in tokens else ""
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
         admin.apply_drains(self.cluster)

@@ -83,6 +83,11 @@ class Security:
         """The tokens that are known now."""
         return self._store.tokens
 
+    @property
+    def valid_names(self) -> frozenset[str]:
+        """The names of the tokens that are valid now."""
+        return frozenset(token.name for token in self._store.tokens if token.revoked_at is None)
+
     def reload(self) -> None:
         """Read certificate and tokens again, for connections from now on.
 

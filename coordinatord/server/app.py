@@ -157,7 +157,7 @@ async def serve(
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
-    await _restore(machine, store)
+    await _restore(machine, store, frozenset() if security is None else security.valid_names)
     listeners = _listeners(host, port, passed)
     logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     loop = asyncio.get_running_loop()
@@ -249,8 +249,8 @@ def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-async def _restore(machine: Coordinator, store: Store) -> None:
-    """Restore in the machine what an earlier life of the daemon recorded. Raises `StoreError`."""
+async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -> None:
+    """Restore in the machine what an earlier life of the daemon recorded; `tokens` are valid. Raises `StoreError`."""
     entries = await store.load()
     if not entries:
         return
@@ -258,7 +258,7 @@ async def _restore(machine: Coordinator, store: Store) -> None:
     # If the clock was set back since, some records are of the future. They count as made just now.
     past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
     try:
-        machine.restore(past, now)
+        machine.restore(past, now, tokens)
     except HistoryError as error:
         raise UnreadableStoreError(f"the records contradict each other: {error}; {REMEDY}") from error
     live = list(machine.cluster.live)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from coordinatord.protocol.access_token import BEARER, Role
+from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring
@@ -37,15 +37,23 @@ class ClearError(AccessError):
 class SecuredAttempt:
     """One attempt."""
 
-    def __init__(self, settings: AccessSettings, endpoint: Endpoint, role: Role) -> None:
-        """Look for tokens with which to be `role` there. Raises `AccessError`."""
+    def __init__(
+        self, settings: AccessSettings, endpoint: Endpoint, role: Role, proven: AccessToken | None = None
+    ) -> None:
+        """Look for tokens with which to be `role` there. Raises `AccessError`.
+
+        A `proven` token, by which this process was let in before, is shown again to the coordinator that it is for.
+        """
         self._settings = settings
+        self._proven = proven
         self._endpoint = endpoint
         self._role = role
         self._pin = ""
         """The key of the coordinator, once it was compared."""
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None for an attempt in the clear."""
+        self.shown: AccessToken | None = None
+        """The token that was sent, once one was."""
         try:
             self._keyring = find_keyring(settings)
         except KeyringError as error:
@@ -59,11 +67,13 @@ class SecuredAttempt:
         if self.context is None:
             return {}
         any_key = self._settings.authorities is not None
-        try:
-            token = self._keyring.token_for(self._pin, self._role, any_key=any_key)
-        except KeyringError as error:
-            raise AccessError(f"{self._endpoint}: {error}") from error
-        return {"Authorization": f"{BEARER}{token.text}"}
+        self.shown = self._proven
+        if self.shown is None or not (any_key or self.shown.pin == self._pin):
+            try:
+                self.shown = self._keyring.token_for(self._pin, self._role, any_key=any_key)
+            except KeyringError as error:
+                raise AccessError(f"{self._endpoint}: {error}") from error
+        return {"Authorization": f"{BEARER}{self.shown.text}"}
 
     def explain(self, error: BaseException) -> AccessError | None:
         """Return the error for a failed connection, if it is about who speaks to whom."""

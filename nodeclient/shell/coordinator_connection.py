@@ -15,7 +15,7 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from coordinatord.protocol.access_token import Role
+from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
@@ -112,6 +112,8 @@ class CoordinatorConnection:
         """The open session."""
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
+        self._proven: AccessToken | None = None
+        """The token by which it was last let in: while that one is valid, nobody with another one can be this node."""
         self._why_closed = ""
         self._welcome = False
         """The coordinator has sent a desired state. One that only accepts and closes is not tried again at once."""
@@ -166,10 +168,13 @@ class CoordinatorConnection:
 
         Raises `AccessError` where the two sides do not speak alike, and errors of connections.
         """
-        attempt = SecuredAttempt(self._access, coordinator, Role.JOIN)
+        attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
         try:
             return await self._hold(_Session(self, coordinator, self._version, parting, attempt), attempt)
         except (HandshakeError, OSError) as error:
+            if self._proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
+                self._proven = None  # it was revoked, and there may be a newer one in its place
+                return await self._carry(coordinator, parting)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
@@ -227,7 +232,7 @@ class CoordinatorConnection:
         if isinstance(received, ReadLog):
             self._read_log(received, session.answer_log)
             return None
-        self._welcome = True
+        self._welcome, self._proven = True, session.attempt.shown
         self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
         return None
 
@@ -245,7 +250,7 @@ class _Session(WebSocketClient):
     ) -> None:
         super().__init__(str(coordinator), SESSION_PATH, FRAME_BYTES_MAX, parting)
         self._owner = owner
-        self._attempt = attempt
+        self.attempt = attempt
         self.coordinator = coordinator
         self.version = version
         """The protocol version of this session."""
@@ -259,7 +264,7 @@ class _Session(WebSocketClient):
 
     def headers(self) -> Mapping[str, str]:
         """Return the header with the token, which no other than the coordinator of this token receives."""
-        return self._attempt.headers
+        return self.attempt.headers
 
     def opened(self) -> None:
         """Join."""

@@ -208,12 +208,17 @@ def _misses_the_end(world: World) -> None:
 
 
 def _token_revoked(world: World) -> None:
-    """Revoke the token of a node, which has another one by then."""
+    """Revoke the token of a node, which has another one by then; or do it while the coordinator is away."""
 
     def act() -> None:
         host = world.chance.choice(_in_round(world))
-        host.token = "another"  # noqa: S105 - a name, and no secret
-        world.daemon.revoke(host)
+        host.token = f"another token of {host.node}"
+        if world.seed % 2:
+            world.daemon.crash()
+            world.invariants.identities.revoked(host.node, host.incarnation)
+            world.queue.after(1.0, world.daemon.start)
+        else:
+            world.daemon.revoke(host)
 
     _once(world, lambda: _trains(world), act)
 

@@ -109,7 +109,7 @@ class Daemon:
         now, wall_now = self.clock.read(), self.wall
         past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]  # as `server/app.py` does it
         if past:
-            self.machine.restore(past, now)
+            self.machine.restore(past, now, {host.token for host in world.hosts.values()})
         world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
         world.invariants.restored(self.machine, past)
         self._alarm.arm()

@@ -45,7 +45,7 @@ class Host:
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.clock = Clock(world.queue, world.chance.uniform(0.0, 1e5), world.draw_rate())
         self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scenario.skew else 0
-        self.token = "nodes"  # noqa: S105 - a name, and no secret
+        self.token = f"token of {node}"
         """The name of the token that its node shows."""
         self.cut = [False, False]
         """Nothing gets through from it, or to it."""

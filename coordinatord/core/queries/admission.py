@@ -75,10 +75,7 @@ def check_recording(store_error: str | None) -> None:
 
 
 def check_token(known: Member | None, event: Connected) -> None:
-    """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`.
-
-    A node of an earlier life of the coordinator has no token until it is back: its records do not name one.
-    """
+    """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`."""
     if known is None or not known.token or known.token == event.token or known.expired:
         return
     text = (

@@ -71,6 +71,8 @@ class DurableMember:
     local_address: str
     """The coordinator's own address to which it connected then."""
     joined_at: float
+    token: str = ""
+    """The name of the access token that the node joined with; empty if none is known."""
     assignment: Assignment | None = None
     """The node's part in the current round; None if it has none."""
     has_taken_part: bool = False

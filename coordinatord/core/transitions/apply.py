@@ -128,6 +128,7 @@ def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
         peer_address=record.peer_address,
         local_address=record.local_address,
         joined_at=at,
+        token=record.token,
     )
     run.emptied_at = None
     if not run.order:

@@ -31,7 +31,7 @@ node that claims more must not leave the run without a number for its next round
 def newcomer(event: Connected, now: float) -> Member:
     """Return the member that a node would become."""
     join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
-    return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now))
+    return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))
 
 
 def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
@@ -46,17 +46,19 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
     workers = "1 worker" if member.offer.workers == 1 else f"{member.offer.workers} workers"
     other = Reasons(run).other_command(member.node, join.command)
     differs = f"; its command differs from that of node {other}" if other else ""
+    by = f", by token {member.durable.token}" if member.durable.token else ""
     decision.record(
         NodeJoined(
             run.job,
             run.id,
-            f"host {member.offer.host} at {member.peer_address} with {workers}{differs}",
+            f"host {member.offer.host} at {member.peer_address} with {workers}{by}{differs}",
             node=member.node,
             incarnation=member.incarnation,
             offer=member.offer,
             peer_address=member.peer_address,
             local_address=member.local_address,
             round=min(observed.round, ROUNDS_REMEMBERED_MAX),
+            token=member.durable.token,
         )
     )
     return run.members[member.node]

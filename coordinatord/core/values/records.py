@@ -40,6 +40,8 @@ AGE_MAX = SPAN_MAX
 Age = Annotated[float, Range(0, AGE_MAX)]
 """An age in seconds before the record was made."""
 
+TokenName = Annotated[str, Length(0, 128)]
+
 Condition = Annotated[str, Length(0, 64)]
 """The condition that the reason is an instance of, as one word (see `reason`); empty in old records."""
 
@@ -86,6 +88,8 @@ class NodeJoined(Record):
     local_address: Seen
     round: Counter
     """The last round that the node remembers, of whatever run."""
+    token: TokenName = ""
+    """The name of the access token that it came with; empty where none was wanted, and in old records."""
 
 
 @frozen

@@ -23,7 +23,9 @@ from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
 from coordinatord.server import revocation
 from coordinatord.server.app import Server, serve
+from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
+from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
 from tests.support.raw_websocket import Wire, message, request, wire
@@ -42,8 +44,8 @@ def ours(tmp_path: Path) -> Secured:
 
 
 @asynccontextmanager
-async def serving(ours: Secured) -> AsyncIterator[Server]:
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server:
+async def serving(ours: Secured, store: Store | None = None) -> AsyncIterator[Server]:
+    async with serve("127.0.0.1", 0, Policy(), store or MemoryStore(), security=ours.security) as server:
         yield server
 
 
@@ -145,6 +147,27 @@ async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogC
             async with wire(server.url, session(ours.token(), join("a", nodes=2)), tls=TRUSTING) as again:
                 assert await goal(again) is Goal.WAIT
         assert "with the token first-join; this one has the token thief" in caplog.text
+
+
+async def test_a_node_keeps_its_identity_when_the_coordinator_starts_again(ours: Secured, tmp_path: Path) -> None:
+    thief, store = ours.add("thief", Role.JOIN), SqliteStore.open(tmp_path / "state")
+    async with serving(ours, store) as server:
+        for name, token in (("a", ours.token()), ("b", ours.add("gone", Role.JOIN))):
+            async with wire(server.url, session(token, join(name, nodes=3)), tls=TRUSTING) as peer:
+                assert await goal(peer) is Goal.WAIT
+    ours.store.revoke("gone")
+    again = secured(tmp_path)
+    async with serving(again, store) as server:
+        async with wire(server.url, session(thief, join("a", nodes=3, incarnation=2)), tls=TRUSTING) as peer:
+            assert (await refusal(peer)).code is RefusalCode.FORBIDDEN
+        async with wire(server.url, session(ours.token(), join("a", nodes=3)), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.WAIT
+        async with wire(server.url, session(thief, join("b", nodes=3)), tls=TRUSTING) as peer:
+            assert await goal(peer) is Goal.WAIT  # the token of this one was revoked meanwhile
+        _, events, _ = await ask(server, "/v1/events?kind=node-joined", ours.token(Role.ADMIN))
+        said = [event["reason"].partition(", by ")[2] for event in events["events"]]
+        assert said == ["token first-join", "token gone"]
+    await store.close()
 
 
 async def test_a_revoked_token_ends_what_it_began(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:

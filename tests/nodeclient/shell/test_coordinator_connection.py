@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgpack
 import pytest
 from aiohttp import web
 
+from coordinatord.core.policy import Policy
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.access.keyring import CLEAR
+from coordinatord.server import revocation
+from coordinatord.server.app import serve
+from coordinatord.store.memory_store import MemoryStore
+from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.config.flag_values import endpoints
-from nodeclient.core.events import DesiredReceived, Event, SessionClosed
+from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
-from tests.support.builders import a_join, an_observed
+from tests.support.builders import a_join, a_spec, an_observed
 from tests.support.raw_session import until
+from tests.support.secured import secured
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.asyncio
@@ -35,10 +42,12 @@ async def turn_away(socket: web.WebSocketResponse) -> None:
 
 
 @asynccontextmanager
-async def attending(addresses: Sequence[str], make_join: Callable[[], Join] = a_join) -> AsyncIterator[list[Event]]:
+async def attending(
+    addresses: Sequence[str], make_join: Callable[[], Join] = a_join, access: AccessSettings = CLEAR
+) -> AsyncIterator[list[Event]]:
     """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
-    session = CoordinatorConnection(endpoints(",".join(addresses)), CLEAR, make_join, heard.append)
+    session = CoordinatorConnection(endpoints(",".join(addresses)), access, make_join, heard.append)
     tasks = Tasks()
     tasks.spawn(session.run(), name="session")
     try:
@@ -99,3 +108,30 @@ async def test_pauses_grow_up_to_a_bound_and_further_where_there_is_no_place(tur
     assert pauses[-1] == most_s
     assert pause_after(most_s, welcome=True, turned_away=False) == 0.1
     assert pause_after(10.0, welcome=False, turned_away=False) == 1.0
+
+
+async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens are replaced in three steps, and between any two of them a connection may break."""
+    monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
+    ours, file = secured(tmp_path), tmp_path / "token"
+    file.write_text(ours.token().text)
+    file.chmod(0o600)
+    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server:
+        machine = server.driver.machine
+
+        def came_with(token: str) -> bool:
+            return machine.sessions == 1 and machine.jobs["job"].members["a"].token == token
+
+        address = server.url.removeprefix("https://")
+        access = AccessSettings(token_file=file)
+        async with attending([address], lambda: a_join("a", job="job", spec=a_spec(2, 2)), access) as heard:
+            await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
+            file.write_text(ours.add("newer", Role.JOIN).text)
+            server.sessions.close()
+            await until(lambda: sum(isinstance(event, SessionOpened) for event in heard) == 2)
+            await until(lambda: came_with("first-join"))
+            ours.store.revoke("first-join")
+            await until(lambda: came_with("newer"))
+            assert not any(isinstance(event, TurnedAway) for event in heard)

@@ -29,7 +29,9 @@ class Identities:
     def __init__(self, world: World) -> None:
         self._world = world
         self._tokens: dict[tuple[str, int], str] = {}
-        """The token that each node has shown since the coordinator started, by incarnation."""
+        """The token that each node has shown, by incarnation."""
+        self._revoked: set[tuple[str, int]] = set()
+        """Nodes whose token was revoked: the records do not name the one that they have had since."""
         self.claims = 0
         """How many claims of others were refused."""
 
@@ -40,11 +42,17 @@ class Identities:
         elif isinstance(event, Disconnected) and event.revoked:
             _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
             if member is not None:
-                self._tokens.pop((member.node, member.incarnation), None)
+                self.revoked(member.node, member.incarnation)
+
+    def revoked(self, node: str, incarnation: int) -> None:
+        """Note that the token of a node is valid no more."""
+        self._revoked.add((node, incarnation))
+        self._tokens.pop((node, incarnation), None)
 
     def restored(self) -> None:
-        """Note that a coordinator has started, which knows nobody's token."""
-        self._tokens.clear()
+        """Note that a coordinator has started, which knows the tokens that nodes had first, if they are still valid."""
+        for known in self._revoked:
+            self._tokens.pop(known, None)
 
     def is_taken(self, node: str, machine: Coordinator) -> bool:
         """Whether a node has shown its token to this coordinator, and may be heard."""

@@ -46,6 +46,21 @@ MUTANTS = (
         "",
     ),
     Mutant(
+        "identity-forgotten-by-a-restart",
+        "coordinatord.core.machine",
+        "after a restart of the coordinator a node's identity is anybody's until it is back",
+        '                member.token = member.durable.token if member.durable.token in tokens else ""\n',
+        "",
+    ),
+    Mutant(
+        "revoked-token-outlives-a-restart",
+        "coordinatord.core.machine",
+        "a node whose token was revoked while the coordinator was away is kept out with its next one",
+        "member.token = member.durable.token if member.durable.token in tokens else",
+        "member.token = member.durable.token or",
+        "coincident_world",
+    ),
+    Mutant(
         "revoked-token-keeps-the-name",
         "coordinatord.core.machine",
         "a node whose token was revoked is kept out with its next one",
