@@ -2,7 +2,8 @@
 
     nodeclient join --standalone --nproc-per-node 2 -- python accelerate_loop.py --checkpoints /tmp/accelerate
 
-A step counts only once it is in a checkpoint that is whole.
+No step is lost within a run: `ctx.keep` keeps the state of each one in the memory of the nodes. A run that begins anew
+goes on from the newest checkpoint that is whole.
 """
 
 from __future__ import annotations
@@ -27,10 +28,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
 
+    # First, as accelerate takes the process group that there is.
+    with workerlib.init() as ctx:
+        train(ctx, arguments.checkpoints, arguments.steps)
+
+
+def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
+    """Go on from what was kept, until all steps are done or the workers are asked to stop."""
     accelerator = Accelerator(
         # Without GPUs this has to be said: else accelerate takes each worker for the only one, and says nothing.
         cpu=not torch.cuda.is_available(),
-        # Of torchdata: `save_state` then saves the place in the epoch, too.
+        # Of torchdata: it tells the place in the epoch, so that this can be kept and saved, too.
         dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True),
     )
     torch.manual_seed(0)
@@ -38,24 +46,25 @@ def main() -> None:
     x = torch.randn(1024, 1)
     loader = DataLoader(TensorDataset(x, 3 * x + 2), batch_size=16, shuffle=True)
     model, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01), loader)
-    step = restore(accelerator, arguments.checkpoints)
+    step, source = ctx.keep(model=model, optimizer=optimizer, data=loader), "memory"
+    if step < 0:
+        step, source = restore(accelerator, checkpoints), "the disk"
     if accelerator.is_main_process:  # `accelerator.print` would say it once for each node
-        print(f"goes on after step {step} with {accelerator.num_processes} workers", flush=True)
+        print(f"goes on after step {step} with {ctx.world_size} workers, from {source}", flush=True)
 
-    workerlib.should_stop()
-    while step < arguments.steps:
+    while step < steps:
         for inputs, targets in loader:
             optimizer.zero_grad()
             accelerator.backward(mse_loss(model(inputs), targets))
             optimizer.step()
             step += 1
-            workerlib.step(step)
-            stopping = step % 10 == 0 and workerlib.should_stop()
+            ctx.step(step)
+            stopping = step % 10 == 0 and ctx.should_stop()
             if stopping or step % 100 == 0:
-                save(accelerator, arguments.checkpoints, step)
+                save(accelerator, checkpoints, step)
             if stopping:
                 return
-            if step == arguments.steps:
+            if step == steps:
                 break
     if accelerator.is_main_process:
         print(f"done after step {step}", flush=True)

@@ -39,10 +39,10 @@ def need(*distributions: str) -> pytest.MarkDecorator:
 class Training:
     """A job of two nodes, with one worker each, that run an example."""
 
-    def __init__(self, cluster: Cluster, preload: str, command: tuple[str, ...]) -> None:
-        """Start both."""
+    def __init__(self, cluster: Cluster, flags: tuple[str, ...], command: tuple[str, ...]) -> None:
+        """Start both, with these flags of nodeclient."""
         self.cluster = cluster
-        self.preload = preload
+        self.flags = flags
         self.command = command
         self.nodes = {name: self.join(name) for name in "ab"}
 
@@ -53,7 +53,7 @@ class Training:
 
     def join(self, name: str) -> Node:
         """Start a node; one of the name that was killed comes back."""
-        flags = ("--nnodes", "2", "--preload", self.preload)
+        flags = ("--nnodes", "2", *self.flags)
         # Each node takes the machine for its own; several threads of each would wait for each other.
         return self.cluster.join(name, *flags, command=self.command, prefix=("env", "OMP_NUM_THREADS=1"))
 
@@ -91,11 +91,13 @@ class Training:
         job = self.cluster.await_state(state="succeeded")
         assert job["restarts"]["used"] == 0, self.output
 
-    def break_twice(self, every: int = EVERY, begins: str = r"goes on after step (\d+)", ahead: int = 0) -> list[int]:
+    def break_twice(
+        self, every: int = EVERY, begins: str = r"goes on after step (\d+)", ahead: int = 0, *, kept: bool = False
+    ) -> list[int]:
         """Kill one node, and then have all workers stop in order; return the step after which each round went on.
 
-        The script saves after `every` so many steps. `begins` is what workers say when they go on, and `ahead` by how
-        much the number in it is beyond that step.
+        The script saves after `every` so many steps, or each step is `kept`. `begins` is what workers say when they go
+        on, and `ahead` by how much the number in it is beyond that step.
         """
         self.await_step(1, every + every // 10)
         self.replace_node("b")
@@ -106,7 +108,12 @@ class Training:
         assert len(begun) == 3, self.output
         assert begun[0] == 0
         assert begun[1] >= every
-        assert begun[1] % every == 0, "from the last checkpoint"
+        resumed = re.findall(r"round (\d) resumes at step (\d+) from memory, (\d+) steps redone", self.output)
+        if kept:
+            assert set(resumed) == {("2", str(begun[1]), "0"), ("3", str(begun[2]), "0")}
+        else:
+            assert begun[1] % every == 0, "from the last checkpoint"
+            assert not resumed
         assert begun[2] >= before, "no step was lost"
         return begun
 
@@ -116,9 +123,10 @@ Train = Callable[..., Training]
 
 @pytest.fixture
 def train(cluster: Cluster) -> Train:
-    """Start a training: the example's name, the modules to preload, and its arguments."""
+    """Start a training: the example's name and arguments, the modules to preload, and other flags of nodeclient."""
 
-    def start(example: str, *arguments: str | Path, preload: str) -> Training:
-        return Training(cluster, preload, (sys.executable, str(EXAMPLES / example), *map(str, arguments)))
+    def start(example: str, *arguments: str | Path, preload: str, flags: tuple[str, ...] = ()) -> Training:
+        command = (sys.executable, str(EXAMPLES / example), *map(str, arguments))
+        return Training(cluster, ("--preload", preload, *flags), command)
 
     return start

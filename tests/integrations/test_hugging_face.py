@@ -11,9 +11,12 @@ from tests.integrations.conftest import Train, need
 pytestmark = need("accelerate", "transformers", "torchdata")
 
 
-def test_accelerate(train: Train, tmp_path: Path) -> None:
-    job = train("accelerate_loop.py", "--checkpoints", tmp_path, preload="accelerate,torchdata.stateful_dataloader")
-    job.break_twice()
+@pytest.mark.parametrize("kept", [True, False], ids=["from memory", "from checkpoints"])
+def test_accelerate(train: Train, tmp_path: Path, kept: bool) -> None:
+    modules = "accelerate,torchdata.stateful_dataloader"
+    flags = () if kept else ("--keep-memory", "0")
+    job = train("accelerate_loop.py", "--checkpoints", tmp_path, preload=modules, flags=flags)
+    job.break_twice(kept=kept)
     job.finish()
     assert "done after step 2000" in job.output
 

@@ -42,7 +42,7 @@ def test_trainer(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
     words = [str(word) for flag in flags.items() for word in flag]
     words += ["--checkpoint.enable", "--training.disable_cuda_graphs"]
-    job = Training(cluster, "torch.distributed.fsdp", (sys.executable, str(ON_CPU), *words))
+    job = Training(cluster, ("--preload", "torch.distributed.fsdp"), (sys.executable, str(ON_CPU), *words))
     job.break_twice(EVERY, r"Training starts at step (\d+)", ahead=1)
     job.await_step(3, STEPS // 2)
     job.finish()
