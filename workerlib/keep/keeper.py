@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -40,7 +41,7 @@ from workerlib.keep.generations import FullError, Generations
 from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
-from workerlib.keep.pending_state import PendingStates, hooked
+from workerlib.keep.pending_state import PendingStates, after_closure, hooked
 from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.step_commits import StepCommits
@@ -172,7 +173,13 @@ class StepKeeper:
     def _done(self) -> int:
         return self._numbers.done
 
-    def _before_optimizer(self, *_: object) -> None:
+    def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Wait for the change of parameters: it begins with the optimizer's step, or when its closure has returned."""
+        if (wrapped := after_closure(given, named, self._begin_change)) is None:
+            self._begin_change()
+        return wrapped
+
+    def _begin_change(self) -> None:
         """Note that parameters are about to change: a whole step begins to be none."""
         if self._closed:
             return
@@ -189,8 +196,8 @@ class StepKeeper:
         """Note what forward has changed: from now on this rank may contribute to the step."""
         if torch.compiler.is_compiling() or self._closed:
             return
-        # Where a model runs between an optimizer's step and `ctx.step`, the others may wait there for one that died.
-        self._at_intervals |= self._in_step
+        # Where a model runs while parameters change, the others may wait there for one that died.
+        self._at_intervals |= self._in_step or self._generations.have_changed()
         if self._keeps_small:
             self._pending.note_forward(with_gradients=torch.is_grad_enabled(), optimized=self._in_step)
 

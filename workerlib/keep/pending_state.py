@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -46,3 +47,24 @@ def hooked(module: torch.nn.Module) -> torch.nn.Module:
     inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
     # The hooks of a compiled module do not run where it is called by another one.
     return inner if isinstance(inner, torch.nn.Module) and not hasattr(inner, "_orig_mod") else module
+
+
+def after_closure(
+    given: tuple[Any, ...], named: dict[str, Any], call: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return an optimizer's arguments with a closure that is followed by `call`; None if they have no closure.
+
+    Forward and backward are in the closure then, and torch's own optimizers change nothing before it has returned for
+    the first time. Others may, as those do that look for the steepest place around them.
+    """
+    optimizer, *others = given
+    closure = others[0] if others else named.get("closure")
+    if not callable(closure) or not type(optimizer).__module__.startswith("torch.optim."):
+        return None
+
+    def followed() -> Any:
+        result = closure()
+        call()
+        return result
+
+    return ((optimizer, followed, *others[1:]), named) if others else (given, {**named, "closure": followed})
