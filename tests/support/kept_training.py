@@ -176,10 +176,13 @@ def notes_of(folder: Path, suffix: str = "txt") -> dict[int, dict[int, list[tupl
     return found
 
 
-def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *, sharded: bool = True) -> None:
+def train_sharded(
+    folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *, sharded: bool = True, disk: Path | None = None
+) -> None:
     """Train under FSDP2, or under DDP the same model; the worker of a rank may be killed before a step.
 
-    Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with.
+    Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with. With `disk`, the step
+    before a worker is killed is also saved there, and each rank appends how many of its tensors are the same in it.
     """
     # Workers under DDP start much earlier without these.
     from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
@@ -207,6 +210,11 @@ def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *,
 
             if done >= 0:
                 note(done)
+            if disk is not None and (saved := disk / str(done)).exists():
+                from tests.support.kept_disk import count_equal  # noqa: PLC0415 - as above
+
+                with (folder / f"{ctx.rank}.disk").open("a") as counts:
+                    counts.write("{} {}\n".format(*count_equal(saved, model, optimizer)))
             note_begin(folder, ctx, done, digest_of(*whole_tensors(model, optimizer)))
             for step in range(done + 1, steps):
                 if kill == (ctx.rank, step):
@@ -216,6 +224,10 @@ def train_sharded(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *,
                 optimizer.step()
                 ctx.step(step)
                 note(step)
+                if disk is not None and step == kill[1] - 1:
+                    from tests.support.kept_disk import save_on_disk  # noqa: PLC0415 - as above
+
+                    save_on_disk(disk / str(step), model, optimizer)
 
 
 def whole_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -33,6 +33,9 @@ NOBODY = (-1, -1, "")
 ALONE_STEPS = 1_000
 """More than a worker does until it is killed; the data end after 1,250."""
 
+TENSORS = 16
+"""Of two layers, with three of AdamW's for each parameter."""
+
 LAST_SAVE = (60, 240, 440, 510)
 """Lines of a save after which a worker dies; it has 544, and is whole after 486."""
 
@@ -187,13 +190,15 @@ def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(
 def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -> None:
     # Each round has another world size or another way to share the model than the one before, which was killed.
     rounds = [(3, True), (2, True), (3, True), (2, False), (3, True)]
+    disk = tmp_path / "disk"
     resumed_at = []
     until = 0
     for number, (world_size, sharded) in enumerate(rounds, 1):
         until += 24
         last = number == len(rounds)
         kill = (-1, -1) if last else (1, until - 1)
-        with workers(keep, train_sharded, world_size, number, tmp_path, until, kill, sharded=sharded) as started:
+        ways = {"sharded": sharded, "disk": disk if sharded else None}
+        with workers(keep, train_sharded, world_size, number, tmp_path, until, kill, **ways) as started:
             started[1].join(TIMEOUT_S)
             if not sharded:
                 keep.save(0)
@@ -205,4 +210,8 @@ def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -
     for number, step in enumerate(resumed_at[:-1], 1):
         before, after = (dict(digests[step])[one] for one in (number, number + 1))
         assert before == after, (number, step)
+    for rank, rounds_compared in enumerate((2, 2, 1)):  # what other ranks than this one saved, too
+        counts = [line.split() for line in (tmp_path / f"{rank}.disk").read_text().splitlines()]
+        assert len(counts) == rounds_compared
+        assert all(present == equal and int(present) == TENSORS for present, equal in counts), counts
     assert resumed_at[3] >= 4 * 24 - 3  # the state of DDP is saved at the break, and the step before it was done
