@@ -1,8 +1,8 @@
-"""Lightning's Trainer: reports its steps, saves before a planned stop, and goes on from the newest checkpoint.
+"""Lightning's Trainer: keeps the state of each step, and falls back on its checkpoints.
 
     nodeclient join --standalone --nproc-per-node 2 -- python lightning_trainer.py --checkpoints /tmp/lightning
 
-The folder of the checkpoints is one that all nodes share.
+The folder of the checkpoints is one that all nodes share. A run that begins anew goes on from the newest of them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+import workerlib
 from workerlib.integrations.lightning import ElasticCallback
 
 
@@ -51,15 +52,22 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
 
+    # First, as Lightning takes the process group that there is.
+    with workerlib.init() as ctx:
+        train(ctx, arguments.checkpoints, arguments.steps)
+
+
+def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
+    """Go on from what was kept, until all steps are done or the workers are asked to stop."""
     torch.manual_seed(0)
     x = torch.randn(1024, 1)
     trainer = pl.Trainer(
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
-        max_steps=arguments.steps,
+        max_steps=steps,
         callbacks=[
-            ModelCheckpoint(arguments.checkpoints, every_n_train_steps=100, save_last=True),
-            ElasticCallback(arguments.checkpoints / "last.ckpt"),
+            ModelCheckpoint(checkpoints, every_n_train_steps=100, save_last=True),
+            ElasticCallback(checkpoints / "last.ckpt", ctx),
         ],
         logger=False,
         enable_progress_bar=False,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integrations.conftest import Train, need
 
 pytestmark = need("lightning", "torchdata")
 
 
-def test_trainer(train: Train, tmp_path: Path) -> None:
-    job = train(
-        "lightning_trainer.py", "--checkpoints", tmp_path, preload="lightning.pytorch,torchdata.stateful_dataloader"
-    )
-    job.break_twice()
+@pytest.mark.parametrize("kept", [True, False], ids=["from memory", "from checkpoints"])
+def test_trainer(train: Train, tmp_path: Path, kept: bool) -> None:
+    modules = "lightning.pytorch,torchdata.stateful_dataloader"
+    flags = () if kept else ("--keep-memory", "0")
+    job = train("lightning_trainer.py", "--checkpoints", tmp_path, preload=modules, flags=flags)
+    job.break_twice(kept=kept)
     job.finish()
     assert "done after step 2000" in job.output
     assert "your dataloader is not resumable" not in job.output

@@ -10,6 +10,12 @@
     )
     trainer.fit(model, ckpt_path="last")
 
+With the context of `workerlib.init()` it also keeps the state of each step, so that a killed worker costs none:
+
+    with workerlib.init() as ctx:
+        trainer = Trainer(..., callbacks=[saver, ElasticCallback(f"{folder}/last.ckpt", ctx)])
+        trainer.fit(model, ckpt_path="last")
+
 Tried with Lightning 2.6.
 """
 
@@ -23,14 +29,19 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from workerlib import progress
 from workerlib.agreement import should_stop
+from workerlib.init import Context
 
 
 class ElasticCallback(Callback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
-    def __init__(self, path: str | os.PathLike[str], every_n_steps: int = 10) -> None:
-        """Save at `path` when asked to stop, and ask whether to stop after every so many steps."""
+    def __init__(self, path: str | os.PathLike[str], ctx: Context | None = None, *, every_n_steps: int = 10) -> None:
+        """Save at `path` when asked to stop, and ask whether to stop after every so many steps.
+
+        With a context the state of each step is kept, and is gone on from before any checkpoint is.
+        """
         self.path = path
+        self.ctx = ctx
         self.every_n_steps = every_n_steps
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -38,6 +49,17 @@ class ElasticCallback(Callback):
         del trainer, pl_module
         if stage == "fit":
             progress.announce()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go on from the state that was kept, if there is any."""
+        if self.ctx is None:
+            return
+        objects: dict[str, Any] = {"model": trainer.strategy.model or pl_module, "loops": _Loops(trainer)}
+        objects |= {f"optimizer{number}": one for number, one in enumerate(trainer.optimizers)}
+        objects |= {f"scheduler{number}": one.scheduler for number, one in enumerate(trainer.lr_scheduler_configs)}
+        if self.ctx.keep(**objects) >= 0:
+            # Of the checkpoint, which is older, optimizers and loops would be restored after this.
+            trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note SIGTERM from here on.
@@ -59,3 +81,19 @@ class ElasticCallback(Callback):
         if trainer.global_step % self.every_n_steps == 0 and should_stop():
             trainer.save_checkpoint(self.path)
             raise SIGTERMException
+
+
+class _Loops:
+    """The place of a Trainer in its training, with that of a data loader that tells it."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._loop = trainer.fit_loop
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it."""
+        state: dict[str, Any] = self._loop.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self._loop.load_state_dict(state)
