@@ -202,10 +202,7 @@ class Coordinator:
         if run is None or member is None:
             return  # the session was refused or replaced a moment ago
         observed = event.observed
-        if observed.beat:
-            decision.answer(run, member)
-        else:
-            decision.notify(run, member)
+        (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
             if not observations.turns(run):
