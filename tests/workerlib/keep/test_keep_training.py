@@ -34,7 +34,7 @@ ALONE_STEPS = 1_000
 """More than a worker does until it is killed; the data end after 1,250."""
 
 TENSORS = 16
-"""Of two layers, with three of AdamW's for each parameter."""
+"""Four parameters of two layers, and three of AdamW's for each of them."""
 
 LAST_SAVE = (60, 240, 440, 510)
 """Lines of a save after which a worker dies; it has 544, and is whole after 486."""

@@ -2,88 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
-from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
 from torch.utils.data import DataLoader, Dataset
 
-from tests.support.keeping import Gone, Keep, environment
-from tests.support.kept_training import digest_of
+from tests.support.keeping import Gone, environment
+from tests.support.kept_script import Objects, Script, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib import Context
-from workerlib.env import KEEP
-from workerlib.keep import keeper, keeping
 from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
 from workerlib.keep.kept_errors import KeptStateError
-
-Objects = dict[str, Any]
-
-
-class Script:
-    """A script in this process, as the first of two ranks under DDP, and its node."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.node = Keep(folder, 1)
-        self.round = 0
-        monkeypatch.setenv(KEEP, str(self.node.nodes[0].path))
-
-    @contextmanager
-    def runs(self, objects: Objects, world_size: int = 2) -> Iterator[tuple[int, keeper.StepKeeper]]:
-        """Keep objects in the next round, until the worker ends."""
-        self.round += 1
-        done, kept = keeping.keep(environment(0, world_size, self.round, 1), objects)
-        assert kept is not None
-        try:
-            yield done, kept
-        finally:
-            kept.close(failed=False)
-            kept._channel._socket.shutdown(socket.SHUT_RDWR)
-            optimizer_hooks.clear()
-
-    @staticmethod
-    def await_memory(kept: keeper.StepKeeper) -> None:
-        """Wait until the worker has memory, or is refused any."""
-        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
-
-    def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
-        """Have the worker save at the end of its round, once it has memory."""
-        self.await_memory(kept)
-        before = len(self.node.nodes[0].said)
-        self.node.save(0)
-        answer = next(one for one in self.node.nodes[0].said[before:] if isinstance(one, (Saved, NotSaved)))
-        self.node.choose()
-        return answer
-
-
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    started = Script(tmp_path, monkeypatch)
-    yield started
-    started.node.close()
-
-
-def network() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
-
-
-def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
-    """Do one step."""
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    model(torch.randn(8, 4)).square().mean().backward()
-    for optimizer in optimizers:
-        optimizer.step()
 
 
 class Tied(nn.Module):
@@ -191,12 +127,6 @@ def test_it_comes_back_to_the_last_bit(script: Script, make: Callable[[], Object
     with script.runs(fresh) as (done, _):
         assert done == 2
         assert state_of(fresh) == before
-
-
-def state_of(objects: Objects) -> str:
-    """Return a digest of all that objects hold, and of the next random number."""
-    values = [one.state_dict() if hasattr(one, "state_dict") else one for one in objects.values()]
-    return digest_of(*values, torch.get_rng_state(), *(repr(one.get("_last_lr")) for one in values))
 
 
 class Strange:
@@ -315,79 +245,6 @@ def test_where_training_has_ended_it_stands_still(script: Script) -> None:
         script.node.halt(0, BEFORE_NAMED)
         assert script.node.await_said(0, Halted) == Halted(2, 1)
         assert [answer.step for answer in script.node.halt(0, 2) if isinstance(answer, Saved)] == [2]
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_step_is_whole_until_the_closure_of_the_optimizer_has_returned(script: Script, named: bool) -> None:
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        train(model, optimizer)
-        kept.step(0)
-        before = state_of({"model": model})
-
-        def closure() -> torch.Tensor:
-            assert isinstance(answer := script.save(kept), Saved), answer
-            raise ZeroDivisionError
-
-        with suppress(ZeroDivisionError):
-            optimizer.step(closure=closure) if named else optimizer.step(closure)
-    fresh = network()
-    with script.runs({"model": fresh, "optimizer": torch.optim.SGD(fresh.parameters(), lr=0.1)}) as (done, _):
-        assert (done, state_of({"model": fresh})) == (0, before)
-
-
-def test_a_step_is_not_whole_between_two_calls_of_a_closure(script: Script) -> None:
-    model, problems = network(), list[str]()
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        train(model)
-        kept._numbers.begin(0)
-
-        def closure() -> torch.Tensor:
-            problems.append(kept._numbers.problem)
-            optimizer.zero_grad()
-            loss: torch.Tensor = model(torch.ones(4, 4).square()).square().mean()
-            loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
-            return loss
-
-        optimizer.step(closure)  # type: ignore[no-untyped-call]  # torch has no types here
-        assert problems[:2] == ["", "a step is not whole"]
-        kept.step(1)
-        assert not kept._numbers.problem
-
-
-class Early(torch.optim.SGD):
-    """An optimizer that changes parameters before it calls its closure, as for a look at what is around them."""
-
-    def step(self, closure: Any = None) -> Any:
-        """Do so."""
-        for group in self.param_groups:
-            for one in group["params"]:
-                one.data.add_(0.1)
-        return super().step(closure)
-
-
-def test_nothing_is_saved_in_a_closure_that_is_called_after_a_change(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keeper, "WAIT_S", 0.1)
-    model = network()
-    optimizer = Early(model.parameters(), lr=0.1)
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        train(model, optimizer)
-        kept.step(0)
-
-        def closure() -> torch.Tensor:
-            answer = script.save(kept)
-            assert isinstance(answer, NotSaved), answer
-            assert answer.why == "a step was not whole within 0.1 s"
-            loss: torch.Tensor = model(torch.ones(4, 4)).sum()
-            return loss
-
-        wait_until("memory", lambda: not kept._memory.obstacle())
-        optimizer.step(closure)
-        assert kept._at_intervals
 
 
 def test_steps_may_be_reported_by_another_thread(script: Script) -> None:

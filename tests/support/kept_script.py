@@ -1,0 +1,81 @@
+"""A script in this process that keeps its state, for tests of what it may do."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_pre_hooks as optimizer_hooks
+
+from tests.support.keeping import Keep, environment
+from tests.support.kept_training import digest_of
+from tests.support.programs import wait_until
+from workerlib.env import KEEP
+from workerlib.keep import keeper, keeping
+from workerlib.keep.channel_messages import NotSaved, Saved
+
+Objects = dict[str, Any]
+
+
+class Script:
+    """A script in this process, as the first of two ranks under DDP, and its node."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Start its node."""
+        self.node = Keep(folder, 1)
+        self.round = 0
+        monkeypatch.setenv(KEEP, str(self.node.nodes[0].path))
+
+    @contextmanager
+    def runs(self, objects: Objects, world_size: int = 2) -> Iterator[tuple[int, keeper.StepKeeper]]:
+        """Keep objects in the next round, until the worker ends."""
+        self.round += 1
+        done, kept = keeping.keep(environment(0, world_size, self.round, 1), objects)
+        assert kept is not None
+        try:
+            yield done, kept
+        finally:
+            kept.close(failed=False)
+            kept._channel._socket.shutdown(socket.SHUT_RDWR)
+            optimizer_hooks.clear()
+
+    @staticmethod
+    def await_memory(kept: keeper.StepKeeper) -> None:
+        """Wait until the worker has memory, or is refused any."""
+        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
+
+    def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
+        """Have the worker save at the end of its round, once it has memory."""
+        self.await_memory(kept)
+        before = len(self.node.nodes[0].said)
+        self.node.save(0)
+        answer = next(one for one in self.node.nodes[0].said[before:] if isinstance(one, (Saved, NotSaved)))
+        self.node.choose()
+        return answer
+
+
+def network() -> nn.Module:
+    """Return a network with buffers."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+
+
+def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
+    """Do one step."""
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def state_of(objects: Objects) -> str:
+    """Return a digest of all that objects hold, and of the next random number."""
+    values = [one.state_dict() if hasattr(one, "state_dict") else one for one in objects.values()]
+    return digest_of(*values, torch.get_rng_state(), *(repr(one.get("_last_lr")) for one in values))
