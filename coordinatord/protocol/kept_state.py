@@ -151,6 +151,10 @@ class Holding:
     halts_after: Step | None = None
     """Each worker of the node stands still after this step at the latest, until it is told a later one; None while
     nobody wants that."""
+    writes_checkpoints: bool = False
+    """A worker of the node writes checkpoints by itself, or has said that it will."""
+    checkpointed: Step | None = None
+    """The newest step of which all of these have written one in this round; None before the first."""
 
 
 @frozen

@@ -33,6 +33,7 @@ from coordinatord.protocol.fields import (
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keeper, KeptStep, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
 
@@ -129,6 +130,7 @@ class JobSpec:
     nodes_max: Annotated[int, Range(1, RANKS_MAX)]
     max_restarts: Counter
     launcher: Launcher = Launcher.NODECLIENT
+    scale_up: ScaleUp = ScaleUp.NOW
 
     def __post_init__(self) -> None:
         """Refuse an empty range. Raises `SchemaError`."""

@@ -25,6 +25,7 @@ from coordinatord.protocol.messages import (
     Desired,
     Failure,
     Follower,
+    JobSpec,
     Join,
     NodeOffer,
     Observed,
@@ -71,6 +72,7 @@ ADDED = (
     Added(5, Report, "step"),
     Added(5, Report, "stragglers"),
     Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 6
+    Added(6, JobSpec, "scale_up"),
     Added(6, Join, "keeper"),
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),

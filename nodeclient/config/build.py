@@ -13,6 +13,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
@@ -144,7 +145,7 @@ def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, i
         parser.error(
             f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
-    return JobSpec(least, most, given.max_restarts)
+    return JobSpec(least, most, given.max_restarts, scale_up=ScaleUp(given.scale_up))
 
 
 def _workers(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
 from nodeclient.config import flag_values
@@ -43,6 +44,14 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         default=0,
         metavar="N",
         help="worker failures the whole job survives (default: 0)",
+    )
+    add_own(
+        parser,
+        "--scale-up",
+        choices=[str(one) for one in ScaleUp],
+        default=str(ScaleUp.NOW),
+        metavar="WHEN",
+        help="now, at-checkpoint, never: when a round ends to take in nodes that have arrived (default: now)",
     )
     add("--role", type=flag_values.name, default="default", help="role of this node's workers (default: default)")
     add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node asks for")

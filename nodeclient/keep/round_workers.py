@@ -84,6 +84,17 @@ class RoundWorkers:
         return max(promised.values()) if promised and promised.keys() >= self.halting else None
 
     @property
+    def writers(self) -> set[int]:
+        """Those whose script writes checkpoints by itself, as far as is known."""
+        return self.checkpointing | self.checkpoints.keys()
+
+    @property
+    def checkpointed(self) -> int | None:
+        """The newest step of which all of these have written one; None before the first."""
+        written = self.checkpoints
+        return min(written.values()) if written and written.keys() >= self.checkpointing else None
+
+    @property
     def interval_steps(self) -> int | None:
         """The largest interval of saves; None if no worker saves at one."""
         steps = max((interval.steps for interval in self.intervals.values()), default=0)

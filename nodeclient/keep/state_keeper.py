@@ -174,6 +174,8 @@ class StateKeeper:
             skipped=current.skipped,
             can_halt=here and len(current.halting) == self._workers,
             halts_after=current.halts_after if here else None,
+            writes_checkpoints=here and bool(current.writers),
+            checkpointed=current.checkpointed if here else None,
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
 

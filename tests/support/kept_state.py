@@ -45,7 +45,9 @@ def kept_parts(
 def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
     """Build what a node keeps as a script has it: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step.
 
-    `halts=yes` if its workers can be told after which step to stand still, `halts=101` if they are to after that one.
+    `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10` is
+    the interval of saves. `halts=yes` if its workers can be told after which step to stand still, `halts=101` if they
+    are to after that one.
     """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
@@ -60,7 +62,14 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
         for number, step in (each.split(":") for each in steps)
     )
     halts = options.get("halts", "")
-    return Holding(tuple(parts), can_halt=bool(halts), halts_after=int(halts) if halts.isdecimal() else None)
+    return Holding(
+        tuple(parts),
+        interval_steps=int(options["every"]) if "every" in options else None,
+        can_halt=bool(halts),
+        halts_after=int(halts) if halts.isdecimal() else None,
+        writes_checkpoints="written" in options,
+        checkpointed=int(options["written"]) if options.get("written", "no") != "no" else None,
+    )
 
 
 def resume_text(resume: Resume | None) -> str:

@@ -38,6 +38,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
+from coordinatord.protocol.scale_up import ScaleUp
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, resume_text
 
@@ -140,6 +141,7 @@ class Stage:
             int(options.pop("max", 4)),
             max_restarts=int(options.pop("restarts", 3)),
             launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
+            scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))

@@ -115,6 +115,7 @@ def check_spec(run: Run, join: Join) -> None:
         for flag, theirs, ours in (
             ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
             ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
+            ("--scale-up", join.spec.scale_up, run.spec.scale_up),
         )
         if theirs != ours
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.resumption import is_obtainable
@@ -17,6 +18,7 @@ from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.scale_up import ScaleUp
 
 Condition = Callable[[Run], float | None]
 
@@ -60,9 +62,17 @@ def settled(run: Run) -> float | None:
 
 
 def arrived(run: Run) -> float | None:
-    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone."""
+    """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone.
+
+    The job says whether it ends for them, and whether they wait for a checkpoint: then it ends at once when that is
+    there, since each step after it would be lost.
+    """
     if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.count(MemberState.SUCCEEDED):
         return None
+    if run.spec.scale_up is ScaleUp.NEVER:
+        return None
+    if awaits_checkpoint(run):
+        return _when(run.ready_first is not None and run.checkpoints.at >= run.ready_first)
     if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
         return NOW  # there is no room, so there is nobody to wait for
     return _settle_end(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.queries.conditions import settled
+from coordinatord.core.queries.growth import waiting_words
 from coordinatord.core.queries.halting import halt_for
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
@@ -145,9 +146,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
 def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
-        if run.round_size >= run.spec.nodes_max:
-            return f"spare: round {run.durable.round} has its maximum of nodes, {run.spec.nodes_max}"
-        return f"round {run.durable.round} is running; the next one will include this node"
+        return waiting_words(run)
     if member.state is MemberState.GIVING:
         return "it leaves as soon as others have what it keeps for them"
     if member.state is MemberState.STALE:

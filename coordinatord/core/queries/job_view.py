@@ -33,6 +33,7 @@ from coordinatord.protocol.api import (
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.page_events import JobSummary
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import fields_of
 
 SPARE = "spare"
@@ -307,7 +308,8 @@ def _ready(run: Run) -> str:
     """Name the state of the nodes that are ready, which is the same for all of them."""
     if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
-    return SPARE if run.round_size >= run.spec.nodes_max else "arrived"
+    is_spare = run.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
+    return SPARE if is_spare else "arrived"
 
 
 def _reason(member: Member, now: float) -> str:

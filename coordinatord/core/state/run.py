@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from coordinatord.core.policy import Policy
+from coordinatord.core.state.checkpoint_news import CheckpointNews
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.halt_promises import Halting, can_halt
 from coordinatord.core.state.kept_index import KeptIndex
@@ -112,6 +113,7 @@ class Run:
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         self.halting = Halting()
+        self.checkpoints = CheckpointNews()
         for member in (*durable.members.values(), *durable.released.values()):
             self.add(Member(member))
 

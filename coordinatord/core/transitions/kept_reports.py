@@ -1,23 +1,38 @@
 """Takes in what nodes say of the state that they keep, and decides anew which steps must not be overwritten.
 
-Of a round that is stopped on purpose it takes in after which step the workers stand still.
+Of a round that is stopped on purpose it takes in after which step the workers stand still, and of one that goes on
+which checkpoints they have written.
 """
 
 from __future__ import annotations
 
+from coordinatord.core.state.checkpoint_news import NONE_YET
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.kept_state import Restoring
+from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def note(run: Run, member: Member) -> None:
     """Take in what a member's report says that it keeps; what it keeps of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
-    if run.kept.note(member.node, parts) and run.kept.advance():
+    is_newer = run.kept.note(member.node, parts) and run.kept.advance()
+    if is_newer:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
+    if here and kept is not None:
+        _note_checkpoint(run, member, kept, is_newer=is_newer)
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
     if here and kept is not None and kept.halts_after is not None:
         run.halting.promised.setdefault(member.node, kept.halts_after)
+
+
+def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool) -> None:
+    """Take in which checkpoint a node has written, and whether a step of this round became whole by its report."""
+    news, at = run.checkpoints, run.kept.newest_whole
+    news.begin(run.durable.round)
+    if kept.writes_checkpoints:
+        news.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
+    if is_newer and at is not None and at.round == run.durable.round:
+        news.note_whole(member.heard_at)

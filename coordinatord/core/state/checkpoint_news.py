@@ -1,0 +1,55 @@
+"""The newest checkpoint of the current round, and when it became known: nodes that arrived may wait for one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+NONE_YET = -1
+"""It stands for the step of a node whose workers will write checkpoints, and have written none."""
+
+
+@dataclass(slots=True)
+class CheckpointNews:
+    """Counts nodes by their newest checkpoints, so that each report costs the same, however many nodes there are."""
+
+    at: float = -math.inf
+    """When the newest checkpoint of all nodes became known, or a step that was saved at an interval became whole."""
+    _round: int = 0
+    _steps: dict[str, int] = field(default_factory=dict)
+    """The step of the newest checkpoint of each node whose script writes any."""
+    _nodes_at: Counter[int] = field(default_factory=Counter)
+    _common: int = NONE_YET
+
+    @property
+    def are_written(self) -> bool:
+        """Whether the script writes checkpoints by itself, as far as is known."""
+        return bool(self._steps)
+
+    def begin(self, round_number: int) -> None:
+        """Forget what was known of an earlier round."""
+        if round_number != self._round:
+            self._round, self._common = round_number, NONE_YET
+            self._steps.clear()
+            self._nodes_at.clear()
+
+    def note(self, node: str, step: int, now: float) -> None:
+        """Note the newest checkpoint that all workers of a node have written."""
+        before = self._steps.get(node)
+        if before == step:
+            return
+        if before is not None:
+            self._nodes_at[before] -= 1
+            if not self._nodes_at[before]:
+                del self._nodes_at[before]
+        self._steps[node] = step
+        self._nodes_at[step] += 1
+        common = min(self._nodes_at)
+        if common > self._common:
+            self._common, self.at = common, now
+
+    def note_whole(self, now: float) -> None:
+        """Note that a step which was saved at an interval is whole."""
+        if not self.are_written:
+            self.at = now

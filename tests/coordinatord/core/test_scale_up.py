@@ -1,0 +1,124 @@
+"""Nodes that arrive while a round goes on: they are gathered, and the job says whether they wait for a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.state.durable import State
+from tests.support.script import Stage
+
+
+def train(scale: str, *, keeps: str = "") -> Stage:
+    """Let two nodes train in a round that has room for eight more."""
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=10 scale={scale}{' keeps=yes' if keeps else ''}")
+    stage.play("advance 11s")
+    stage.play("running n1 n2")
+    for node in ("n1", "n2") if keeps else ():
+        stage.play(f"keep {node} {keeps}")
+    stage.play("step n1 11")
+    stage.play("advance 1s")
+    return stage
+
+
+def arrive(stage: Stage, scale: str, *numbers: int) -> None:
+    for number in numbers:
+        stage.play(f"join n{number} min=2 max=10 scale={scale}")
+
+
+def state(stage: Stage) -> State:
+    return stage.coordinator.cluster.jobs["default"].durable.state
+
+
+def rounds(stage: Stage) -> int:
+    return stage.coordinator.cluster.jobs["default"].durable.round
+
+
+def words(stage: Stage, node: str) -> str:
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return desired.reason
+
+
+def end_round(stage: Stage) -> None:
+    stage.play("stopped n1 n2")
+    stage.play("advance 0.1s")
+
+
+def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
+    stage = train("now")
+    for number in range(3, 11):
+        arrive(stage, "now", number)
+        stage.play("advance 1s")
+    assert state(stage) is State.STOPPING
+    end_round(stage)
+    assert (state(stage), rounds(stage)) == (State.STARTING, 2)
+    assert stage.coordinator.cluster.jobs["default"].round_size == 10
+
+
+def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> None:
+    stage = train("never")
+    arrive(stage, "never", 3)
+    stage.play("advance 60s")
+    assert state(stage) is State.RUNNING
+    assert words(stage, "n3") == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
+    stage.play("ask restart default")
+    end_round(stage)
+    assert stage.coordinator.cluster.jobs["default"].round_size == 3, "the round had ended anyway"
+
+
+def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> None:
+    stage = train("at-checkpoint", keeps="halts=yes written=10")
+    arrive(stage, "at-checkpoint", 3, 4)
+    stage.play("advance 60s")
+    assert state(stage) is State.RUNNING, "the checkpoint of step 10 was written before they came"
+    assert "until its next checkpoint" in words(stage, "n3")
+    stage.play("keep n1 halts=yes written=20")
+    stage.play("advance 1s")
+    assert state(stage) is State.RUNNING, "one of two nodes has written its part"
+    stage.play("keep n2 halts=yes written=20")
+    stage.play("advance 1s")
+    assert state(stage) is State.STOPPING
+    end_round(stage)
+    assert stage.coordinator.cluster.jobs["default"].round_size == 4
+
+
+def test_a_checkpoint_that_was_announced_is_waited_for() -> None:
+    stage = train("at-checkpoint", keeps="halts=yes written=no")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("advance 60s")
+    assert state(stage) is State.RUNNING
+
+
+def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
+    stage = train("at-checkpoint", keeps="1:8 shards=2 halts=yes every=8")
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:8 shards=2 halts=yes every=8 protected=yes")
+    stage.play("advance 1s")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("advance 60s")
+    assert state(stage) is State.RUNNING
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:8 1:16 shards=2 halts=yes every=8 protected=yes")
+    stage.play("advance 1s")
+    assert state(stage) is State.STOPPING
+
+
+def test_nobody_waits_where_workers_save_when_asked_and_at_no_other_time() -> None:
+    stage = train("at-checkpoint", keeps="halts=yes")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("advance 3s")
+    assert state(stage) is State.STOPPING
+
+
+@pytest.mark.parametrize("change", ["leave n2", "ask restart default"])
+def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(change: str) -> None:
+    stage = train("at-checkpoint")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("advance 60s")
+    assert state(stage) is State.RUNNING
+    stage.play(change)
+    end_round(stage)
+    assert rounds(stage) == 2
+    assert "n3" in stage.coordinator.cluster.jobs["default"].durable.order
