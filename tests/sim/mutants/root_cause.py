@@ -199,7 +199,7 @@ MUTANTS = (
         "stall-not-forgiven",
         "coordinatord.core.machine",
         "after the coordinator was asleep, all nodes are lost",
-        "if self._due is not None and now - self._due > self.policy.heartbeat_s and",
-        "if self._due is not None and self._due - now > self.policy.heartbeat_s and",
+        "if self._due is None or now - self._due <= self.policy.heartbeat_s:",
+        "if self._due is None or self._due - now <= self.policy.heartbeat_s:",
     ),
 )
