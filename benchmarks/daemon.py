@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -80,7 +81,7 @@ async def coordinatord(
     flags = () if heartbeat_s is None else ("--heartbeat", f"{heartbeat_s:g}")
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder, "state")
-        access = Access(pinned_context(_trust), _new_token(state)) if tls else None
+        access = Access(trusting_context(), _new_token(state)) if tls else None
         where = ("--state-dir", str(state), *(() if tls else ("--insecure",)))
         async with server((*COORDINATORD, *where, *flags), core) as served:
             yield Daemon(served.url, served.pid, Ledger(state), access)
@@ -92,8 +93,9 @@ def _new_token(state: Path) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - ours
 
 
-def _trust(_: str) -> None:
-    """Take any key: this process has made it."""
+def trusting_context() -> ssl.SSLContext:
+    """Return a context for clients of a server that this process has started, which takes any key."""
+    return pinned_context(lambda _: None)
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The limit of this stack: a bare WebSocket server on uvloop that unpacks each message and packs an answer.
 
-    python -m benchmarks.echo ANSWER
+    python -m benchmarks.echo ANSWER [--tls]
 
 It stands on the same WebSocket as a coordinatord, but has no HTTP, no sessions and no decisions. Its answer is always
 the msgpack message in ANSWER, in hexadecimal digits, so that it sends as much as a coordinatord.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import ssl
 import sys
 
 import msgpack
@@ -18,9 +19,11 @@ import uvloop
 
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.patience import Patience
+from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.websocket.frames import FrameReader
 from coordinatord.runtime.websocket.handshake import answer_to, headers_of
 from coordinatord.runtime.websocket.web_socket import WebSocket
+from coordinatord.security.identity import load_passing_identity
 
 
 class Echo(WebSocket):
@@ -51,12 +54,19 @@ class Echo(WebSocket):
         """Do nothing."""
 
 
-async def serve(answer: object) -> None:
+def secured() -> ssl.SSLContext:
+    """Return the context of a coordinatord, with a key of its own."""
+    context = server_context()
+    load_passing_identity(context)
+    return context
+
+
+async def serve(answer: object, tls: ssl.SSLContext | None) -> None:
     """Serve until SIGTERM."""
     loop = asyncio.get_running_loop()
     parting = Patience[WebSocket](1.0, WebSocket.abort)
     listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
-    await loop.create_server(lambda: Echo(answer, parting), sock=listener, backlog=4_096)
+    await loop.create_server(lambda: Echo(answer, parting), sock=listener, backlog=4_096, ssl=tls)
     print(f"echo listening on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
@@ -65,4 +75,4 @@ async def serve(answer: object) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        loop.run(serve(msgpack.unpackb(bytes.fromhex(sys.argv[1]))))
+        loop.run(serve(msgpack.unpackb(bytes.fromhex(sys.argv[1])), secured() if "--tls" in sys.argv else None))

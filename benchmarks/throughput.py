@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import uvloop
-from daemon import NO_HEARTBEAT_S, Server, coordinatord, server
+from daemon import NO_HEARTBEAT_S, Server, coordinatord, server, trusting_context
 from fleet import fleet_of
-from link import Link, framed
+from link import Access, Link, framed
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
 from coordinatord.protocol.codec import encode
@@ -65,6 +65,7 @@ class Run:
     over_tls: Flow
     """The same coordinatord as it is by default, for nodes with tokens."""
     echo: Flow
+    echo_over_tls: Flow
 
 
 async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
@@ -73,14 +74,24 @@ async def measure(clients: int, seconds: float, cores: tuple[int, int]) -> Run:
     os.sched_setaffinity(0, {for_clients})
     ours, heartbeat, answer = await _coordinatord(clients, seconds, for_server, tls=False)
     over_tls, *_ = await _coordinatord(clients, seconds, for_server, tls=True)
-    async with server((*ECHO, answer.hex()), core=for_server) as bare:
-        links = [await Link.connect(bare.url, SESSION_PATH, _ignore) for _ in range(clients)]
-        echo, echoed = await _flow(links, heartbeat, seconds, bare)
+    echo = await _echo(clients, heartbeat, answer, seconds, for_server)
+    echo_over_tls = await _echo(clients, heartbeat, answer, seconds, for_server, Access(trusting_context(), "none"))
+    return Run(clients, len(heartbeat), len(answer), ours, over_tls, echo, echo_over_tls)
+
+
+async def _echo(
+    clients: int, heartbeat: bytes, answer: bytes, seconds: float, core: int, access: Access | None = None
+) -> Flow:
+    """Return the figures of the bare server, over TLS if its clients need that. Raises `BenchmarkError`."""
+    command = (*ECHO, answer.hex(), *(() if access is None else ("--tls",)))
+    async with server(command, core=core) as bare:
+        links = [await Link.connect(bare.url, SESSION_PATH, _ignore, access) for _ in range(clients)]
+        flow, echoed = await _flow(links, heartbeat, seconds, bare)
         for link in links:
             link.cut()
     if len(echoed) != len(answer):
         raise BenchmarkError(f"the echo has {len(echoed)} bytes, and the coordinator's answer {len(answer)}")
-    return Run(clients, len(heartbeat), len(answer), ours, over_tls, echo)
+    return flow
 
 
 async def _coordinatord(clients: int, seconds: float, core: int, *, tls: bool) -> tuple[Flow, bytes, bytes]:
@@ -140,18 +151,16 @@ def table(runs: Sequence[Run]) -> Table:
     """Return a table of the runs."""
     run = runs[0]
     frames = f"{run.clients} clients, {run.bytes_to_server} bytes there, {run.bytes_from_server} back"
-    shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio", "over TLS", "of clear")
-    for label, spec, figure in FIGURES:
-        ours, secured, bare = ([figure(flow) for flow in flows] for flows in _sides(runs))
-        to_echo = [mine / its for mine, its in zip(ours, bare, strict=True)]
-        to_clear = [its / mine for its, mine in zip(secured, ours, strict=True)]
-        clear = (spread(ours, spec), spread(bare, spec), spread(to_echo, ".2f"))
-        shown.add(label, *clear, spread(secured, spec), spread(to_clear, ".2f"))
+    shown = Table(f"{frames}, {runs_words(len(runs))}", "coordinatord", "bare echo", "ratio")
+    for over, sides in (
+        ("", [(run.coordinatord, run.echo) for run in runs]),
+        ("TLS: ", [(run.over_tls, run.echo_over_tls) for run in runs]),
+    ):
+        for label, spec, figure in FIGURES:
+            ours, bare = ([figure(pair[side]) for pair in sides] for side in (0, 1))
+            ratios = [mine / its for mine, its in zip(ours, bare, strict=True)]
+            shown.add(f"{over}{label}", spread(ours, spec), spread(bare, spec), spread(ratios, ".2f"))
     return shown
-
-
-def _sides(runs: Sequence[Run]) -> tuple[list[Flow], list[Flow], list[Flow]]:
-    return [run.coordinatord for run in runs], [run.over_tls for run in runs], [run.echo for run in runs]
 
 
 def main() -> None:
