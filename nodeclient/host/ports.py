@@ -1,8 +1,38 @@
-"""Reserves the port that becomes MASTER_PORT, should this node get group rank 0."""
+"""The ports of a node: the one that becomes MASTER_PORT, should it get group rank 0, and those where it answers."""
 
 from __future__ import annotations
 
+import ipaddress
 import socket
+
+from nodeclient.host.addresses import interface_of
+
+LOOPBACK = "127.0.0.1"
+
+
+def reached_at(advertised: str | None, *, alone: bool) -> str:
+    """Return the address of this host at which other agents reach this one; empty if that may be any.
+
+    They are told the `advertised` address. Without one they are told where the coordinator sees the node. That is
+    loopback if all nodes are on one host, which only a node knows that is `alone` there with its own coordinator.
+    """
+    if advertised is None:
+        return LOOPBACK if alone else ""
+    if ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
+        return advertised if alone else ""  # other hosts are told another one
+    return advertised if interface_of(advertised) else ""  # perhaps a router's, which leads here
+
+
+def listening_socket(address: str, backlog: int) -> socket.socket:
+    """Return a socket that listens at an address of this host, or at all if it is empty, at a port of the kernel's.
+
+    Raises `OSError`.
+    """
+    dual = not address and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or ":" in address else socket.AF_INET
+    listener = socket.create_server((address, 0), family=family, backlog=backlog, dualstack_ipv6=dual)
+    listener.setblocking(False)
+    return listener
 
 
 class PortReservation:

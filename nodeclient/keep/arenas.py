@@ -46,6 +46,8 @@ class KeepSettings:
     """The longest time to save; the size decides how much of it workers get."""
     patience_s: float = PATIENCE_S
     """How long the coordinator has to name another holder, if one does not give its part."""
+    address: str = ""
+    """The address of this host at which other nodes reach what is kept; empty for all."""
 
     def save_within_s(self, kept_bytes: int) -> float:
         """Return how long workers that keep so much have to save one generation of it."""

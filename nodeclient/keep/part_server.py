@@ -14,6 +14,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from nodeclient.host.ports import listening_socket
 from nodeclient.keep.arenas import Held
 from nodeclient.keep.part_messages import (
     NONCE_BYTES,
@@ -68,15 +69,12 @@ class Holder(Protocol):
 class PartServer:
     """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
 
-    def __init__(self, key: str, holder: Holder) -> None:
-        """Begin to serve what `holder` has to those who know the key."""
+    def __init__(self, key: str, holder: Holder, address: str) -> None:
+        """Begin to serve what `holder` has to those who know the key, at one address of this host or at all (empty)."""
         self._key = key
         self._holder = holder
         self._loop = asyncio.get_running_loop()
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self._socket = socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-        self._socket.setblocking(False)
+        self._socket = listening_socket(address, BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
         self._connections: set[asyncio.Task[None]] = set()

@@ -73,7 +73,7 @@ class StateKeeper:
         self._means = Means(settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify)
         self._channel = WorkerChannel(self._hear, self._lose)
         self._key = secrets.token_hex(16)
-        self._server = PartServer(self._key, self) if settings.limit_bytes else None
+        self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
         self.run = ""
         """The run whose state is kept."""
         self._round = RoundWorkers()

@@ -14,6 +14,7 @@ import socket
 from coordinatord.protocol.messages import Assignment
 from nodeclient.core.effects import Probe
 from nodeclient.core.events import Reached, Unreached
+from nodeclient.host.ports import listening_socket
 
 PAUSE_S = 1.0
 """The pause between attempts, while the master's node may still be coming up."""
@@ -42,13 +43,11 @@ class ProbeListener:
     It reads nothing and keeps no connection, so strangers cost it nothing. Raises `OSError` if there is no port.
     """
 
-    def __init__(self, node: str) -> None:
+    def __init__(self, node: str, address: str = "") -> None:
+        """Answer at an `address` of this host; at all of them if it is empty."""
         self._answer = _greeting(node)
         self._loop = asyncio.get_running_loop()
-        dual = socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        self._socket = socket.create_server(("", 0), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-        self._socket.setblocking(False)
+        self._socket = listening_socket(address, BACKLOG)
         self.port: int = self._socket.getsockname()[1]
         self._again: asyncio.TimerHandle | None = None
         self._listen()

@@ -54,7 +54,7 @@ from nodeclient.core.events import (
 from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.forkserver.starter import WorkerStarter
-from nodeclient.host.ports import PortReservation
+from nodeclient.host.ports import PortReservation, reached_at
 from nodeclient.keep.arenas import KeepSettings
 from nodeclient.keep.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
@@ -98,7 +98,8 @@ class Node:
         self._embedded = embedded
         self._loop = asyncio.get_running_loop()
         self._port = PortReservation()
-        self._listener = ProbeListener(config.node)
+        address = reached_at(config.advertise_address, alone=config.standalone)
+        self._listener = ProbeListener(config.node, address)
         timeouts = (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
         keeps = config.keep_bytes > 0
         settings = Settings(config.workers, *timeouts, preloads=bool(config.preload), keeps=keeps)
@@ -120,7 +121,7 @@ class Node:
         """Kills by the kernel's OOM killer, counted before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
-        keep = KeepSettings(config.keep_bytes, config.keep_timeout_s)
+        keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address)
         self._keeper = StateKeeper(keep, config.node, config.workers, self.submit, self._console.notify, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         self._session = CoordinatorConnection(

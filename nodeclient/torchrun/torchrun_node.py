@@ -40,7 +40,7 @@ from nodeclient.core.events import (
     WorkerExited,
     WorkersStarted,
 )
-from nodeclient.host.ports import PortReservation
+from nodeclient.host.ports import PortReservation, reached_at
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
 from nodeclient.shell.introduction import Introduction
@@ -76,7 +76,7 @@ class TorchrunNode:
         self._torchrun = torchrun
         self._loop = asyncio.get_running_loop()
         self._port = self._last_port = PortReservation()
-        self._listener = ProbeListener(config.node)
+        self._listener = ProbeListener(config.node, reached_at(config.advertise_address, alone=False))
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
         self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self._receive)

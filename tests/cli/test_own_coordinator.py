@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import ipaddress
 import os
 import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,15 @@ from nodeclient.config.parse import parse
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import coordinator_for
 from tests.support.cluster import Coordinator
-from tests.support.programs import BIN, Program, clean_environ, run
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
 
 pytestmark = pytest.mark.slow
 
 BRINGS = "this node brings one along"
+
+LISTENS = "0A"
+"""The state of a socket that listens, in tables of the kernel."""
 
 MANY = 200
 """Answers of a coordinator that is not about to end: it would have ended before it has given so many."""
@@ -230,3 +234,35 @@ async def test_a_coordinator_of_one_s_own_that_does_not_react_is_killed(monkeypa
         assert embedded.ended is not None
         os.kill(embedded.pid, signal.SIGSTOP)
     assert embedded.ended.result() == "killed by SIGKILL"
+
+
+def test_on_this_host_alone_nothing_listens_but_at_loopback(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    command = ("--standalone", "--", "sh", "-c", f"touch {ready}; exec sleep infinity")
+    node = Program(BIN / "nodeclient", "join", *command)
+    try:
+        wait_until("the worker", lambda: ready.exists() or not node.reading)
+        found = [address for pid in (node.pid, *node.leftovers()) for address in listened_at(pid)]
+        assert len(found) >= 3, "the coordinator, the probe and the kept state have ports"
+        assert {str(address) for address in found} == {"127.0.0.1"}
+    finally:
+        node.close()
+
+
+def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the addresses at which a process listens for TCP, see proc_pid_net(5)."""
+    held = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it was closed a moment ago
+            held.add(str(descriptor.readlink()))
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENS and f"socket:[{inode}]" in held:
+                words = bytes.fromhex(local.partition(":")[0])
+                turned = b"".join(
+                    words[at : at + 4][::-1] for at in range(0, len(words), 4)
+                )  # in the order of the host
+                found.append(ipaddress.ip_address(turned))
+    return found

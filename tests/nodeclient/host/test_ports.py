@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from nodeclient.host.ports import PortReservation
+from nodeclient.host.addresses import routable_address
+from nodeclient.host.ports import PortReservation, listening_socket, reached_at
 
 # Eight ports are all there are, and the reservation holds one of them.
 EXHAUSTING = """
@@ -84,3 +86,36 @@ def test_the_reservation_is_not_inherited() -> None:
     assert not reservation._socket.get_inheritable()
     reservation.close()
     reservation.close()
+
+
+@pytest.mark.parametrize(
+    ("advertised", "alone", "address"),
+    [
+        (None, True, "127.0.0.1"),
+        (None, False, ""),
+        ("127.0.0.1", True, "127.0.0.1"),
+        ("127.0.0.1", False, ""),  # other hosts are told another address
+        ("192.0.2.1", True, ""),  # no host has this one: it may be a router's
+        ("192.0.2.1", False, ""),
+        ("fe80::1%nowhere", False, ""),
+    ],
+)
+def test_agents_answer_where_others_are_told_to_ask(advertised: str | None, alone: bool, address: str) -> None:
+    assert reached_at(advertised, alone=alone) == address
+
+
+def test_an_address_of_this_host_is_the_only_one_that_is_listened_at() -> None:
+    own = routable_address()
+    if own is None:
+        pytest.skip("this host has no address but those of loopback")
+    assert reached_at(own, alone=False) == own
+    with listening_socket(own, 1) as listener:
+        port = listener.getsockname()[1]
+        socket.create_connection((own, port)).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+
+
+def test_all_addresses_are_listened_at_if_others_may_be_told_any() -> None:
+    with listening_socket("", 1) as listener:
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1])).close()
