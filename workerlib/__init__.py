@@ -8,12 +8,14 @@
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
 `progress` reports each step, `record` an exception. `checkpoints` says when a script is to write a checkpoint of its
 own, `stop` notices a signal that asks the worker to end, and `agreement` is what all workers make of it. `keep` has
-what outlives the workers. `gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a
-launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no torch.
+what outlives the workers. `responder` tells the node where the worker stands, from the import of this package on.
+`gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store.
+`integrations` has callbacks for frameworks. Importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from workerlib import responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
 from workerlib.env import NotLaunchedError, WorkerEnvironment
@@ -39,6 +41,9 @@ __all__ = [
     "should_stop",
     "step",
 ]
+
+
+responder.start()
 
 
 def __getattr__(name: str) -> Any:

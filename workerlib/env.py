@@ -40,6 +40,8 @@ Standard library only, since both sides import it. These variables tell a worker
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
 `COORDINATORD_KEEP`                  The socket by which `ctx.keep` speaks with nodeclient; see
                                      `keep.channel_messages`. Not set where nothing can be kept.
+`COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands;
+                                     see `responder`, which removes it.
 ===================================  =============================================================
 
 The names without `COORDINATORD_` mean what they mean under torchrun
@@ -58,6 +60,9 @@ PROGRESS = "COORDINATORD_PROGRESS"
 
 KEEP = "COORDINATORD_KEEP"
 """Names the Unix socket of nodeclient's end for kept state."""
+
+STACKS = "COORDINATORD_STACKS"
+"""Names the Unix socket of nodeclient at which this worker answers where it stands; see `responder`."""
 
 SLOT_BYTES = 64
 """One cache line each, so that no worker's stores slow down another's.

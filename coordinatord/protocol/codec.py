@@ -19,12 +19,14 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import Checks, SchemaError, fields_of, shown
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
 
 First = TypeVar("First", bound=Message)
 Second = TypeVar("Second", bound=Message)
 Third = TypeVar("Third", bound=Message)
 Fourth = TypeVar("Fourth", bound=Message)
+Fifth = TypeVar("Fifth", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
     "join": Join,
@@ -34,6 +36,8 @@ TYPES: dict[str, type[Any]] = {
     "refused": Refused,
     "read_log": ReadLog,
     "log_chunk": LogChunk,
+    "ask_stacks": AskStacks,
+    "stacks": Stacks,
 }
 _NAMES = {message: name for name, message in TYPES.items()}
 
@@ -82,6 +86,18 @@ def decode(
     *,
     version: int = ...,
 ) -> First | Second | Third | Fourth: ...
+@overload
+def decode(
+    frame: bytes,
+    expected: type[First],
+    or_else: type[Second],
+    or_even: type[Third],
+    or_as_well: type[Fourth],
+    or_at_last: type[Fifth],
+    /,
+    *,
+    version: int = ...,
+) -> First | Second | Third | Fourth | Fifth: ...
 
 
 def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:

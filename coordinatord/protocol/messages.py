@@ -2,7 +2,7 @@
 
 A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
 heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. Beside that it
-may read the node's log files: see `log_messages`.
+may read the node's log files, and ask where its workers stand: see `log_messages` and `stack_messages`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keepe
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import Length, Range, SchemaError
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
 
 PROTOCOL_VERSION = 6
@@ -392,4 +393,4 @@ class Refused:
     """Whether the same node may be let in later."""
 
 
-Message = Join | Observed | Desired | Degraded | Refused | ReadLog | LogChunk
+Message = Join | Observed | Desired | Degraded | Refused | ReadLog | LogChunk | AskStacks | Stacks

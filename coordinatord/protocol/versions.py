@@ -33,13 +33,14 @@ from coordinatord.protocol.messages import (
     RefusalCode,
     Report,
 )
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import SecondaryFailure
 
 SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 """The present version comes first. A node begins with it, and takes the next one if the coordinator does not speak
 this."""
 
-SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5})
+SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5, AskStacks: 6, Stacks: 6})
 """The version with which a message came, where that is not the first that is spoken."""
 
 Later = Mapping[type[Any], frozenset[str]]

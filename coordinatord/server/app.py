@@ -44,6 +44,7 @@ from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.page_access import PageAccess, cookie_name
 from coordinatord.server.http.responses import complain_alike
+from coordinatord.server.http.stacks_api import StacksApi
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
 from coordinatord.server.revocation import Revocations
@@ -185,6 +186,7 @@ async def serve(
         Api(driver, change_signal, rounds_reader, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.log_reads, change_signal),
+        StacksApi(driver, sessions.stack_reads),
     )
     for room in (*reads, requests, openapi, stream, metrics, page_access):
         app.add_routes(room.routes())

@@ -25,6 +25,7 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import is_spoken
 from coordinatord.runtime import __version__
@@ -37,7 +38,7 @@ from coordinatord.server.connection_limits import ConnectionLimits, Unproven
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.join_pace import JOINS_PER_S, JoinPace
-from coordinatord.server.log_reads import LogReads
+from coordinatord.server.node_reads import NodeReads
 from coordinatord.server.refusal_log import LastLogged
 
 log = logging.getLogger(__name__)
@@ -50,8 +51,8 @@ FRAMES_AT_ONCE = 256
 an answer, so that even after a long sleep of this host some 50 are unread."""
 
 FRAMES_PER_S = 25.0
-"""How many may come in a second after that: ten heartbeats and some news. Pieces of logs, which are asked for one by
-one, come on top."""
+"""How many may come in a second after that: ten heartbeats and some news. Answers, which are asked for one by one, come
+on top."""
 
 CLOSE_WITHIN_S = 2.0
 """How long to wait for the other side's close frame, so that it can read ours and what came before: a connection that
@@ -67,7 +68,8 @@ class NodeSessions:
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
         """Those that have joined, by number."""
-        self.log_reads = LogReads()
+        self.log_reads = NodeReads[ReadLog, LogChunk]("does its disk hang?")
+        self.stack_reads = NodeReads[AskStacks, Stacks]("is its host overloaded?")
         self._most = limits.nodes
         self._pace = JoinPace()
         self._joining = Unproven[NodeSession](JOIN_WITHIN_S, limits.joining, self._refuse_late)
@@ -187,7 +189,7 @@ class NodeSessions:
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in any further message."""
         try:
-            received = decode(_binary(kind, message), Observed, LogChunk, version=session.version)
+            received = decode(_binary(kind, message), Observed, LogChunk, Stacks, version=session.version)
         except SchemaError as error:
             names = fields("message_malformed", job=session.job, node=session.node)
             log.warning("malformed message: %s", error, extra=names)
@@ -197,6 +199,9 @@ class NodeSessions:
             return
         if isinstance(received, LogChunk):
             self.log_reads.deliver(session.number, received)
+            return
+        if isinstance(received, Stacks):
+            self.stack_reads.deliver(session.number, received)
             return
         self._counters.heartbeats += received.beat
         self._driver.submit(Reported(session.number, received))
@@ -212,6 +217,7 @@ class NodeSessions:
                 log.debug("connection lost: %s", error, extra=names)
             del self._open[session.number]
             self.log_reads.close(session.number)
+            self.stack_reads.close(session.number)
             self._driver.submit(Disconnected(session.number, session.revoked))
 
     def _begin(self, session: NodeSession, join: Join) -> None:
@@ -225,6 +231,8 @@ class NodeSessions:
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token))
         if is_spoken(ReadLog, session.version):  # an older node would end its session over it
             self.log_reads.open(session.number, session.ask)
+        if is_spoken(AskStacks, session.version):
+            self.stack_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         self._turn_away(session, Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True))
@@ -285,8 +293,8 @@ class NodeSession(WebSocket):
             self._sent, self._frame = message, framed(BINARY, encode(message, self.version))
         return self._frame
 
-    def ask(self, wanted: ReadLog) -> None:
-        """Send a request for a log, the answer to which is one frame more."""
+    def ask(self, wanted: ReadLog | AskStacks) -> None:
+        """Send a request for what the node alone has; the answer is one frame more."""
         self._reader.left += 1
         self.put_beside(encode(wanted, self.version))
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, RANKS_MAX
+from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from nodeclient.output.output_settings import Choice, Streams
 
@@ -271,3 +271,17 @@ def truth(text: str) -> bool:
     if text.lower() not in _YES | _NO:
         raise argparse.ArgumentTypeError(f"{text!r}: expected 1 or 0")
     return text.lower() in _YES
+
+
+def ranks(text: str) -> str:
+    """Check that a text has ranks and ranges of ranks, separated by commas, and return it."""
+    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected ranks, such as 3 or 0-7,12")
+    return text
+
+
+def sentence(text: str) -> str:
+    """Check that a text fits a message, and return it."""
+    if len(text) > MESSAGE_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
+    return text

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
@@ -104,6 +102,21 @@ class LogsConfig:
 
 
 @frozen
+class StacksConfig:
+    """All settings of `nodeclient stacks`."""
+
+    PROGRAM: ClassVar[Literal["operate"]] = "operate"
+
+    coordinators: tuple[Endpoint, ...]
+    job: str | None
+    """None for the only job that has not ended."""
+    ranks: str
+    """The ranks as they are written, such as `0-3,7`; empty: all."""
+    json: bool
+    access: AccessSettings = USUAL
+
+
+@frozen
 class ReportConfig:
     """All settings of `nodeclient report`."""
 
@@ -144,7 +157,7 @@ class CommandConfig:
     access: AccessSettings = USUAL
 
 
-OperateConfig = StatusConfig | EventsConfig | LogsConfig | ReportConfig | PageConfig | CommandConfig
+OperateConfig = StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | PageConfig | CommandConfig
 
 
 def add_status(parser: SettingsParser) -> None:
@@ -199,15 +212,8 @@ def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
 def add_logs(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient logs`."""
     _add_coordinators(parser)
+    _add_ranks(parser)
     add = parser.add_setting
-    add(
-        "--rank",
-        type=_ranks,
-        variables=(),
-        default="",
-        metavar="RANKS",
-        help="only these ranks, such as 3 or 0-7,12 (default: all)",
-    )
     add(
         "--node",
         type=flag_values.name,
@@ -247,6 +253,19 @@ def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
         json=given.json,
         access=read_access(parser, given, environ),
     )
+
+
+def add_stacks(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient stacks`."""
+    _add_coordinators(parser)
+    _add_ranks(parser)
+    parser.add_setting("--json", action="store_true", help="print JSON, for programs")
+    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
+
+
+def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
+    """Make the settings of `nodeclient stacks`."""
+    return StacksConfig(given.coord, _job(parser, given), given.rank, given.json, read_access(parser, given, environ))
 
 
 def add_report(parser: SettingsParser) -> None:
@@ -319,7 +338,23 @@ def _add_coordinators(parser: SettingsParser) -> None:
 
 def _add_reason(parser: SettingsParser) -> None:
     parser.add_setting(
-        "--reason", type=_sentence, variables=(), default="", metavar="TEXT", help="reason for the events and the nodes"
+        "--reason",
+        type=flag_values.sentence,
+        variables=(),
+        default="",
+        metavar="TEXT",
+        help="reason for the events and the nodes",
+    )
+
+
+def _add_ranks(parser: SettingsParser) -> None:
+    parser.add_setting(
+        "--rank",
+        type=flag_values.ranks,
+        variables=(),
+        default="",
+        metavar="RANKS",
+        help="only these ranks, such as 3 or 0-7,12 (default: all)",
     )
 
 
@@ -331,12 +366,6 @@ def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:
     if given.job == "":
         parser.error("'' cannot be the name of a job: is a variable empty?")
     return str(given.job) if given.job is not None else None
-
-
-def _ranks(text: str) -> str:
-    if not re.fullmatch(r"\d{1,7}(-\d{1,7})?(,\d{1,7}(-\d{1,7})?)*", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text!r}: expected ranks, such as 3 or 0-7,12")
-    return text
 
 
 def _last(text: str) -> Last:
@@ -353,16 +382,11 @@ def _last(text: str) -> Last:
         raise argparse.ArgumentTypeError(f"{text!r}: expected lines, a size such as 64KB, or all") from None
 
 
-def _sentence(text: str) -> str:
-    if len(text) > MESSAGE_MAX or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"expected one line of at most {MESSAGE_MAX} characters")
-    return text
-
-
 COMMAND_LINES = {
     "status": CommandLine(add_status, read_status),
     "events": CommandLine(add_events, read_events),
     "logs": CommandLine(add_logs, read_logs),
+    "stacks": CommandLine(add_stacks, read_stacks),
     "report": CommandLine(add_report, read_report),
     "page": CommandLine(_add_coordinators, read_page),
     "drain": CommandLine(add_drain, read_command),

@@ -25,6 +25,7 @@ SUBCOMMANDS = {
     "status": ("operate", "show the jobs of a coordinator"),
     "events": ("operate", "show what happened to a job, when and why"),
     "logs": ("operate", "show what the workers of a job have written"),
+    "stacks": ("operate", "show where the workers of a job stand, as when it hangs"),
     "report": ("operate", "show why a job failed last"),
     "page": ("operate", "print a link that opens the live page in a browser"),
     "drain": ("operate", "have nodes leave and stay out of all jobs"),

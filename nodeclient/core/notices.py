@@ -123,3 +123,8 @@ def undecided(reason: str) -> str:
 def silent(lease_s: float) -> str:
     """Return the reason why the session is closed."""
     return f"the coordinator has been silent for {lease_s:g} s"
+
+
+def first_step(number: int, step: int, took_s: float) -> str:
+    """Return the notice that the workers of a round have done their first step."""
+    return f"round {number} trains: step {step} was reported {took_s:.0f} s after its workers were started"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import workerlib.gloo
+import workerlib.responder
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from nodeclient.forkserver.eligibility import ColdError
@@ -206,6 +207,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
     settings |= {
         "hook": _as_bytes(str(HOOK)),
         "gloo": _as_bytes(workerlib.gloo.__file__),
+        "responder": _as_bytes(workerlib.responder.__file__),
         "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }

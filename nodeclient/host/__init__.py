@@ -1,6 +1,6 @@
 """What this host has to offer. Nothing here changes it, except that `ports` reserves a port.
 
 `devices` finds GPUs and CPUs, `cpus` how CPUs belong together, and `numa` decides which of them each worker gets.
-`memory` finds how much there is, and `control_groups` what limits this process. `addresses` finds where others are
-likely to reach this host, `schedulers` what Slurm and others have set.
+`process_state` looks at a process. `memory` finds how much there is, and `control_groups` what limits this process.
+`addresses` finds where others are likely to reach this host, `schedulers` what Slurm and others have set.
 """

@@ -15,11 +15,12 @@ from nodeclient.config.operate import (
     OperateConfig,
     PageConfig,
     ReportConfig,
+    StacksConfig,
     StatusConfig,
 )
 
 
-def run(config: OperateConfig) -> int:
+def run(config: OperateConfig) -> int:  # noqa: PLR0911 - one plain case a command
     """Do what was asked for, and return the exit code. Raises `RequestError` and `OutputError`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows the others
@@ -36,6 +37,10 @@ def run(config: OperateConfig) -> int:
             from nodeclient.operate import worker_logs  # noqa: PLC0415
 
             return worker_logs.show(config)
+        case StacksConfig():
+            from nodeclient.operate import worker_stacks  # noqa: PLC0415
+
+            return worker_stacks.show(config)
         case ReportConfig():
             from nodeclient.operate import report  # noqa: PLC0415
 

@@ -30,6 +30,7 @@ from coordinatord.protocol.messages import (
     Refused,
 )
 from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SPOKEN, has_phase
 from coordinatord.runtime.patience import Patience
@@ -75,6 +76,15 @@ def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
     answer(refusal(wanted, "this node keeps no log files"), lambda: None)
 
 
+ReadStacks = Callable[[AskStacks, Callable[[Stacks], None]], None]
+"""Takes a question where workers stand, and what answers it."""
+
+
+def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> None:
+    """Answer as a node that does not know where its workers stand."""
+    answer(Stacks(wanted.request, (), "this node cannot ask its workers: torchrun has started them"))
+
+
 CUT_SHORT = (HandshakeError, ConnectionError)
 """What a node in the clear meets at a coordinator that speaks TLS."""
 
@@ -97,17 +107,19 @@ class CoordinatorConnection:
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
         read_log: ReadLogs = _without_logs,
+        read_stacks: ReadStacks = _without_workers,
     ) -> None:
         """Begin unconnected.
 
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
-        to `submit`, and its requests for logs to `read_log`.
+        to `submit`, and its requests for logs and stacks to `read_log` and `read_stacks`.
         """
         self._coordinators = coordinators
         self._access = access
         self._make_join = make_join
         self._submit = submit
         self._read_log = read_log
+        self._read_stacks = read_stacks
         self._session: _Session | None = None
         """The open session."""
         self._version = PROTOCOL_VERSION
@@ -220,7 +232,7 @@ class CoordinatorConnection:
         if kind != BINARY:
             return "the coordinator sent a text frame"
         try:
-            received = decode(message, Desired, Degraded, Refused, ReadLog, version=self._version)
+            received = decode(message, Desired, Degraded, Refused, ReadLog, AskStacks, version=self._version)
         except SchemaError as error:
             return f"the coordinator sent what is no message: {error}"
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
@@ -229,11 +241,16 @@ class CoordinatorConnection:
             self._turned_away = received.code in {RefusalCode.DRAINED, RefusalCode.LIMIT, RefusalCode.FORBIDDEN}
             self._submit(TurnedAway(received))
             return received.message
-        if isinstance(received, ReadLog):
-            self._read_log(received, session.answer_log)
-            return None
-        self._welcome, self._proven = True, session.attempt.shown
-        self._submit(DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received))
+        match received:
+            case ReadLog():
+                self._read_log(received, session.answer)
+            case AskStacks():
+                self._read_stacks(received, session.answer)
+            case Desired() | Degraded():
+                self._welcome, self._proven = True, session.attempt.shown
+                self._submit(
+                    DesiredReceived(received) if isinstance(received, Desired) else CoordinatorDegraded(received)
+                )
         return None
 
 
@@ -276,9 +293,9 @@ class _Session(WebSocketClient):
         if self.ending is not None:
             self.close()
 
-    def answer_log(self, chunk: LogChunk, sent: Callable[[], None]) -> None:
-        """Send a piece of a log in the session in which it was asked for; call `sent` when it is on its way."""
-        self.put_beside(encode(chunk, self.version), sent)
+    def answer(self, answer: LogChunk | Stacks, sent: Callable[[], None] = lambda: None) -> None:
+        """Send what was asked for, in the session in which it was; call `sent` when it is on its way."""
+        self.put_beside(encode(answer, self.version), sent)
 
 
 def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:

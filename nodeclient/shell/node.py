@@ -53,6 +53,7 @@ from nodeclient.core.events import (
 )
 from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
+from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
 from nodeclient.host.ports import PortReservation, reached_at
 from nodeclient.keep.arenas import KeepSettings
@@ -123,9 +124,10 @@ class Node:
         self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address)
         self._keeper = StateKeeper(keep, config.node, config.workers, self.submit, self._console.notify, self._tasks)
+        self._stacks = StackService(self._workers.pid_of, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         self._session = CoordinatorConnection(
-            config.coordinators, config.access, self._join, self.submit, self._logs.read
+            config.coordinators, config.access, self._join, self.submit, self._logs.read, self._stacks.read
         )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
@@ -173,6 +175,7 @@ class Node:
             finally:
                 await self._tasks.cancel()
                 self._keeper.close()
+                self._stacks.close()
                 self._guard.close()
                 await self._output.close()
                 await self._logs.settle()
@@ -288,7 +291,8 @@ class Node:
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()
                 keep = self._keeper.listen(self._output.private_folder, start.round)
-                slots = [{**slot, **keep} for slot in self._slots.begin(start.run, start.round)]
+                stacks = self._stacks.listen(self._output.private_folder, start.run, start.round, own_ranks)
+                slots = [{**slot, **keep, **stacks} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
                 self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
         except GuardError as error:
@@ -315,10 +319,7 @@ class Node:
         step = next((step for step in observed.steps if step is not None), None)
         if step is not None and self._started_at is not None:
             took_s, self._started_at = self._loop.time() - self._started_at, None
-            text = (
-                f"round {observed.round} trains: step {step} was reported {took_s:.0f} s after its workers were started"
-            )
-            self._console.notify(Level.INFO, text, "first_step")
+            self._console.notify(Level.INFO, notices.first_step(observed.round, step, took_s), "first_step")
         return observed
 
     def _end_lingering(self) -> None:

@@ -48,7 +48,7 @@ CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
 CORE_EDGES = ("effects", "events", "journal", "policy")
 """Its other modules. Any floor may import them, and they import no floor but the lowest."""
 
-SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log", "log_reads")
+SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log", "node_reads")
 """The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
 these."""
 
@@ -104,7 +104,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.env", "workerlib.gloo", *KEEP_CONTRACT]
+    allowed = [*shared, "workerlib.env", "workerlib.gloo", "workerlib.responder", *KEEP_CONTRACT]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for one in source.imports:

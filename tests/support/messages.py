@@ -14,8 +14,9 @@ from coordinatord.protocol.kept_state import KeptParts
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import Assignment, Desired, Goal, JobSpec, Join, Message, Observed, Refused
 from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
-MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk)
+MESSAGES: tuple[type[Any], ...] = (Join, Observed, Desired, Refused, ReadLog, LogChunk, AskStacks, Stacks)
 
 WIDEST = "\N{GRINNING FACE}"
 """Four bytes in UTF-8, the most that a character can have."""

@@ -29,9 +29,10 @@ from coordinatord.protocol.messages import (
     Phase,
     Refused,
 )
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from tests.support.programs import TIMEOUT_S
 
-Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog)
+Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog, AskStacks)
 
 IDLE = Observed(run="", round=0, phase=Phase.IDLE, port=30_000, leaving=False, failure=None, heard_s=0.0, beat=False)
 
@@ -71,7 +72,7 @@ class Peer:
         self.socket = socket
         self._observed = IDLE
 
-    async def send(self, message: Join | Observed | LogChunk) -> None:
+    async def send(self, message: Join | Observed | LogChunk | Stacks) -> None:
         """Send one message."""
         await self.socket.send_bytes(encode(message))
 

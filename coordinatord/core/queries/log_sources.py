@@ -15,7 +15,7 @@ from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
 from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.log_messages import LogStream
+from coordinatord.protocol.log_messages import LogStream, ReadLog
 from coordinatord.protocol.messages import Launcher, NodeOffer
 from coordinatord.protocol.versions import SINCE
 
@@ -83,8 +83,8 @@ def log_sources(
     if not nodes:
         had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
         raise NoLogError(f"round {number} has no such node: it has {had}")
-    wanted = _merged(choice.ranks)
-    found = [(ranks, piece) for ranks in nodes for piece in _ranks_of(ranks, wanted)]
+    wanted = merged(choice.ranks)
+    found = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted)]
     if not found:
         raise NoLogError(_unknown_rank(number, nodes, choice))
     found.sort(key=lambda one: one[1].start)
@@ -101,7 +101,7 @@ def log_sources(
 
 def sends_logs(member: Member) -> bool:
     """Whether the release of a node can send logs."""
-    return member.protocol is None or member.protocol >= min(SINCE.values())
+    return member.protocol is None or member.protocol >= SINCE[ReadLog]
 
 
 def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) -> bool:
@@ -109,7 +109,7 @@ def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) ->
     return not choice.nodes or not choice.nodes.isdisjoint({ranks.node, host})
 
 
-def _merged(chosen: Iterable[range]) -> list[range]:
+def merged(chosen: Iterable[range]) -> list[range]:
     """Return the chosen ranks, each once, in order."""
     merged: list[range] = []
     for one in sorted(chosen, key=lambda one: one.start):
@@ -120,7 +120,7 @@ def _merged(chosen: Iterable[range]) -> list[range]:
     return merged
 
 
-def _ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
+def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
     """Return which of the wanted ranks, or of all if none are named, a node has; none of them is looked at singly."""
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:

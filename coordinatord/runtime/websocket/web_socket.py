@@ -2,7 +2,7 @@
 
 It has no task. Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place.
 A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Beside it may wait
-one message that reads a log, or answers that: a session has one of these on its way at most.
+messages that ask for something, or answer that: a session has one of each kind on its way at most.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, Clo
 UNSENT_BYTES_MAX = 4 * 1024
 """Ten of the usual messages. This much, and one message more, is written ahead for a peer that does not read, and then
 nothing until it reads: by default asyncio would hold 64 KiB, and a session costs 2."""
+
+BESIDE_MAX = 2
+"""The messages that wait beside the unsent one: what asks for a log, and what asks for stacks, or their answers. An
+older one was given up by who asked."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -41,7 +45,7 @@ class WebSocket(asyncio.Protocol):
         self._reader = reader
         self._parting = parting
         self._unsent: bytes | None = None
-        self._beside: tuple[bytes, Callable[[], None]] | None = None
+        self._beside: list[tuple[bytes, Callable[[], None]]] = []
         self._pong: bytes | None = None
         """What the last ping asks to be sent back; those before it need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
@@ -94,7 +98,7 @@ class WebSocket(asyncio.Protocol):
         """Send this as well, after an unsent message, and then call `sent`; the caller waits for that or an answer."""
         if self._closing:
             return
-        self._beside = message, sent
+        self._beside = [*self._beside, (message, sent)][-BESIDE_MAX:]
         if not self._paused:
             self._send_unsent()
 
@@ -125,10 +129,11 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(self._last)
         self._pong = self._unsent = None
         self._last = b""
-        if self._beside is not None and not self._closing:
-            (message, sent), self._beside = self._beside, None
-            self._transport.write(self._framed(message))
-            sent()
+        if self._beside and not self._closing:
+            beside, self._beside = self._beside, []
+            for message, sent in beside:
+                self._transport.write(self._framed(message))
+                sent()
 
     def _framed(self, message: bytes) -> bytes:
         return framed(BINARY, message, self.masked())

@@ -55,9 +55,9 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
     unknown = sorted(set(query) - {"run", "rank", "node", "round", "stream", "last", "last_bytes", "follow", "after"})
     if unknown:
         raise ValueError(f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
-    ranks, nodes = tuple(_ranks(query.getall("rank", []))), frozenset(query.getall("node", []))
-    if max(len(ranks), len(nodes)) > PARTS_MAX:
-        raise ValueError(f"at most {PARTS_MAX} ranks or ranges, and as many nodes, are chosen at once")
+    ranks, nodes = read_ranks(query), frozenset(query.getall("node", []))
+    if len(nodes) > PARTS_MAX:
+        raise ValueError(f"at most {PARTS_MAX} nodes are chosen at once")
     last = query.get("last")
     bytes_ = _number(query, "last_bytes", LOG_BYTES_MAX, LOG_BYTES_MAX)
     lines = None if last == ALL or (last is None and "last_bytes" in query) else _number(query, "last", LAST_LINES)
@@ -76,6 +76,14 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
         last_lines=lines,
         follow=_truth(query),
     )
+
+
+def read_ranks(query: MultiMapping[str]) -> tuple[range, ...]:
+    """Return the chosen ranks; none if any will do. Raises `ValueError`."""
+    ranks = tuple(_ranks(query.getall("rank", [])))
+    if len(ranks) > PARTS_MAX:
+        raise ValueError(f"at most {PARTS_MAX} ranks or ranges are chosen at once")
+    return ranks
 
 
 def write_place(number: int, log: Log, place: LogPlace) -> str:

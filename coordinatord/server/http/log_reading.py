@@ -19,7 +19,7 @@ from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, write_place
-from coordinatord.server.log_reads import LogReads, NoChunkError
+from coordinatord.server.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.interface import Store
 
 FOLLOW_EVERY_S = 1.0
@@ -70,7 +70,13 @@ class LogReading:
     """One reader's logs of one run."""
 
     def __init__(
-        self, driver: Driver, store: Store, reads: LogReads, change_signal: ChangeSignal, run: Run, query: LogQuery
+        self,
+        driver: Driver,
+        store: Store,
+        reads: NodeReads[ReadLog, LogChunk],
+        change_signal: ChangeSignal,
+        run: Run,
+        query: LogQuery,
     ) -> None:
         self._driver = driver
         self._store = store
@@ -203,7 +209,7 @@ class LogReading:
             more = False
             try:
                 chunk = await self._ask(log)
-            except NoChunkError as error:
+            except NoAnswerError as error:
                 if self.is_cut or (not is_last and log.source.keeper in self._run.members):
                     return  # it may come back
                 log.is_over = True
@@ -223,14 +229,14 @@ class LogReading:
                 yield log.part(note=_elsewhere(log.source, chunk.problem))
 
     async def _ask(self, log: _Log) -> LogChunk:
-        """Return the next chunk. Raises `NoChunkError`."""
+        """Return the next chunk. Raises `NoAnswerError`."""
         one, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
             log.session = member.session  # it may have come back; when the run ends, it is no member any more
             if not sends_logs(member):
-                raise NoChunkError(f"the release of node {member.node} is too old to send its logs")
+                raise NoAnswerError(f"the release of node {member.node} is too old to send its logs")
         if log.session is None:
-            raise NoChunkError("its node is not connected")
+            raise NoAnswerError("its node is not connected")
         wanted = ReadLog(
             request=1,  # it is numbered when its turn comes
             run=one.run,

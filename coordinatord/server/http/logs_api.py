@@ -13,13 +13,14 @@ from aiohttp import web
 
 from coordinatord.core.queries.log_sources import LogSources, NoLogError
 from coordinatord.protocol.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
+from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import fields_of
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.responses import SENDS, TurnedDownError, complain, respond, unknown_job
-from coordinatord.server.log_reads import LogReads
+from coordinatord.server.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
 READERS_MAX = 16
@@ -32,7 +33,9 @@ QUIET_S = 15.0
 class LogsApi:
     """All readers of logs."""
 
-    def __init__(self, driver: Driver, store: Store, reads: LogReads, change_signal: ChangeSignal) -> None:
+    def __init__(
+        self, driver: Driver, store: Store, reads: NodeReads[ReadLog, LogChunk], change_signal: ChangeSignal
+    ) -> None:
         self._driver = driver
         self._store = store
         self._reads = reads

@@ -35,6 +35,7 @@ from coordinatord.protocol.api import (
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_answers import LogPart, LogsAnswer
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
+from coordinatord.protocol.stack_answers import StacksAnswer
 from coordinatord.runtime import __version__
 from coordinatord.server.http.events_api import AT_ONCE_MAX
 from coordinatord.server.http.json_schema import Schema, Schemas
@@ -179,6 +180,12 @@ OPERATIONS = (
         event=LogPart,
         parameters=OF_LOGS,
         errors=MALFORMED | {404: "There is no such job, round, node or rank."},
+    ),
+    Operation(
+        *("get", "/v1/jobs/{job}/stacks", "Where the workers of the present round stand, asked of their nodes."),
+        answer=StacksAnswer,
+        parameters=OF_LOGS[:1],
+        errors=MALFORMED | {404: "There is no such job or rank, or the job has no workers now."},
     ),
     _request("/v1/jobs/{job}/stop", "Workers save their state, and the run ends."),
     _request("/v1/jobs/{job}/restart", "Workers save their state, and a new round begins."),

@@ -36,7 +36,7 @@ class Ending:
 
     def __init__(self, gloo: str) -> None:
         """Prepare the end of a worker; `gloo` is the path of workerlib's file."""
-        self._gloo = _load(gloo)
+        self._gloo = load(gloo)
         self._worker = 0
         self._slot = ""
         self._is_script = False
@@ -129,8 +129,8 @@ def _write_over(slot: str, code: int) -> None:
         return
 
 
-def _load(path: str) -> Any:
+def load(path: str) -> Any:
     """Return the module of a file, without a trace in the interpreter."""
-    module = type(sys)("preload_gloo")
+    module = type(sys)(f"preload_{path}")
     type(__loader__)(module.__name__, path).exec_module(module)  # type: ignore[name-defined]  # as of any module
     return module

@@ -20,13 +20,14 @@ import warnings
 from collections.abc import MutableMapping
 from typing import Any
 
-from preload_end import Ending
+from preload_end import Ending, load
 from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with this side's settings as JSON: `socket` (a descriptor), `modules` (null: only report that Python has
 come here), `along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null),
-`gloo` (the path of workerlib's file of that name), and `room`, which only makes the environment larger.
+`gloo` and `responder` (the paths of workerlib's files of these names), and `room`, which only makes the
+environment larger.
 
 Values from outside of Python, paths, arguments and environment, are given as bytes, each of them as the character of
 that number: the node may decode them in another way than the user's interpreter."""
@@ -74,7 +75,7 @@ def serve(needed: frozenset[str]) -> bool:
     if settings["modules"] is None:  # the node only wants to know whether Python comes here
         _send(link, {"ready": 0})
         os._exit(0)
-    ending = Ending(_decoded(settings["gloo"]))
+    ending, responder = Ending(_decoded(settings["gloo"])), load(_decoded(settings["responder"]))
     customized = _customize()
     try:
         _preload(link, needed, settings["modules"], settings["along"])
@@ -93,6 +94,7 @@ def serve(needed: frozenset[str]) -> bool:
         request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
         if _fork(link, request, descriptors):
             ending.begin()
+            responder.start()
             if handler is not None:  # a handler that was not made in Python cannot be put back
                 signal.signal(signal.SIGCHLD, handler)
             return customized

@@ -15,7 +15,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.protocol.versions import SINCE
-from coordinatord.server import log_reads
+from coordinatord.server import node_reads
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
 from tests.coordinatord.server.conftest import Start
@@ -111,13 +111,13 @@ async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: S
 async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 0.05)
     async with start() as server, in_round(server) as (a, _):
         answer = logs(server, "rank=0&stream=stderr")
         late = await a.receive(ReadLog)
         [one] = (await answer)[2]["logs"]
         assert one["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
-        monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 10.0)
+        monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 10.0)
         await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"next")
@@ -127,7 +127,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
 async def test_who_follows_nodes_that_do_not_answer_gets_signs_of_life(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reads, "ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 0.01)
     monkeypatch.setattr(logs_api, "QUIET_S", 0.0)
     monkeypatch.setattr(log_reading, "FOLLOW_EVERY_S", 3_600.0)
     async with (
@@ -149,7 +149,7 @@ async def test_a_session_of_an_older_version_is_never_asked(start: Start) -> Non
         await peer.socket.send_bytes(encode(join("a", version=older), older))
         decode(await peer.socket.receive_bytes(), Desired, version=older)
         [session] = server.sessions._open
-        with pytest.raises(log_reads.NoChunkError, match="not connected any more"):
+        with pytest.raises(node_reads.NoAnswerError, match="not connected any more"):
             await server.sessions.log_reads.read(session, wanted)
 
 

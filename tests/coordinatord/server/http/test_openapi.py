@@ -19,6 +19,14 @@ from referencing.jsonschema import DRAFT202012
 from coordinatord.protocol.api import AdminBody, DrainBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
+from coordinatord.protocol.stack_messages import (
+    AskStacks,
+    Collective,
+    StackOrigin,
+    Stacks,
+    WorkerStacks,
+    pack_stacks,
+)
 from coordinatord.server.http import admin_api
 from coordinatord.server.http.log_query import read_query
 from coordinatord.server.http.openapi import OF_EVENTS, OF_LOGS, OF_REQUESTS, OPERATIONS, document
@@ -131,7 +139,7 @@ async def _reads(client: Client, a: Peer) -> None:
         await client.ask("get", path, 200)
         browser = {"User-Agent": "Mozilla/5.0", "Host": "evil.example"}
         await client.ask("get", path, 403, headers=browser)
-    for rest in ("", "/events", "/logs"):
+    for rest in ("", "/events", "/logs", "/stacks"):
         await client.ask("get", f"/v1/jobs/{{job}}{rest}", 404, at=f"/v1/jobs/no{rest}")
     for parameter in OF_EVENTS:
         if parameter.name != "Last-Event-ID":
@@ -144,6 +152,15 @@ async def _reads(client: Client, a: Peer) -> None:
         wanted = await a.receive(ReadLog)
         await a.send(LogChunk(wanted.request, b"x\n", LogPlace(1, 2), more=False, gap=False, problem=""))
         schema = SPEC["paths"]["/v1/jobs/{job}/logs"]["get"]["responses"]["200"]["content"]["application/json"]
+        check(await answer.json(), schema["schema"])
+    await client.ask("get", "/v1/jobs/{job}/stacks", 400, at="/v1/jobs/job/stacks?rank=x")
+    async with client.session.get(f"{client.url}/v1/jobs/job/stacks?rank=0") as answer:
+        asked = await a.receive(AskStacks)
+        collective = Collective("default_pg", 9, 8, "gloo:all_reduce", "8x3 Float")
+        stack = pack_stacks([("MainThread", ("main (train.py:41)",))])
+        stands = WorkerStacks(0, StackOrigin.WORKER, stack, "sleeping", "futex_do_wait", 0.0, collective, "")
+        await a.send(Stacks(asked.request, (stands,), ""))
+        schema = SPEC["paths"]["/v1/jobs/{job}/stacks"]["get"]["responses"]["200"]["content"]["application/json"]
         check(await answer.json(), schema["schema"])
 
 
@@ -184,7 +201,8 @@ async def test_real_answers_are_as_they_are_described(start: Start) -> None:
             for part in [part async for part in parts]:
                 check(part, {"$ref": "#/components/schemas/LogPart"})
         await client.ask("post", "/v1/jobs/{job}/forget", 200, at="/v1/jobs/job/forget", json=ALICE)
-        good = {(one.method, one.path) for one in OPERATIONS if one.path not in {"/v1/stream", "/v1/jobs/{job}/logs"}}
+        apart = {"/v1/stream", "/v1/jobs/{job}/logs", "/v1/jobs/{job}/stacks"}
+        good = {(one.method, one.path) for one in OPERATIONS if one.path not in apart}
         assert {(method, path) for method, path, status in client.seen if status == 200} == good
         met = {status for method, _, status in client.seen if method == "post"} - {200, 403}
         assert met == OF_REQUESTS.keys() - {status for status, _ in SEEN_ELSEWHERE}

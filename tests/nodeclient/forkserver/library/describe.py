@@ -57,8 +57,20 @@ STATUS = re.compile(
 
 VARIES = {"SigQ", "NStgid"}
 
+RESPONDS = "beacon" in sys.modules
+"""It is a warm worker, which answers where it stands: by a thread, a signal, and descriptors with high numbers."""
+
+RESPONDERS_FILES = 200
+"""The lowest of these descriptors."""
+
+RESPONDERS_SIGNALS = 1 << signal.SIGRTMAX - 4 | 1 << 32
+"""The bits of the signal for faulthandler and of the one that the C library handles in a process with threads."""
+
 PER_RUN = {"COORDINATORD_JOB", "COORDINATORD_RUN", "COORDINATORD_MARK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"}
-PER_RUN_TOO = {"TORCHELASTIC_ERROR_FILE", "COORDINATORD_PROGRESS", "COORDINATORD_KEEP", "COORDINATORD_TEST_TOKEN"}
+PER_RUN_TOO = {
+    *("TORCHELASTIC_ERROR_FILE", "COORDINATORD_PROGRESS", "COORDINATORD_KEEP", "COORDINATORD_STACKS"),
+    "COORDINATORD_TEST_TOKEN",
+}
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.getenv.restype = ctypes.c_char_p
@@ -127,7 +139,12 @@ def _interpreter() -> dict[str, object]:
         "time": [time.tzname, time.get_clock_info("monotonic").resolution],
         "temporary": tempfile.gettempdir(),
         "thread": [thread.name, thread.ident == threading.get_ident(), thread.native_id == os.getpid(), thread.daemon],
-        "threads": [threading.active_count(), _thread._count(), threading.stack_size(), len(threading.enumerate())],
+        "threads": [
+            threading.active_count(),
+            _thread._count() - RESPONDS,
+            threading.stack_size(),
+            len(threading.enumerate()),
+        ],
         "multiprocessing": [
             process.name,
             process.pid == os.getpid(),
@@ -197,7 +214,7 @@ def _process() -> dict[str, object]:
     return {
         "leads": [os.getsid(0) == own, os.getpgid(0) == own, os.getpgrp() == own],
         "cwd": str(Path.cwd()),
-        "status": [line for line in status if STATUS.match(line) and line.partition(":")[0] not in VARIES],
+        "status": [_unasked(line) for line in status if STATUS.match(line) and line.partition(":")[0] not in VARIES],
         "prctl": {name: _prctl(option) for name, option in PRCTL.items()},
         "prctl returned": {name: _LIBC.prctl(option, 0, 0, 0, 0) for name, option in PRCTL_RETURNED.items()},
         "name": Path("/proc/self/comm").read_text(),
@@ -218,6 +235,14 @@ def _process() -> dict[str, object]:
     }
 
 
+def _unasked(line: str) -> str:
+    """Return a line of a status as it would be if nothing answered where the process stands."""
+    name, _, value = line.partition(":")
+    if name == "Threads":
+        return f"{name}:{int(value) - RESPONDS}"
+    return f"{name}:{int(value, 16) & ~RESPONDERS_SIGNALS:016x}" if name == "SigCgt" else line
+
+
 def _prctl(option: int) -> int:
     value = ctypes.c_int()
     _LIBC.prctl(option, ctypes.byref(value), 0, 0, 0)
@@ -228,6 +253,8 @@ def files() -> list[list[object]]:
     """Return the descriptors that are open: what they are, and in which way they are open."""
     found: list[list[object]] = []
     for name in sorted(os.listdir("/proc/self/fd"), key=int):  # noqa: PTH208 - its own descriptor must be closed again
+        if int(name) >= RESPONDERS_FILES:
+            continue
         try:
             target = str(Path(f"/proc/self/fd/{name}").readlink())
             flags = fcntl.fcntl(int(name), fcntl.F_GETFL), fcntl.fcntl(int(name), fcntl.F_GETFD)

@@ -1,0 +1,109 @@
+"""Finds whom to ask where the workers of a round stand, and puts together those that stand at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from coordinatord.core.queries.log_sources import merged, ranks_of
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.schema import fields_of
+from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
+from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
+from coordinatord.protocol.versions import SINCE
+
+WORKERS_AT_ONCE_MAX = 16_384
+"""The workers of one answer: 16 MB of stacks pass through the coordinator for it."""
+
+
+class NoStacksError(OperationalError):
+    """The job has no workers that could be asked, or none of these ranks. Nothing has changed."""
+
+
+@frozen
+class StackSource:
+    """Some workers of a node, who are asked together."""
+
+    node: str
+    host: str
+    session: int | None
+    """The session of the node; None if it cannot be asked."""
+    wanted: AskStacks
+    problem: str
+    """Why it cannot be asked; empty if it can."""
+
+
+def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
+    """Return whom to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
+    if not run.durable.order:
+        raise NoStacksError(f"job {run.job} has no workers now: it is {run.shown_state}")
+    chosen = merged(ranks)
+    sources = tuple(
+        source
+        for node, own in run.durable.order.items()
+        for piece in ranks_of(own, chosen)
+        for source in _sources_of(run, node, range(piece.start - own.first_rank, piece.stop - own.first_rank))
+    )
+    workers = sum(len(source.wanted.local_ranks) for source in sources)
+    if not workers:
+        world_size = sum(own.workers for own in run.durable.order.values())
+        raise NoStacksError(f"round {run.durable.round} has no such rank: it has ranks 0 to {world_size - 1}")
+    if workers > WORKERS_AT_ONCE_MAX:
+        raise NoStacksError(f"these are {workers} workers: choose at most {WORKERS_AT_ONCE_MAX} by rank")
+    return sources
+
+
+def _sources_of(run: Run, node: str, local_ranks: range) -> Iterator[StackSource]:
+    member = run.members.get(node)
+    problem = ""
+    if run.spec.launcher is Launcher.TORCHRUN:
+        problem = "torchrun has started its workers, and they are its own"
+    elif member is None or member.session is None:
+        problem = "it is not connected"
+    elif member.protocol is not None and member.protocol < SINCE[AskStacks]:
+        problem = "its release is too old to ask its workers: install this one there"
+    for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
+        yield StackSource(
+            node=node,
+            host=node if member is None else member.offer.host,
+            session=None if member is None or problem else member.session,
+            wanted=AskStacks(1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX])),
+            problem=problem,
+        )
+
+
+def group_stacks(found: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
+    """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
+
+    Of equally large groups, the one with the lowest rank is first.
+    """
+    groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
+    for source, worker in found:
+        groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
+    for workers in groups.values():
+        workers.sort(key=lambda worker: worker.rank)
+    ordered = sorted(groups.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
+    return tuple(
+        StackGroup(
+            threads=tuple(ThreadStatus(name=name, frames=frames) for name, frames in unpack_stacks(stacks)),
+            workers=tuple(workers),
+            problem=problem,
+        )
+        for (stacks, problem), workers in ordered
+    )
+
+
+def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
+    collective = worker.collective
+    return StackedWorker(
+        rank=worker.rank,
+        node=source.node,
+        host=source.host,
+        origin=worker.origin if worker.stacks else StackOrigin.NONE,
+        state=worker.state,
+        waits_in=worker.waits_in,
+        cpus=worker.cpus,
+        collective=None if collective is None else CollectiveStatus(**fields_of(collective)),
+    )

@@ -1,0 +1,72 @@
+"""The answers of `GET /v1/jobs/{job}/stacks`, as records; `api` says what such records have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Length
+
+
+@frozen(kw_only=True)
+class ThreadStatus:
+    """The Python stack of one thread."""
+
+    name: AnyText
+    frames: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)]
+    """They are written as `function (file:line)`, the innermost first."""
+
+
+@frozen(kw_only=True)
+class CollectiveStatus:
+    """The collective at which a worker is, by torch's flight recorder."""
+
+    group: AnyText
+    enqueued: Whole
+    completed: Whole
+    operation: AnyText
+    shape: AnyText
+
+
+@frozen(kw_only=True)
+class StackedWorker:
+    """One worker of a group of equal stacks."""
+
+    rank: Whole
+    node: AnyText
+    host: AnyText
+    origin: AnyText
+    """How the stack was had: `worker`, `signal` or `none`."""
+    state: AnyText = ""
+    """The state of its process in a word; empty if it is not known."""
+    waits_in: AnyText = ""
+    """The function of the kernel in which its main thread waits."""
+    cpus: Number = 0.0
+    """How many CPUs it used while it was looked at."""
+    collective: CollectiveStatus | None = None
+    """None if its torch has no flight recorder, or there was no collective."""
+
+
+@frozen(kw_only=True)
+class StackGroup:
+    """Workers that stand at the same place: their stacks are equal."""
+
+    threads: Annotated[tuple[ThreadStatus, ...], Length(0, ITEMS_MAX)]
+    """The main thread is first."""
+    workers: Annotated[tuple[StackedWorker, ...], Length(0, ITEMS_MAX)]
+    problem: AnyText = ""
+    """Why there is no stack; empty if there is one."""
+
+
+@frozen(kw_only=True)
+class StacksAnswer:
+    """`GET /v1/jobs/{job}/stacks`: where the workers of the present round stand."""
+
+    job: AnyText
+    run: AnyText
+    round: Whole
+    groups: Annotated[tuple[StackGroup, ...], Length(0, ITEMS_MAX)]
+    """The largest group is first."""
+    notes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
+    """What could not be asked, and why."""

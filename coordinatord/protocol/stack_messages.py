@@ -1,0 +1,137 @@
+"""The messages by which a coordinator asks a node where its workers stand, when a person wants to know.
+
+They are no levels as most messages are: each `AskStacks` is answered by one `Stacks`. A session has one of them on its
+way at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX, WORKERS_MAX, Count, Counter, Line, Name, Sentence
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.text import clip
+
+WORKERS_ASKED_MAX = 64
+"""The workers in one answer. More than any common host has; of a larger node they are asked in several pieces."""
+
+STACK_BYTES_MAX = 1_024
+"""The limit of the stacks of one worker: those of a thousand workers are a megabyte."""
+
+FRAME_MAX = 160
+"""The length of one frame in characters: a function, a file and a line."""
+
+OUTERMOST = 3
+"""The number of frames that are kept from the beginning of a long stack: the script's own are among them."""
+
+ELLIPSIS = "..."
+"""The frame that stands for those left out."""
+
+REQUEST_MAX = 2**62
+
+
+class StackOrigin(StrEnum):
+    """How the stacks of a worker were had."""
+
+    WORKER = "worker"
+    """The worker has answered."""
+    SIGNAL = "signal"
+    """The worker did not answer, and faulthandler has written them: code in C holds Python's lock."""
+    NONE = "none"
+    """They could not be had."""
+
+
+@frozen
+class Collective:
+    """The collective at which a worker is, by torch's flight recorder; of several groups, the one it waits in."""
+
+    group: Annotated[str, Length(0, 32)]
+    """The description of the process group, such as `default_pg`."""
+    enqueued: Annotated[int, Range(0, STEP_MAX)]
+    """The number of the last collective that the worker has begun in that group."""
+    completed: Annotated[int, Range(0, STEP_MAX)]
+    """The number of the last one that is over."""
+    operation: Annotated[str, Length(0, 64)]
+    """The last one that it has begun, such as `gloo:all_reduce`."""
+    shape: Annotated[str, Length(0, 64)]
+    """What goes in, such as `1024x3 Float`."""
+
+
+@frozen
+class WorkerStacks:
+    """Where one worker stands."""
+
+    rank: Count
+    origin: StackOrigin
+    stacks: Annotated[bytes, Length(0, STACK_BYTES_MAX)]
+    """The Python stacks of its threads, as `pack_stacks` writes them."""
+    state: Annotated[str, Length(0, 16)]
+    """The state of the process as the kernel has it, in a word; empty if it is not known."""
+    waits_in: Annotated[str, Length(0, 64)]
+    """The function of the kernel in which its main thread waits; empty if it waits in none, or it is not known."""
+    cpus: Annotated[float, Range(0, COUNTER_MAX)]
+    """How many CPUs it used while it was looked at."""
+    collective: Collective | None
+    problem: Line
+    """Why there is no stack; empty if there is one."""
+
+
+@frozen
+class AskStacks:
+    """What the coordinator wants to know: where some workers of a round stand."""
+
+    request: Annotated[int, Range(1, REQUEST_MAX)]
+    """A number that the answer repeats."""
+    run: Name
+    round: Counter
+    local_ranks: Annotated[tuple[Annotated[int, Range(0, WORKERS_MAX)], ...], Length(1, WORKERS_ASKED_MAX)]
+
+
+@frozen
+class Stacks:
+    """Where these workers stand, in the order in which they were asked for."""
+
+    request: Annotated[int, Range(1, REQUEST_MAX)]
+    workers: Annotated[tuple[WorkerStacks, ...], Length(0, WORKERS_ASKED_MAX)]
+    problem: Sentence
+    """Why there is nothing; empty if there is."""
+
+
+Thread = tuple[str, tuple[str, ...]]
+"""The name of a thread, and its frames as `function (file:line)`, the innermost first."""
+
+
+def pack_stacks(threads: Sequence[Thread]) -> bytes:
+    """Write the stacks of a worker, the main thread first: a line with the name of each, a line a frame, an empty line.
+
+    Of a stack that is too long the frames in the middle are left out. A thread that does not fit is left out with all
+    that follow.
+    """
+    packed = b""
+    for name, frames in threads:
+        shown = [clip(frame, FRAME_MAX) for frame in frames]
+        kept = len(shown)
+        while len(piece := _packed(name, shown, kept)) > STACK_BYTES_MAX - len(packed) and kept:
+            kept -= 1
+        if not kept or (kept < len(shown) and packed):
+            break
+        packed += piece
+    return packed
+
+
+def unpack_stacks(packed: bytes) -> tuple[Thread, ...]:
+    """Read the stacks of a worker; what is damaged is shown as it came."""
+    threads = packed.decode(errors="replace").split("\n\n")
+    lines = [[clip(line, FRAME_MAX) for line in thread.split("\n")] for thread in threads if thread]
+    return tuple((name, tuple(frames)) for name, *frames in lines)
+
+
+def _packed(name: str, frames: Sequence[str], kept: int) -> bytes:
+    """Write the stack of a thread with so many of its frames."""
+    if kept < len(frames):
+        outermost = min(OUTERMOST, kept // 2)
+        frames = [*frames[: kept - outermost], ELLIPSIS, *frames[len(frames) - outermost :]]
+    return "\n".join((clip(name, FRAME_MAX), *frames, "", "")).encode()

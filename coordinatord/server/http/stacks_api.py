@@ -1,0 +1,80 @@
+"""Where the workers of a job stand, over plain HTTP: asked of all nodes at once when somebody wants to know."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, stack_sources
+from coordinatord.protocol.stack_answers import StacksAnswer
+from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.server.driver import Driver
+from coordinatord.server.http.log_query import read_ranks
+from coordinatord.server.http.responses import TurnedDownError, complain, respond, unknown_job
+from coordinatord.server.node_reads import NoAnswerError, NodeReads
+
+READERS_MAX = 4
+"""Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""
+
+ANSWER_WITHIN_S = 5.0
+"""A node takes a second at most; a person who waits for a job that hangs would rather know that its node is silent."""
+
+
+class StacksApi:
+    """All readers of stacks."""
+
+    def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks]) -> None:
+        self._driver = driver
+        self._reads = reads
+        self._readers = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the routes."""
+        return [web.get("/v1/jobs/{job:[^/]+}/stacks", self._serve, allow_head=False)]
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        job = request.match_info["job"]
+        ranks = _ranks(request)
+        if self._readers >= READERS_MAX:
+            return complain(request, 503, "busy", f"{READERS_MAX} others ask where workers stand already, the limit")
+        self._readers += 1
+        try:
+            await self._driver.written()
+            run = self._driver.machine.jobs.get(job)
+            if run is None:
+                return unknown_job(request, job)
+            run_id, number = run.id, run.durable.round
+            sources = stack_sources(run, ranks)
+            answers = await asyncio.gather(*map(self._ask, sources))
+        except NoStacksError as error:
+            return complain(request, 404, "no_stacks", str(error))
+        finally:
+            self._readers -= 1
+        found = [(source, worker) for source, (workers, _) in zip(sources, answers, strict=True) for worker in workers]
+        notes = [f"node {source.node}: {why}" for source, (_, why) in zip(sources, answers, strict=True) if why]
+        answer = StacksAnswer(
+            job=job, run=run_id, round=number, groups=group_stacks(found), notes=tuple(dict.fromkeys(notes))
+        )
+        return respond(request, answer)
+
+    async def _ask(self, source: StackSource) -> tuple[tuple[WorkerStacks, ...], str]:
+        """Return where the workers of a node stand, or why that is not known."""
+        if source.session is None:
+            return (), source.problem
+        try:
+            answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
+        except NoAnswerError as error:
+            return (), str(error)
+        return answer.workers, answer.problem
+
+
+def _ranks(request: web.Request) -> tuple[range, ...]:
+    """Return the ranks that are asked for. Raises `TurnedDownError`."""
+    unknown = sorted(set(request.query) - {"rank"})
+    if unknown:
+        raise TurnedDownError(400, "malformed", f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")
+    try:
+        return read_ranks(request.query)
+    except ValueError as error:
+        raise TurnedDownError(400, "malformed", str(error)) from error

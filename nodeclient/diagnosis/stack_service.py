@@ -1,0 +1,310 @@
+"""Finds out where this node's workers stand, when the coordinator asks: from themselves, or else from the kernel.
+
+`workerlib.responder` is the other end, and says how a worker is asked. To ask takes a fifth of a second, the time in
+which the use of the CPU is measured, and up to a second where a worker does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+
+from coordinatord.protocol.fields import LINE_MAX
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.stack_messages import (
+    AskStacks,
+    Collective,
+    StackOrigin,
+    Stacks,
+    Thread,
+    WorkerStacks,
+    pack_stacks,
+)
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at
+from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
+from workerlib.env import STACKS
+from workerlib.responder import DESCRIPTORS_MAX, PACKET_BYTES
+
+ANSWER_WITHIN_S = 0.3
+"""A worker answers in a millisecond or two, and in a tenth of a second on a busy host."""
+
+DUMP_WITHIN_S = 0.5
+"""faulthandler begins at once, unless the process is stopped or waits for a disk."""
+
+QUIET_S = 0.05
+"""faulthandler writes without a pause: after so long it has written all."""
+
+MEASURED_S = 0.2
+"""The kernel counts the use of the CPU in hundredths of a second."""
+
+DUMP_BYTES_MAX = 256 * 1024
+
+CPUS_DIGITS = 2
+
+Respond = Callable[[Stacks], None]
+
+_CREDENTIALS = struct.Struct("3i")
+"""The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
+
+_PATH_BYTES_MAX = 107
+"""The longest path of a Unix socket (unix(7))."""
+
+
+@dataclass(slots=True, eq=False)
+class _Responder:
+    """The process that answers for a worker: the worker itself, or a child of it such as the Python behind a shell."""
+
+    connection: socket.socket
+    pid: int
+    pidfd: int
+    signum: int
+    """The signal that makes it write its stacks; 0 if it has none."""
+    pipe: FileIO
+    """Where it writes them."""
+    answer: asyncio.Future[bytes] | None = None
+
+
+@frozen
+class _Told:
+    """What a worker has told, or why it has not."""
+
+    origin: StackOrigin = StackOrigin.NONE
+    threads: tuple[Thread, ...] = ()
+    collective: Collective | None = None
+    problem: str = ""
+
+
+class StackService:
+    """The workers of one round at a time; all methods are for the running event loop."""
+
+    def __init__(self, pid_of: Callable[[int], int], tasks: Tasks) -> None:
+        """Begin without workers; `pid_of` gives the process id by local rank, 0 for none."""
+        self._pid_of = pid_of
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._round = ("", 0)
+        self._first_rank = 0
+        self._workers = 0
+        self._listener: socket.socket | None = None
+        self._folder: int | None = None
+        self._unknown: set[socket.socket] = set()
+        """Connections that have not said hello."""
+        self._responders: dict[int, _Responder] = {}
+        """Who answers, by local rank."""
+
+    def listen(self, folder: Path, run: str, number: int, ranks: range) -> dict[str, str]:
+        """Begin a round with these ranks; return the variable that lets workers answer, if they can."""
+        self.close()
+        self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
+        path = folder / "stacks"
+        try:
+            if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+                self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/stacks")
+            path.unlink(missing_ok=True)
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            self._listener.bind(str(path))
+            self._listener.listen(self._workers)
+        except OSError:  # /proc has to do
+            self.close()
+            return {}
+        self._loop.add_reader(self._listener, self._accept, self._listener)
+        return {STACKS: str(path)}
+
+    def read(self, wanted: AskStacks, respond: Respond) -> None:
+        """Find out where some workers stand, and respond later."""
+        self._tasks.spawn(self._read(wanted, respond), name="stacks")
+
+    def close(self) -> None:
+        """Forget the workers of the round."""
+        for local_rank in list(self._responders):
+            self._forget(local_rank)
+        for connection in list(self._unknown):
+            self._drop(connection)
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
+    # What workers send
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:  # the caller has gone, or descriptors are short and it is tried again
+            return
+        connection.setblocking(False)
+        if len(self._unknown) >= self._workers:
+            connection.close()
+            return
+        self._unknown.add(connection)
+        self._loop.add_reader(connection, self._greet, connection)
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Take in the first packet of a connection, which says whose it is; the latest one counts."""
+        self._loop.remove_reader(connection)
+        self._unknown.discard(connection)
+        pipes: list[int] = []
+        try:
+            packet, pipes, _, _ = socket.recv_fds(connection, PACKET_BYTES, DESCRIPTORS_MAX)
+            pid, user, _ = _CREDENTIALS.unpack(
+                connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            )
+            local_rank, signum = read_hello(packet)
+            own = user == os.geteuid() and 0 <= local_rank < self._workers and len(pipes) == 1
+            pidfd = pidfd_open(pid) if own else None
+        except (OSError, StrangeAnswerError):
+            pidfd = None
+        if pidfd is None:
+            connection.close()
+            for pipe in pipes:
+                os.close(pipe)
+            return
+        os.set_blocking(pipes[0], False)
+        responder = _Responder(connection, pid, pidfd, signum, FileIO(pipes[0], "rb"))
+        self._forget(local_rank)
+        self._responders[local_rank] = responder
+        self._loop.add_reader(connection, self._receive, local_rank)
+
+    def _receive(self, local_rank: int) -> None:
+        responder = self._responders[local_rank]
+        try:
+            packet = responder.connection.recv(PACKET_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._forget(local_rank)
+        elif responder.answer is not None and not responder.answer.done():
+            responder.answer.set_result(packet)
+
+    def _forget(self, local_rank: int) -> None:
+        responder = self._responders.pop(local_rank, None)
+        if responder is not None:
+            if responder.answer is not None and not responder.answer.done():
+                responder.answer.set_result(b"")
+            os.close(responder.pidfd)
+            responder.pipe.close()
+            self._drop(responder.connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._unknown.discard(connection)
+        self._loop.remove_reader(connection)
+        connection.close()
+
+    # What is asked
+
+    async def _read(self, wanted: AskStacks, respond: Respond) -> None:
+        if (wanted.run, wanted.round) != self._round:
+            respond(Stacks(wanted.request, (), "this node has no workers of that round"))
+            return
+        local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
+        found = await asyncio.gather(*map(self._look, local_ranks))
+        respond(Stacks(wanted.request, tuple(found), ""))
+
+    async def _look(self, local_rank: int) -> WorkerStacks:
+        responder = self._responders.get(local_rank)
+        pid = self._pid_of(local_rank) if responder is None else responder.pid
+        began_at, before = self._loop.time(), look_at(pid) if pid else None
+        told = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
+        if responder is not None:
+            told = await self._ask(responder, before)
+        await asyncio.sleep(MEASURED_S - (self._loop.time() - began_at))
+        after = look_at(pid) if before is not None else None
+        took_s = self._loop.time() - began_at
+        used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
+        return WorkerStacks(
+            rank=self._first_rank + local_rank,
+            origin=told.origin,
+            stacks=pack_stacks(told.threads),
+            state=clip(after.state, 16) if after is not None else "",
+            waits_in=clip(after.waits_in, 64) if after is not None else "",
+            cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
+            collective=told.collective,
+            problem=told.problem if after is not None else "its process has ended",
+        )
+
+    async def _ask(self, responder: _Responder, state: ProcessState | None) -> _Told:
+        """Ask a worker by the packet, and then by the signal."""
+        if state is None or state.state in HALTED:
+            return _halted(state)
+        try:
+            packet = await self._packet(responder)
+            if packet == b"":
+                return _Told(problem="its process has ended")
+            if packet is not None:
+                return _Told(StackOrigin.WORKER, *read_answer(packet, _folder()))
+            state = look_at(responder.pid)
+            if state is None or state.state in HALTED:
+                return _halted(state)
+            threads = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
+        except (OSError, StrangeAnswerError) as error:
+            return _Told(problem=clip(str(error), LINE_MAX))
+        return _Told(StackOrigin.SIGNAL, threads) if threads else _Told(problem="it does not answer")
+
+    async def _packet(self, responder: _Responder) -> bytes | None:
+        """Return the answer to a packet; None if there is none in time."""
+        if responder.answer is None or responder.answer.done():
+            responder.answer = self._loop.create_future()
+            try:
+                responder.connection.send(b"?", socket.MSG_NOSIGNAL)
+            except OSError:  # it has not read what it was asked before
+                responder.answer = None
+                return None
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                return await asyncio.shield(responder.answer)
+        except TimeoutError:
+            return None
+
+    async def _dump(self, responder: _Responder) -> bytes:
+        """Return what faulthandler writes when the signal comes; nothing if it writes nothing in time."""
+        signum = responder.signum
+        if (
+            responder.pipe.closed
+            or not signal.SIGRTMIN <= signum <= signal.SIGRTMAX
+            or not catches(responder.pid, signum)
+        ):
+            return b""
+        _unread(responder.pipe)  # it was written too late for whoever asked before
+        dump = b""
+        pidfd_send_signal(responder.pidfd, signum)
+        until = self._loop.time() + DUMP_WITHIN_S
+        while self._loop.time() < until and len(dump) < DUMP_BYTES_MAX:
+            more = _unread(responder.pipe)
+            if dump and not more:
+                break
+            dump += more
+            await asyncio.sleep(QUIET_S)
+        return dump
+
+
+def _folder() -> str:
+    """Return the working directory, which is that of the workers too; the root if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return "/"
+
+
+def _halted(state: ProcessState | None) -> _Told:
+    return _Told(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
+
+
+def _unread(pipe: FileIO) -> bytes:
+    """Return what is in a pipe; nothing if it was closed because its worker has ended."""
+    return b"" if pipe.closed else pipe.read(DUMP_BYTES_MAX) or b""

@@ -1,0 +1,104 @@
+"""What a worker or faulthandler says of where it stands, made fit for a message. Pure, and nothing of it is trusted."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import STEP_MAX
+from coordinatord.protocol.stack_messages import Collective, Thread
+from coordinatord.protocol.text import clip
+
+NAME_MAX = 64
+
+_LIBRARIES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
+
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
+
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+_IMPORTS = "<frozen importlib"
+
+_RESPONDER = "workerlib/responder.py"
+
+
+class StrangeAnswerError(OperationalError):
+    """A worker's answer is not what it should be: it may be any program of this user."""
+
+
+def read_hello(packet: bytes) -> tuple[int, int]:
+    """Return the local rank and the signal that a worker names in its first packet. Raises `StrangeAnswerError`."""
+    try:
+        hello = json.loads(packet)
+        return int(hello["local_rank"]), int(hello["signal"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StrangeAnswerError("it is no worker of this round") from error
+
+
+def read_answer(packet: bytes, folder: str) -> tuple[tuple[Thread, ...], Collective | None]:
+    """Return the stacks and the collective of a worker's answer.
+
+    Paths within `folder` are given from there. Raises `StrangeAnswerError`.
+    """
+    try:
+        answer = json.loads(packet)
+        threads = tuple(
+            (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
+        )
+        return threads, _waited_for([_collective(one) for one in answer["collectives"]])
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+
+
+def read_dump(text: str, folder: str) -> tuple[Thread, ...]:
+    """Return the stacks that faulthandler has written, that of the main thread first; it writes that last."""
+    threads: list[tuple[str, list[tuple[str, str, str]]]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            threads.append(("thread", []))
+        elif threads and (frame := _FRAME.match(line)):
+            threads[-1][1].append((frame[1], frame[2], frame[3]))
+    own = [frames for _, frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
+    names = ["MainThread", *("thread" for _ in own)]
+    ordered = [*own[-1:], *own[:-1]]
+    return tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
+
+
+def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
+    """Return the frames as they are shown; those of imports in between are left out, as in tracebacks."""
+    return tuple(_shown(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
+
+
+def _shown(place: Sequence[object], folder: str) -> str:
+    path, line, function = map(str, place)
+    path = path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
+    return clip(f"{function} ({path}:{line})", 400)
+
+
+def _collective(told: dict[str, Any]) -> Collective:
+    sizes, types = told["sizes"], told["types"]
+    return Collective(
+        group=clip(str(told["group"]), 32),
+        enqueued=_whole(told["enqueued"]),
+        completed=_whole(told["completed"]),
+        operation=clip(str(told["operation"]), 64),
+        shape=clip(", ".join(_tensors(sizes, types)), 64),
+    )
+
+
+def _whole(number: object) -> int:
+    return min(max(0, int(str(number))), STEP_MAX)
+
+
+def _tensors(sizes: Sequence[Iterable[object]], types: Sequence[object]) -> list[str]:
+    words = ["x".join(map(str, size)) or "1" for size in sizes]
+    return [f"{word} {kind}" for word, kind in zip(words, types, strict=False)] if types else words
+
+
+def _waited_for(collectives: Sequence[Collective]) -> Collective | None:
+    """Return the collective that the worker waits in, or else the last one of its first group."""
+    waiting = [one for one in collectives if one.enqueued > one.completed]
+    return next(iter(waiting or collectives), None)

@@ -1,0 +1,97 @@
+"""`nodeclient stacks`: where the workers of a job stand, those with equal stacks once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlencode
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
+from coordinatord.protocol.stack_messages import StackOrigin
+from nodeclient.config.operate import StacksConfig
+from nodeclient.operate.client import Client, read
+from nodeclient.operate.formatting import NAMES_MAX, count, listed
+from nodeclient.operate.job_lookup import get_of_job, only_job
+from nodeclient.operate.terminal_info import terminal, write
+
+BUSY_CPUS = 0.05
+"""Less use of the CPU than this is that of threads which wait and look now and then."""
+
+
+def show(config: StacksConfig) -> int:
+    """Print the stacks and return the exit code: 0 if there are any."""
+    client = Client(config.coordinators, config.access)
+    job = only_job(client, config.job, live=True)
+    query = f"?{urlencode({'rank': config.ranks})}" if config.ranks else ""
+    data = get_of_job(client, job, f"/stacks{query}")
+    answer = read(StacksAnswer, data)
+    if config.json:
+        write([json.dumps(data)])
+    else:
+        where = terminal()
+        write(line for text in _lines(answer) for line in where.wrapped(text, "      "))
+    return ExitCode.OK if answer.groups else ExitCode.UNAVAILABLE
+
+
+def _lines(answer: StacksAnswer) -> Iterator[str]:
+    workers = sum(len(group.workers) for group in answer.groups)
+    places = count(len(answer.groups), "place")
+    yield f"job {answer.job}, run {answer.run}, round {answer.round}: {count(workers, 'worker')} at {places}"
+    for group in answer.groups:
+        yield ""
+        yield from _group(group)
+    if answer.notes:
+        yield ""
+        yield from answer.notes
+
+
+def _group(group: StackGroup) -> Iterator[str]:
+    yield f"{_who(group.workers)}: {_how(group.workers)}"
+    for collective in dict.fromkeys(worker.collective for worker in group.workers):
+        if collective is not None:
+            those = [worker for worker in group.workers if worker.collective == collective]
+            whose = "" if len(those) == len(group.workers) else f" ({_ranks([worker.rank for worker in those])})"
+            yield f"  {_at(collective)}{whose}"
+    if group.problem:
+        yield f"  no stack: {group.problem}"
+    if any(worker.origin == StackOrigin.SIGNAL for worker in group.workers):
+        yield "  written by faulthandler: code in C holds Python's lock"
+    for number, thread in enumerate(group.threads):
+        if number:
+            yield f"  {thread.name}"
+        yield from (f"    {frame}" for frame in thread.frames)
+
+
+def _who(workers: Sequence[StackedWorker]) -> str:
+    hosts = list(dict.fromkeys(worker.host for worker in workers))
+    return f"{_ranks([worker.rank for worker in workers])} on {listed(hosts)}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Return ranks in order, those that follow each other as a range: ranks 0-3, 7."""
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(words, len(spans))}"
+
+
+def _how(workers: Sequence[StackedWorker]) -> str:
+    """Return what the processes do, as the kernel sees it."""
+    states = list(dict.fromkeys(worker.state or "state not known" for worker in workers))
+    waits = list(dict.fromkeys(worker.waits_in for worker in workers if worker.waits_in))
+    most = max(worker.cpus for worker in workers)
+    text = " or ".join(states[:NAMES_MAX])
+    text += f" in {' or '.join(waits[:NAMES_MAX])}" if waits else ""
+    return f"{text}, {most:.1f} CPUs" if most >= BUSY_CPUS else f"{text}, no CPU used"
+
+
+def _at(collective: CollectiveStatus) -> str:
+    operation = f"{collective.operation} {collective.enqueued:,} of {collective.group}"
+    shape = f" ({collective.shape})" if collective.shape else ""
+    waits = "waits in" if collective.enqueued > collective.completed else "last collective:"
+    return f"{waits} {operation}{shape}"

@@ -1,0 +1,43 @@
+"""The stacks of a worker fit a kilobyte, whatever they are, and come back as they went."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.protocol.stack_messages import ELLIPSIS, STACK_BYTES_MAX, pack_stacks, unpack_stacks
+
+MAIN = ("MainThread", ("get (queue.py:1)", "<module> (train.py:41)"))
+OTHER = ("pin_memory", ("wait (threading.py:2)",))
+
+
+def test_short_stacks_come_back_as_they_went() -> None:
+    assert unpack_stacks(pack_stacks([MAIN, OTHER])) == (MAIN, OTHER)
+    assert unpack_stacks(pack_stacks([])) == ()
+
+
+def test_of_a_long_stack_both_ends_are_kept() -> None:
+    frames = tuple(f"layer_{number} (torch/nn/modules/module.py:{number})" for number in range(60))
+    [(name, kept)] = unpack_stacks(pack_stacks([("MainThread", (*frames, "main (train.py:9)"))]))
+    assert name == "MainThread"
+    assert kept[0] == frames[0]
+    assert ELLIPSIS in kept
+    assert kept[-1] == "main (train.py:9)"
+
+
+def test_a_thread_that_does_not_fit_is_left_out_and_not_cut() -> None:
+    deep = tuple(f"layer_{number} (torch/nn/modules/module.py:{number})" for number in range(40))
+    assert unpack_stacks(pack_stacks([MAIN, ("deep", deep), OTHER])) == (MAIN,)
+
+
+TEXTS = st.text(max_size=300)
+
+
+@given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=50)), max_size=8))
+def test_no_stack_is_larger_than_the_limit(threads: list[tuple[str, list[str]]]) -> None:
+    assert len(pack_stacks([(name, tuple(frames)) for name, frames in threads])) <= STACK_BYTES_MAX
+
+
+@given(st.binary(max_size=STACK_BYTES_MAX))
+def test_whatever_a_node_sends_can_be_shown(packed: bytes) -> None:
+    assert all(text.isprintable() for name, frames in unpack_stacks(packed) for text in (name, *frames))

@@ -1,0 +1,102 @@
+"""Where workers stand, over HTTP: asked of all nodes at once, equal stacks once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from coordinatord.core.queries import stack_groups
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.protocol.stack_messages import (
+    AskStacks,
+    Collective,
+    StackOrigin,
+    Stacks,
+    WorkerStacks,
+    pack_stacks,
+)
+from coordinatord.protocol.versions import SINCE
+from coordinatord.server.app import Server
+from coordinatord.server.http import stacks_api
+from tests.coordinatord.server.conftest import Start
+from tests.support.raw_session import OFFER, Peer, connect, get, join
+
+pytestmark = pytest.mark.asyncio
+
+TWO_WORKERS = dataclasses.replace(OFFER, workers=2)
+
+WAITS = pack_stacks([("MainThread", ("all_reduce (torch/distributed/c10d.py:9)", "main (train.py:41)"))])
+LOADS = pack_stacks([("MainThread", ("__next__ (torch/utils/data/dataloader.py:7)", "main (train.py:40)"))])
+
+
+def stands(rank: int, stacks: bytes = WAITS, **changes: Any) -> WorkerStacks:
+    return dataclasses.replace(
+        WorkerStacks(rank, StackOrigin.WORKER, stacks, "sleeping", "futex_do_wait", 0.0, None, ""), **changes
+    )
+
+
+def asked(server: Server, query: str = "") -> asyncio.Task[tuple[int, str, Any]]:
+    return asyncio.ensure_future(get(f"{server.url}/v1/jobs/job/stacks{query}"))
+
+
+async def answer(peer: Peer, *workers: WorkerStacks, problem: str = "") -> AskStacks:
+    """Answer the next question; return it."""
+    wanted = await peer.receive(AskStacks)
+    await peer.send(Stacks(wanted.request, workers, problem))
+    return wanted
+
+
+async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_group_first(start: Start) -> None:
+    first, second = (join(name, nodes=2, offer=TWO_WORKERS) for name in "ab")
+    async with start() as server, connect(server.url, first) as a, connect(server.url, second) as b:
+        run = await a.receive_goal(Goal.RUN)
+        await b.receive_goal(Goal.RUN)
+        shown = asked(server)
+        collective = Collective("default_pg", 1204, 1203, "gloo:all_reduce", "8x3 Float")
+        wanted = await answer(a, stands(0, LOADS, cpus=0.5), stands(1, collective=collective))
+        assert (wanted.run, wanted.round, wanted.local_ranks) == (run.run, 1, (0, 1))
+        await answer(b, stands(2), stands(3, b"", origin=StackOrigin.NONE, problem="its process has ended"))
+        status, _, body = await shown
+        assert (status, body["run"], body["round"], body["notes"]) == (200, run.run, 1, [])
+        assert [[worker["rank"] for worker in group["workers"]] for group in body["groups"]] == [[1, 2], [0], [3]]
+        assert body["groups"][0]["threads"][0]["frames"][-1] == "main (train.py:41)"
+        assert body["groups"][0]["workers"][0]["collective"]["enqueued"] == 1204
+        assert body["groups"][1]["workers"][0]["cpus"] == 0.5
+        assert (body["groups"][2]["threads"], body["groups"][2]["problem"]) == ([], "its process has ended")
+        shown = asked(server, "?rank=3")
+        assert (await answer(b, stands(3))).local_ranks == (1,)
+        assert len((await shown)[2]["groups"]) == 1
+
+
+async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks_api, "ANSWER_WITHIN_S", 0.05)
+    older = SINCE[AskStacks] - 1
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a, connect(server.url) as b:
+        await b.socket.send_bytes(encode(join("b", nodes=2, version=older), older))
+        await a.receive_goal(Goal.RUN)
+        assert (await asked(server))[2]["notes"] == [
+            "node a: the node has not answered within 0.05 s: is its host overloaded?",
+            "node b: its release is too old to ask its workers: install this one there",
+        ]
+
+
+async def test_what_cannot_be_asked_is_refused(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with start() as server, connect(server.url, join("a", offer=TWO_WORKERS)) as a:
+        run = await a.receive_goal(Goal.RUN)
+        await a.report(Phase.RUNNING, run)
+        for query, status, text in (
+            ("?rank=2", 404, "round 1 has no such rank: it has ranks 0 to 1"),
+            ("?rank=x", 400, "rank is a number or a range, such as 3 or 0-7, not 'x'"),
+            ("?run=x", 400, "'run' selects nothing here: see /openapi.json"),
+        ):
+            got, _, body = await asked(server, query)
+            assert (got, body["message"]) == (status, text)
+        monkeypatch.setattr(stack_groups, "WORKERS_AT_ONCE_MAX", 1)
+        assert (await asked(server))[2]["message"] == "these are 2 workers: choose at most 1 by rank"
+        assert (await get(f"{server.url}/v1/jobs/other/stacks"))[0] == 404
+        monkeypatch.setattr(stacks_api, "READERS_MAX", 0)
+        assert (await asked(server))[0] == 503

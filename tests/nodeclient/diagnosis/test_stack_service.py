@@ -1,0 +1,164 @@
+"""Real processes are asked where they stand: while they train, and in each kind of standstill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.stack_messages import AskStacks, StackOrigin, Stacks, WorkerStacks, unpack_stacks
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.diagnosis.stack_service import StackService
+from tests.support.programs import clean_environ
+
+pytestmark = pytest.mark.asyncio
+
+SCRIPT = """
+import itertools, threading
+{imports}
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    ready()
+    held.acquire()
+def spin():
+    ready()
+    while True:
+        pass
+def gil():
+    ready()
+    sum(itertools.repeat(0))
+def ready():
+    print("ready", flush=True)
+{call}()
+"""
+
+KNOWN = "import workerlib"
+
+
+class Stage:
+    """A node with one worker."""
+
+    def __init__(self, service: StackService, folder: Path, stack: ExitStack) -> None:
+        self._service = service
+        self._folder = folder
+        self._stack = stack
+        self.pid = 0
+
+    def start(self, call: str, imports: str = KNOWN) -> None:
+        """Start the worker and wait until it is where it stays."""
+        variables = self._service.listen(self._folder, "run", 1, range(5, 6))
+        environ = {**clean_environ(), **variables, "LOCAL_RANK": "0", "PYTHONPATH": str(Path.cwd())}
+        script = SCRIPT.format(call=call, imports=imports)
+        worker = subprocess.Popen((sys.executable, "-S", "-c", script), env=environ, stdout=subprocess.PIPE)
+        self._stack.callback(worker.stdout.close)  # type: ignore[union-attr]  # it is a pipe
+        self._stack.callback(worker.wait)
+        self._stack.callback(worker.kill)
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"ready\n"
+        self.pid = worker.pid
+
+    async def ask(self, number: int = 1) -> Stacks:
+        """Ask where the worker stands, and another one that there is not."""
+        answer: asyncio.Future[Stacks] = asyncio.get_running_loop().create_future()
+        self._service.read(AskStacks(3, "run", number, (0, 7)), answer.set_result)
+        async with asyncio.timeout(60):
+            return await answer
+
+    async def look(self, until: Callable[[WorkerStacks], bool]) -> WorkerStacks:
+        """Ask until this is so: a busy host may take its time."""
+        async with asyncio.timeout(60):
+            while True:
+                [found] = (await self.ask()).workers
+                if until(found):
+                    return found
+
+
+@asynccontextmanager
+async def staged(folder: Path) -> AsyncIterator[Stage]:
+    tasks = Tasks()
+    with ExitStack() as stack:
+        stage = Stage(StackService(lambda _: stage.pid, tasks), folder, stack)
+        try:
+            yield stage
+        finally:
+            stage._service.close()
+            await tasks.cancel()
+
+
+def innermost(found: WorkerStacks) -> str:
+    threads = unpack_stacks(found.stacks)
+    return threads[0][1][0] if threads else ""
+
+
+async def test_a_worker_that_waits_for_a_lock_answers_itself(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and found.cpus == 0)
+        assert (found.rank, found.origin, found.state) == (5, StackOrigin.WORKER, "sleeping")
+        assert [name for name, _ in unpack_stacks(found.stacks)] == ["MainThread"]
+        assert innermost(found).startswith("lock (<string>:")
+
+
+async def test_an_endless_loop_answers_and_is_seen_to_use_a_cpu(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("spin")
+        found = await stage.look(lambda found: found.origin is StackOrigin.WORKER and found.cpus > 0)
+        assert innermost(found).startswith("spin (")
+        assert found.state == "running"
+
+
+async def test_a_worker_whose_c_code_holds_the_lock_of_python_is_had_by_the_signal(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("gil")
+        for _ in range(2):  # asked again, it is as it was
+            found = await stage.look(lambda found: found.origin is not StackOrigin.NONE)
+            assert found.origin is StackOrigin.SIGNAL
+            assert innermost(found).startswith("gil (")
+
+
+async def test_a_stopped_process_is_not_asked_and_its_state_is_told(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("spin")
+        await stage.look(lambda found: found.origin is StackOrigin.WORKER)
+        os.kill(stage.pid, signal.SIGSTOP)
+        found = await stage.look(lambda found: found.state == "stopped")
+        assert (found.origin, found.stacks) == (StackOrigin.NONE, b"")
+        assert found.problem == "it cannot answer: its process is stopped"
+        os.kill(stage.pid, signal.SIGCONT)
+        assert (await stage.look(lambda found: found.origin is StackOrigin.WORKER)).problem == ""
+
+
+async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock", imports="")
+        found = await stage.look(lambda found: found.state == "sleeping")
+        assert found.origin is StackOrigin.NONE
+        assert found.problem == "it does not answer: import workerlib in the script, or start it with --preload"
+
+
+async def test_a_worker_that_has_taken_the_signal_for_itself_is_never_sent_it(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("gil", imports=f"import signal; signal.signal(signal.SIGRTMAX - 3, print); {KNOWN}")
+        found = await stage.look(lambda found: found.problem == "it does not answer")
+        assert (found.origin, found.state) == (StackOrigin.NONE, "running")
+
+
+async def test_a_worker_that_has_ended_is_said_to_have_ended(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("ready")
+        found = await stage.look(lambda found: found.state in {"ended", ""})
+        assert found.stacks == b""
+
+
+async def test_workers_of_another_round_are_not_asked(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        assert await stage.ask(2) == Stacks(3, (), "this node has no workers of that round")

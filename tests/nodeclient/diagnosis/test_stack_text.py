@@ -1,0 +1,87 @@
+"""What a worker says of itself becomes short frames, and nothing that it may say breaks the node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.protocol.stack_messages import Collective
+from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+
+DUMP = """Thread 0x00007f0e3a7fc640 (most recent call first):
+  File "/repo/workerlib/responder.py", line 90 in _serve
+
+Thread 0x00007f0e3b7fe640 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+
+Current thread 0x00007f0e4c6d2740 (most recent call first):
+  File "/env/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1775 in _call_impl
+  File "/home/me/train.py", line 41 in <module>
+"""
+
+
+def an_answer(**changes: Any) -> bytes:
+    threads = [{"name": "MainThread", "frames": [["/home/me/train.py", 41, "main"]]}]
+    return json.dumps({"threads": threads, "collectives": [], **changes}).encode()
+
+
+def collective(group: str, enqueued: int, completed: int) -> dict[str, Any]:
+    return {
+        "group": group,
+        "enqueued": str(enqueued),
+        "completed": str(completed),
+        "operation": "gloo:all_reduce",
+        "sizes": [[8, 3], []],
+        "types": ["Float", "Int"],
+    }
+
+
+def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> None:
+    places = [
+        ("/env/lib/python3.12/site-packages/torch/_ops.py", 7, "call"),
+        ("/usr/lib/python3.12/queue.py", 171, "get"),
+        ("<frozen importlib._bootstrap>", 1, "_find_and_load"),
+        ("/home/me/train.py", 41, "main"),
+        ("/elsewhere/x.py", 2, "f"),
+    ]
+    answer = an_answer(threads=[{"name": "MainThread", "frames": places}])
+    [(name, frames)], _ = read_answer(answer, "/home/me")
+    assert name == "MainThread"
+    assert frames == ("call (torch/_ops.py:7)", "get (queue.py:171)", "main (train.py:41)", "f (/elsewhere/x.py:2)")
+
+
+def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
+    both = [collective("default_pg", 9, 9), collective("tensor", 4, 3)]
+    expected = Collective("tensor", 4, 3, "gloo:all_reduce", "8x3 Float, 1 Int")
+    assert read_answer(an_answer(collectives=both), "/")[1] == expected
+    found = read_answer(an_answer(collectives=both[:1]), "/")[1]
+    assert found is not None
+    assert (found.group, found.enqueued, found.completed) == ("default_pg", 9, 9)
+
+
+def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() -> None:
+    assert read_dump(DUMP, "/home/me") == (
+        ("MainThread", ("_call_impl (torch/nn/modules/module.py:1775)", "<module> (train.py:41)")),
+        ("thread", ("wait (threading.py:359)",)),
+    )
+    assert read_dump("what a library has written to the pipe", "/") == ()
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [b"", b"\xff", b"[]", b"{}", an_answer(threads=[{}]), an_answer(collectives=[{"group": 1}]), an_answer(threads=7)],
+)
+def test_what_is_no_answer_is_refused(packet: bytes) -> None:
+    with pytest.raises(StrangeAnswerError):
+        read_answer(packet, "/")
+
+
+@given(st.binary(max_size=200))
+def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
+    with pytest.raises(StrangeAnswerError):
+        read_hello(packet)
+    assert read_hello(b'{"local_rank": 1, "signal": 61}') == (1, 61)

@@ -1,0 +1,47 @@
+"""The kernel tells of a process without asking it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from nodeclient.host.process_state import HALTED, catches, look_at
+
+STAT = "77 (a ) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 {user} {system} 0 0 20 0 1 0 5 1 1"
+
+
+def fake(proc: Path, state: str, wchan: str | None) -> Path:
+    (proc / "77").mkdir()
+    hertz = os.sysconf("SC_CLK_TCK")
+    (proc / "77" / "stat").write_text(STAT.format(state=state, user=2 * hertz, system=hertz))
+    if wchan is not None:
+        (proc / "77" / "wchan").write_text(wchan)
+    return proc
+
+
+def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> None:
+    found = look_at(77, fake(tmp_path, "T", "do_signal_stop"))
+    assert found is not None
+    assert (found.state, found.waits_in, found.cpu_s) == ("stopped", "do_signal_stop", 3.0)
+    assert found.state in HALTED
+
+
+def test_where_it_waits_may_not_be_known(tmp_path: Path) -> None:
+    found = look_at(77, fake(tmp_path, "R", "0"))
+    assert found is not None
+    assert (found.state, found.waits_in) == ("running", "")
+    (tmp_path / "77" / "wchan").unlink()
+    again = look_at(77, tmp_path)
+    assert again is not None
+    assert again.waits_in == ""
+
+
+def test_a_process_that_is_gone_is_none() -> None:
+    assert look_at(2**22 + 1) is None
+    assert not catches(2**22 + 1, signal.SIGTERM)
+
+
+def test_a_handled_signal_is_seen() -> None:
+    assert catches(os.getpid(), signal.SIGINT)
+    assert not catches(os.getpid(), signal.SIGKILL)
