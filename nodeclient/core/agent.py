@@ -16,7 +16,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, kept_goals, notices
-from nodeclient.core.agent_settings import HALT_SHARE, LEAVE_WITHIN_S, Settings
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
@@ -62,7 +62,7 @@ class Agent:
             events.WorkersStarted: lambda _, now: self._step(Stimulus.STARTED, now),
             events.StartFailed: self._start_failed,
             events.WorkerExited: self._worker_exited,
-            events.Keeping: lambda event, _: self._group.keep(event.save_within_s),
+            events.Keeping: lambda event, _: self._group.keep(event),
             # Otherwise they had the time, or all of them have ended.
             events.KeptSaved: lambda _, now: self._step(Stimulus.SAVED, now) if self._group.saves else None,
             events.KeptChanged: lambda _, now: self._connection.report_at(now),
@@ -333,7 +333,7 @@ class Agent:
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
         signum = self._leaving or Signals.SIGTERM
         first = group.stop(now, signum)
-        if first and not self._hurry and group.save(now, self._halt, HALT_SHARE * grace_s):
+        if first and not self._hurry and group.save(now, self._halt, grace_s):
             self._effects.append(kept_goals.first_order(group, planned=patient))
         elif (self._hurry or not group.saves) and group.end_within(
             grace_s, now, signum, may_save=patient and self._settings.kills

@@ -18,6 +18,9 @@ HALT_SHARE = 0.5
 """The share of `--stop-timeout` in which workers come to the step that all of them keep before a planned end, and save
 it. A host that is about to be taken away gives notice of some 30 s: the rest is for a save without that step."""
 
+CHECKPOINT_SHARE = 0.9
+"""The same where the script writes a checkpoint of its own: there is nothing else to be saved after that."""
+
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 

@@ -120,6 +120,8 @@ class Keeping:
 
     save_within_s: float
     """How long that may take."""
+    writes_checkpoints: bool = False
+    """Their script writes a checkpoint of its own before a planned end, which takes longer."""
 
 
 @frozen

@@ -19,7 +19,8 @@ from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
-from nodeclient.core.events import Diagnosis
+from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE
+from nodeclient.core.events import Diagnosis, Keeping
 from nodeclient.core.table import Stimulus
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
@@ -51,6 +52,8 @@ class WorkerGroup:
         """The latest time at which they come to that step."""
         self._save_within_s: float | None = None
         """How long that may take them; None while none of them keeps anything."""
+        self._halt_share = HALT_SHARE
+        """The share of the time to end in which they come to that step and save it."""
         self._stopped_at: float | None = None
         """The time from which on its workers are to end: what they do later follows from that."""
         self._signalled_at: float | None = None
@@ -71,9 +74,10 @@ class WorkerGroup:
         """
         return min(local_rank + (self.assignment.first_rank if self.assignment else 0), RANKS_MAX)
 
-    def keep(self, save_within_s: float) -> None:
+    def keep(self, keeping: Keeping) -> None:
         """Note that some of its workers keep state, and how long it may take them to save it."""
-        self._save_within_s = save_within_s
+        self._save_within_s = keeping.save_within_s
+        self._halt_share = CHECKPOINT_SHARE if keeping.writes_checkpoints else HALT_SHARE
 
     def stop(self, now: float, signum: int = Signals.SIGTERM) -> bool:
         """Note that its workers are to end, and by which signal; return whether this is the first time."""
@@ -82,14 +86,15 @@ class WorkerGroup:
             self._stopped_at, self.signum = now, signum
         return first
 
-    def save(self, now: float, halt: Halt | None = None, within_s: float = 0.0) -> bool:
+    def save(self, now: float, halt: Halt | None = None, grace_s: float = 0.0) -> bool:
         """Let its workers save what they keep before they are asked to end; return whether any of them keeps state.
 
-        With `halt` they go on to a step that all workers of the round have in common, in so many seconds with the save.
+        With `halt` they go on to a step that all workers of the round have in common, and save that. Both may take a
+        share of `grace_s`, their time to end.
         """
         self.halt, self._halt_by = None, None
         if self.alive and self._save_within_s is not None and halt is not None:
-            self.halt, self._halt_by = halt, now + within_s
+            self.halt, self._halt_by = halt, now + self._halt_share * grace_s
         elif self.alive and self._save_within_s is not None:
             self.save_by = now + self._save_within_s
         return self.saves

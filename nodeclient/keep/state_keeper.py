@@ -258,7 +258,8 @@ class StateKeeper:
         """Note that a worker can be told after which step to stand still, since it is of this kind now."""
         before = len(current.halting)
         kind.add(local_rank)
-        self._submit(Keeping(self._settings.save_within_s(self._arenas.used_bytes)))
+        within_s = self._settings.save_within_s(self._arenas.used_bytes)
+        self._submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
         if before < len(current.halting) == self._workers:
             self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
 

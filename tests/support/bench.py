@@ -141,9 +141,9 @@ class Bench:
         self.sweeping = False
         return self.submit(SweepFailed(message))
 
-    def keep(self, save_within_s: float) -> list[Effect]:
+    def keep(self, save_within_s: float, *, writes_checkpoints: bool = False) -> list[Effect]:
         """Have workers keep state, which takes so long to save."""
-        return self.submit(Keeping(save_within_s))
+        return self.submit(Keeping(save_within_s, writes_checkpoints))
 
     def saved(self) -> list[Effect]:
         """Report that the workers have saved what they keep."""

@@ -66,6 +66,17 @@ def test_workers_that_do_not_come_to_it_in_time_save_what_they_have(named: bool)
     assert bench.count(Kill) == 1, "all of it has an end"
 
 
+def test_a_script_that_writes_a_checkpoint_has_most_of_the_time_for_that() -> None:
+    bench = Bench(dataclasses.replace(SETTINGS, keeps=True)).running()
+    bench.keep(SAVE_S, writes_checkpoints=True)
+    bench.receive(Goal.STOP, planned=True, halt=Halt(None))
+    name(bench)
+    bench.advance(0.89 * STOP_S)
+    assert not bench.count(SaveKept)
+    bench.advance(0.02 * STOP_S)
+    assert bench.count(SaveKept) == 1
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_if_no_step_can_be_kept_by_all_they_save_what_they_have_at_once(named: bool) -> None:
     bench = halting()
