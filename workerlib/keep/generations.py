@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 
 from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
+from workerlib.keep.device_order import order_of
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.manifest import Layout, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of
@@ -16,12 +17,15 @@ from workerlib.keep.small_state import copy
 TOUCH_AFTER_S = 1.0
 """How long after memory is there its pages are mapped: not while a round begins, which has other things to do."""
 
+WITHIN_S = 0.5
+"""How long the last save of a round waits for a GPU, which may be stuck in a collective."""
+
 SAMPLE = 4
 """The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
 
 
-class FullError(Exception):
-    """The state does not fit into a generation, or all of them have to stay; the text says which."""
+class NotNowError(Exception):
+    """The state does not fit, all generations have to stay, or a GPU is not there yet; the text says which."""
 
 
 class Generations:
@@ -35,6 +39,8 @@ class Generations:
         self._growth = 0
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self.order = order_of(one for _, one in self.tensors())
+        """That of the GPU; None where there is none."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -52,8 +58,15 @@ class Generations:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
         return after(lay_out(piece_of(*one) for one in self.tensors())) + small
 
-    def note_versions(self) -> None:
-        """Note that the present state is that of a whole step."""
+    @property
+    def on_device(self) -> bool:
+        """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
+        return self.order is not None
+
+    def note_step(self) -> None:
+        """Note that the present state is that of a whole step, once a GPU has come to it."""
+        if self.order is not None:
+            self.order.note_end()
         if not self._sample:
             tensors = self.tensors()
             self._sample = [local_part(one) for _, one in tensors[:: max(1, len(tensors) // SAMPLE)]]
@@ -75,24 +88,27 @@ class Generations:
         return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
 
     def write(self, commit: Commit, small: memoryview | None, *, last: bool = False) -> int:
-        """Write the present big state; return its length. Raises `FullError`.
+        """Write the present big state; return its length. Raises `NotNowError`.
 
         `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
         step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
         """
         if self._arena is None:
-            raise FullError("there is no memory yet")
+            raise NotNowError("there is no memory yet")
+        if self.order is not None and not self.order.has_ended(WITHIN_S if last else None):
+            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
         tensors = self.tensors()
         layout = self._lay_out(tensors)
         end = after(layout)
         length = end if small is None else end + len(small)
         if length > self._arena.sizes.generation:
-            raise FullError(f"the state of {length:,} bytes has outgrown its memory")
+            raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")
         place = self._arena.begin_generation(last=last)
         if place is None:
-            raise FullError("all generations have to stay")
+            raise NotNowError("all generations have to stay")
         place.data[: len(layout.manifest)] = layout.manifest
-        copy(self._views_of(place), [local_part(one) for _, one in tensors])
+        beside = copy if self.order is None else self.order.copy
+        beside(self._views_of(place), [local_part(one) for _, one in tensors])
         if small is not None:
             place.data[end:length] = small
         serial = self._arena.newest_serial() + 1

@@ -37,7 +37,7 @@ from workerlib.keep.channel_messages import (
     Saved,
     SaveNow,
 )
-from workerlib.keep.generations import FullError, Generations
+from workerlib.keep.generations import Generations, NotNowError
 from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
@@ -100,8 +100,8 @@ class StepKeeper:
         self._commits = StepCommits(environment, [one for _, one in generations.tensors()])
         self._alone = self._commits.alone
         self._saves = self._alone or environment.local_rank < SAVERS
-        self._at_intervals = self._alone
-        """A save at the break may come too late, so there are saves before."""
+        self._at_intervals = self._alone or generations.on_device
+        """A save at the break may fail or come too late, so there are saves before."""
         self._memory = ArenaRequest(self._tell, self._commits.shard, self._commits.shards)
 
     # The beginning
@@ -116,7 +116,7 @@ class StepKeeper:
             self._numbers.begin(point.step)
             self._commits.begin(point.round, point.step, point.shape)
         self.planned_end.keep_steps(self._done, self._keep_before_checkpoint, self._keep_when_over)
-        self._generations.note_versions()
+        self._generations.note_step()
         register_optimizer_step_pre_hook(self._before_optimizer)
         if not self._alone:
             for module in modules:
@@ -156,8 +156,8 @@ class StepKeeper:
     def _keep_step(self) -> None:
         self._count += 1
         try:
+            self._generations.note_step()
             if not self._alone:
-                self._generations.note_versions()
                 taken = self._small.take()
                 with self._ring:
                     fits = self._small.write(taken, self._commits.of(self._done))
@@ -183,14 +183,13 @@ class StepKeeper:
         """Note that parameters are about to change: a whole step begins to be none."""
         if self._closed:
             return
+        if not self._alone:
+            if self._keeps_small:
+                self._pending.write()
+            if not self._in_step:
+                self._hold()
+                self._in_step = True
         self._numbers.note_optimizer()
-        if self._alone:
-            return
-        if not self._in_step:
-            self._hold()
-            self._in_step = True
-        if self._keeps_small:
-            self._pending.write()
 
     def _after_forward(self, *_: object) -> None:
         """Note what forward has changed: from now on this rank may contribute to the step."""
@@ -253,7 +252,7 @@ class StepKeeper:
         began_at = time.monotonic()
         try:
             length = self._generations.write(commit, self._small.find(commit), last=asked > 0 or self._over)
-        except (FullError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
+        except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._saved = self._done
         return Saved(self._done, time.monotonic() - began_at, length, asked)
