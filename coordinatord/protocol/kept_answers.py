@@ -18,7 +18,7 @@ class KeptStatus:
     resumed: Whole | None = None
     """The step that the current or last round resumed from, out of memory; None if it did not."""
     resumed_from: AnyText = ""
-    """Whose memory it was taken from, in words: `node gpu3's memory`; empty if it resumed from none."""
+    """Whose memory it was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
     redone: Whole | None = None
     """How many steps were done again then; None if not known."""
     interval_steps: Whole | None = None
@@ -29,6 +29,12 @@ class KeptStatus:
     """How much memory that takes on all nodes."""
     skipped: Whole = 0
     """How many saves were left out because no place was free."""
+    disk_step: Whole | None = None
+    """The newest step of this run that is whole on the disk; None if there is none, or none is written."""
+    disk_writing: Whole | None = None
+    """The step that is being written there; None at present."""
+    disk_problem: AnyText = ""
+    """Why the last attempt to write a step failed; empty if it did not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,22 +1,21 @@
-"""What nodes say of the training state that they keep in memory, and what they are told to resume from.
-
-A *part* is what one rank keeps of one step of one round. Of the *big* state (weights, the optimizer's state) it has one
-of several shards, so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
-is the rank's own.
-"""
+"""What nodes say of the training state that they keep, and what they are told to resume from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Seconds, Sentence, Step
+from coordinatord.protocol.fields import RANKS_MAX, Address, Counter, Name, Port, Seconds, Sentence, Step
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range, SchemaError
-
-BYTES_MAX = 2**53
-"""The limit of a number of bytes: more than any host has, and readers of JSON still tell each from the next."""
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, Size, WantedParts
+from coordinatord.protocol.persisted_state import (
+    PERSISTED_MAX,
+    DiskStep,
+    PersistedStep,
+    PersistOffer,
+    PersistReport,
+)
+from coordinatord.protocol.schema import Length, Range
 
 PARTS_MAX = 64
 """The most groups of parts that a node names. A worker has places for three steps of big state and four of small, and
@@ -26,16 +25,11 @@ SOURCES_MAX = 64
 """The most nodes that one node gets parts from. It needs so many only if the number of ranks has changed and each of
 these nodes has another shard, and then it has to have memory for the state of all of them."""
 
-WANTED_MAX = 16
-"""The most groups of parts that one node gets from another."""
-
-PROTECTED_MAX = 2
-"""The newest step that is whole, and the one that is to take its place."""
+PROTECTED_MAX = 3
+"""The newest step that is whole, the one that is to take its place, and the one that is being written to a disk."""
 
 Key = Annotated[str, Length(32, 32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
-
-Size = Annotated[int, Range(0, BYTES_MAX)]
 
 
 @frozen
@@ -49,59 +43,12 @@ class Keeper:
     """It proves to the node that a peer was sent by the coordinator, and to the peer that it talks to this node."""
     limit_bytes: Size
     """How much memory it may use."""
+    persist: PersistOffer | None = None
+    """How it may write steps to a disk; None if it may not."""
 
     def __repr__(self) -> str:
         """Return it without the key, which belongs into no log."""
         return f"Keeper(port={self.port}, limit_bytes={self.limit_bytes})"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class KeptStep:
-    """A step of a round: the later round is the newer one, whatever the steps are."""
-
-    round: Counter
-    step: Step
-
-
-@frozen
-class KeptParts:
-    """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
-
-    The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
-    """
-
-    round: Counter
-    """The round in which the ranks had this state."""
-    step: Step
-    world_size: Annotated[int, Range(1, RANKS_MAX)]
-    """How many ranks that round had."""
-    shards: Annotated[int, Range(1, RANKS_MAX)]
-    """How many shards the big state is divided into: 1 if each rank has all of it."""
-    first_rank: Count
-    ranks: Annotated[int, Range(1, RANKS_MAX)]
-    """How many ranks it holds parts of, from the first one upward."""
-    first_shard: Count
-    big: bool
-    small: bool
-    """The small state as of this step."""
-    pending: bool
-    """The part of the small state that forward changes: the rank is not known to have completed the step."""
-    protected: bool
-    """It will not be overwritten before the node is told to protect other steps."""
-
-    def __post_init__(self) -> None:
-        """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
-        if self.first_rank + self.ranks > self.world_size:
-            raise SchemaError(
-                f"parts of {self.ranks} ranks from {self.first_rank} upward, but there are {self.world_size}"
-            )
-        if self.first_shard >= self.shards:
-            raise SchemaError(f"first_shard is {self.first_shard}, but there are {self.shards}")
-
-    @property
-    def at(self) -> KeptStep:
-        """The step of which these are parts."""
-        return KeptStep(self.round, self.step)
 
 
 @frozen
@@ -155,17 +102,10 @@ class Holding:
     """A worker of the node writes checkpoints by itself, or has said that it will."""
     checkpointed: Step | None = None
     """The newest step of which all of these have written one in this round; None before the first."""
-
-
-@frozen
-class WantedParts:
-    """Parts of consecutive ranks that a node is to get."""
-
-    first_rank: Count
-    ranks: Annotated[int, Range(1, RANKS_MAX)]
-    big: bool
-    small: bool
-    """The small state, or what is pending of it."""
+    persisted: Annotated[tuple[PersistedStep, ...], Length(0, PERSISTED_MAX)] = ()
+    """The newest steps of the job that are whole on the disk, of any run, the newest first."""
+    persisting: PersistReport | None = None
+    """What it has done of the last order to write a step; None where there is none."""
 
 
 @frozen
@@ -201,6 +141,8 @@ class Resume:
     """Whether all holders are known: after its restart the coordinator has yet to hear them. The node then waits."""
     redone: Step | None = None
     """How many steps are done again, as far as workers have reported steps."""
+    disk: DiskStep | None = None
+    """The step is read from the disk, by each node for itself; None if it is in memory."""
 
     @property
     def at(self) -> KeptStep:

@@ -31,8 +31,10 @@ from coordinatord.protocol.fields import (
     WorkerExit,
 )
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keeper, KeptStep, Resume
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keeper, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
+from coordinatord.protocol.persisted_state import PersistOrder
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
@@ -364,6 +366,8 @@ class Desired:
     """The steps of which the node must not overwrite any part. None leaves it as it is, since nothing is known yet."""
     halt: Halt | None = None
     """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
+    persist: PersistOrder | None = None
+    """What the node writes of a step to the disk; None if nothing."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

@@ -79,6 +79,7 @@ ADDED = (
     Added(6, Desired, "resume"),
     Added(6, Desired, "protected"),
     Added(6, Desired, "halt"),
+    Added(6, Desired, "persist"),
 )
 
 

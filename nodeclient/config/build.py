@@ -13,6 +13,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.access_flags import read_access
@@ -23,6 +24,7 @@ from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
 from nodeclient.output.output_settings import Choice, OutputSettings
+from nodeclient.persist.persister import PERSIST_EVERY_S, PERSIST_KEEP, PersistSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0
@@ -105,6 +107,7 @@ def join_config(
         preload=given.preload,
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
         keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
+        persist=_persist(given, job or DEFAULT_JOB),
         error_file=_error_file(environ),
         own_coordinator=front_end.own_coordinator,
         interface=given.interface,
@@ -212,6 +215,15 @@ def _keep_bytes(given: float | None, remarks: list[str]) -> int:
     except OSError as error:
         remarks.append(f"no state of workers is kept: how much memory there is cannot be read: {error.strerror}")
         return 0
+
+
+def _persist(given: argparse.Namespace, job: str) -> PersistSettings | None:
+    """Return where state that workers keep is written to, and how often."""
+    if given.persist is None:
+        return None
+    every_s = _first(given.persist_every, PERSIST_EVERY_S)
+    keep = PERSIST_KEEP if given.persist_keep is None else given.persist_keep
+    return PersistSettings(given.persist.absolute(), job, PersistOffer(every_s, keep))
 
 
 def _first(given: float | None, default: float) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from nodeclient.output.output_settings import Choice, Streams
 
 _ENDPOINT = re.compile(
@@ -127,6 +128,13 @@ def rounds_kept(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= COUNTER_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rounds, 1 or more, or all")
+    return int(text)
+
+
+def steps_kept(text: str) -> int:
+    """Read a number from 1 upward."""
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= KEEP_STEPS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of steps, 1 to {KEEP_STEPS_MAX}")
     return int(text)
 
 

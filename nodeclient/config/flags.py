@@ -57,6 +57,33 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
     add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node asks for")
 
 
+def _add_persist(parser: SettingsParser) -> None:
+    """Add the flags for state on a disk."""
+    add_own(
+        parser,
+        "--persist",
+        type=flag_values.folder,
+        metavar="DIR",
+        help="write what workers keep to this directory, which all nodes share, and resume from there",
+    )
+    add_own(
+        parser,
+        "--persist-every",
+        type=seconds,
+        toml=NUMBER,
+        metavar="S",
+        help="seconds between two steps on the disk (default: 600)",
+    )
+    add_own(
+        parser,
+        "--persist-keep",
+        type=flag_values.steps_kept,
+        toml=WHOLE,
+        metavar="N",
+        help="how many steps stay on the disk (default: 2)",
+    )
+
+
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
     """Add the flags for how workers are started, how they see their devices, and which signals end them.
 
@@ -99,6 +126,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         metavar="S",
         help="seconds that workers get to save what they keep when their round is over (default: 30)",
     )
+    _add_persist(parser)
     parser.add_setting(
         "--signals-to-handle",
         variables=signals_variables,

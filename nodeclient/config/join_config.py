@@ -13,6 +13,7 @@ from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
+from nodeclient.persist.persister import PersistSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Each of them makes the node leave; torchrun handles the same ones."""
@@ -59,6 +60,8 @@ class JoinConfig:
     """How much memory there is for state that workers keep; 0 for none."""
     keep_timeout_s: float = KEEP_TIMEOUT_S
     """How long workers get at most to save what they keep when their round is over."""
+    persist: PersistSettings | None = None
+    """Where state that workers keep is written to, and how often; None for nowhere."""
     error_file: Path | None = None
     """The file in which a scheduler expects the root cause (TORCHELASTIC_ERROR_FILE)."""
     own_coordinator: bool = False

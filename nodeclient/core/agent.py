@@ -146,7 +146,7 @@ class Agent:
         if desired.run == self.run and desired.round < self.round:
             return  # sent before a message that this node has already received
         self._effects += self._connection.news_in(desired, now, again=let_in)
-        if desired.goal in {Goal.STOP, Goal.EXIT}:
+        if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self._leave_by = None  # a leaving node waits for this decision
         self._desired = desired
 

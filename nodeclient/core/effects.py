@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import KeptStep, Resume
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
+from coordinatord.protocol.persisted_state import PersistOrder
 
 
 class Level(StrEnum):
@@ -55,6 +57,14 @@ class Protect:
 
     run: str
     steps: tuple[KeptStep, ...]
+
+
+@frozen
+class Persist:
+    """Write parts of a step to the disk, in the background; None ends that."""
+
+    run: str
+    order: PersistOrder | None
 
 
 @frozen
@@ -148,6 +158,7 @@ Effect = (
     | Start
     | Restore
     | Protect
+    | Persist
     | SaveKept
     | HaltWorkers
     | Terminate

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.kept_state import Halt, KeptStep, Resume
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Halt, Resume
 from coordinatord.protocol.messages import Desired, Goal
+from coordinatord.protocol.persisted_state import PersistOrder
 from nodeclient.core import notices
-from nodeclient.core.effects import HaltWorkers, Level, Notice, Protect, Restore, SaveKept
+from nodeclient.core.effects import HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
 from nodeclient.core.worker_group import WorkerGroup
 
 
@@ -17,8 +19,9 @@ class KeptGoals:
         """The run and round whose workers are known to resume from something, or from nothing."""
         self._resume: Resume | None = None
         self._protected: tuple[str, tuple[KeptStep, ...]] | None = None
+        self._persist: tuple[str, PersistOrder | None] = ("", None)
 
-    def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect]:
+    def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist]:
         """Return what is to be done by a node that is in this round, if anything is new.
 
         The answer to what a round resumes from is in the goal that begins it. It may be made complete later. When the
@@ -26,10 +29,13 @@ class KeptGoals:
         """
         if desired is None or desired.run != run:
             return []
-        new: list[Restore | Protect] = []
+        new: list[Restore | Protect | Persist] = []
         if desired.protected is not None and self._protected != (run, desired.protected):
             self._protected = run, desired.protected
             new.append(Protect(run, desired.protected))
+        if desired.persist != (self._persist[1] if self._persist[0] == run else None):
+            self._persist = run, desired.persist
+            new.append(Persist(run, desired.persist))
         if desired.goal is Goal.RUN and desired.round == number:
             begins = self._round != (run, number)
             if begins or desired.resume not in {None, self._resume}:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinatord.protocol.kept_state import PARTS_MAX, KeptParts
+from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import PARTS_MAX
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:

@@ -128,3 +128,9 @@ def silent(lease_s: float) -> str:
 def first_step(number: int, step: int, took_s: float) -> str:
     """Return the notice that the workers of a round have done their first step."""
     return f"round {number} trains: step {step} was reported {took_s:.0f} s after its workers were started"
+
+
+def started(round_number: int, workers: int, folder: str) -> str:
+    """Return the notice that the workers of a round run; `folder` has their logs, if it is not empty."""
+    text = f"round {round_number}: {workers} worker{'s run' if workers > 1 else ' runs'}"
+    return f"{text}, with logs in {folder}" if folder else text

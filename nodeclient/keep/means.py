@@ -11,6 +11,7 @@ from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, KeptChanged
 from nodeclient.keep.arenas import Arenas, Held, KeepSettings
 from nodeclient.keep.digests import Digests, withdraw
+from nodeclient.persist.persister import Persister
 
 THREADS = 8
 """How many parts are received or checked at a time."""
@@ -35,6 +36,8 @@ class Means:
     submit: Callable[[Event], None]
     """Gives an event to the agent of this node."""
     notify: Notify
+    disk: Persister | None = None
+    """Writes steps to a disk, and reads them; None where none is to be used."""
 
     def note_damage(self, held: Held) -> None:
         """Withdraw a part that is not what was saved."""

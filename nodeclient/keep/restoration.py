@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from threading import Event, Lock
+from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.kept_state import KeptSource, Resume, WantedParts
+from coordinatord.protocol.kept_parts import WantedParts
+from coordinatord.protocol.kept_state import KeptSource, Resume
 from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, allocate, read_only, size_in_words
 from nodeclient.keep.means import Means
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
+from nodeclient.persist.durable_file import Progress
 from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
 from workerlib.keep.channel_messages import Part
 
@@ -70,6 +73,7 @@ class Restoration:
         """
         self._means = means
         self._run = run
+        self._progress = Progress()
         self._given_up = Event()
         self.ready = ReadyParts()
         self.problem = ""
@@ -83,7 +87,7 @@ class Restoration:
                 for source in resume.sources:
                     for wanted in source.parts:
                         for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
-                            get = self._check if source.node == self._means.node else self._receive
+                            get = self._way_to(resume, source)
                             group.create_task(get(loop, source, resume, rank, wanted))
         except BaseExceptionGroup as errors:
             self.give_up()
@@ -92,9 +96,15 @@ class Restoration:
             self.give_up()
             raise
 
+    def _way_to(self, resume: Resume, source: KeptSource) -> Callable[..., Coroutine[Any, Any, None]]:
+        if resume.disk is not None:
+            return self._read
+        return self._check if source.node == self._means.node else self._receive
+
     def give_up(self) -> None:
         """Let threads that still work for this end, and give up what is ready."""
         self._given_up.set()
+        self._progress.give_up()
         self.ready.close(self._means.arenas)
 
     async def _check(
@@ -116,6 +126,29 @@ class Restoration:
         for file, several in by_file.items():
             big, small = any(one.kind is Kind.BIG for one in several), any(one.small for one in several)
             self.ready.add(several[-1].commit, read_only(file), big=big, small=small)
+
+    async def _read(
+        self, _loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
+    ) -> None:
+        """Add parts that are on the disk."""
+        disk = self._means.disk
+        if disk is None:
+            raise RestoreError("this node reads nothing from a disk: it was started without --persist")
+        for kind in _kinds(wanted):
+            landing = _Landing(self._means.arenas, kind)
+            try:
+                commit = await disk.read(resume, rank, kind, landing.room, self._progress)
+                file = landing.open()
+            except (OperationalError, OSError) as error:
+                landing.close()
+                why = error.strerror if isinstance(error, OSError) and error.strerror else error
+                raise RestoreError(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
+            except BaseException:
+                landing.close()
+                raise
+            self.ready.received_bytes += landing.size
+            self.ready.received += 1
+            self.ready.add(commit, file, big=landing.is_generation, small=not landing.is_generation)
 
     async def _receive(
         self, loop: asyncio.AbstractEventLoop, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts

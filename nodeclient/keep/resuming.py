@@ -83,7 +83,9 @@ class Resuming:
                 self._problem = str(error)
                 await asyncio.sleep(means.settings.patience_s)  # and is cancelled if another holder is named
             self.restoring, self._problem = Restoring.FAILED, str(error)
-            text = f"round {self._number} cannot resume at step {resume.step} from memory: {error}"
+            if resume.disk is not None and means.disk is not None:
+                means.disk.withdraw(resume.disk, resume.step)
+            text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
             means.notify(Level.WARNING, text, "state_not_restored")
             means.submit(KeptChanged())
             return
@@ -111,8 +113,14 @@ class Resuming:
 def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:
     ready = restoration.ready
     redone = "" if resume.redone is None else f", {resume.redone} steps redone"
-    text = f"round {number} resumes at step {resume.step} from memory{redone}"
+    text = f"round {number} resumes at step {resume.step} from {_place(resume)}{redone}"
+    if resume.disk is not None:
+        return f"{text}: {len(ready.parts)} parts, {size_in_words(ready.received_bytes)}, were read in {took_s:.2g} s"
     if ready.received:
         size = size_in_words(ready.received_bytes)
         return f"{text}: {ready.received} of {len(ready.parts)} parts, {size}, came from other nodes in {took_s:.2g} s"
     return f"{text}: all of it is on this host"
+
+
+def _place(resume: Resume) -> str:
+    return "memory" if resume.disk is None else "disk"

@@ -6,15 +6,17 @@ import secrets
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
-from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Restoring
+from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import Holding, Keeper, Restoring
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
-from nodeclient.core.effects import HaltWorkers, Level, Protect, Restore, SaveKept
+from nodeclient.core.effects import HaltWorkers, Level, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
@@ -26,6 +28,7 @@ from nodeclient.keep.part_server import PartServer
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
+from nodeclient.persist.persister import Persister, PersistSettings
 from workerlib.env import KEEP
 from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
@@ -60,6 +63,7 @@ class StateKeeper:
         submit: Callable[[Event], None],
         notify: Notify,
         tasks: Tasks,
+        persist: PersistSettings | None = None,
     ) -> None:
         """Begin with nothing. If the limit is 0, nothing is kept, and no port is needed."""
         self._settings = settings
@@ -70,7 +74,12 @@ class StateKeeper:
         self._digests = Digests(self._threads)
         self._tasks = tasks
         self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available)
-        self._means = Means(settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify)
+        changed = partial(submit, KeptChanged())
+        uses_disk = persist is not None and settings.limit_bytes > 0
+        self._disk = Persister(persist, self._arenas, notify, changed, tasks) if persist and uses_disk else None
+        self._means = Means(
+            settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify, self._disk
+        )
         self._channel = WorkerChannel(self._hear, self._lose)
         self._key = secrets.token_hex(16)
         self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
@@ -88,11 +97,19 @@ class StateKeeper:
         """How other nodes get at what is kept here; None if nothing is."""
         if self._server is None:
             return None
-        return Keeper(self._server.port, self._key, self._settings.limit_bytes)
+        persist = None if self._disk is None else self._disk.offer
+        return Keeper(self._server.port, self._key, self._settings.limit_bytes, persist)
+
+    async def look_at_disk(self) -> None:
+        """Find what a first round may resume from, before this node joins."""
+        if self._disk is not None:
+            await self._disk.look()
 
     def close(self) -> None:
         """Drop everything."""
         self._resuming.give_up()
+        if self._disk is not None:
+            self._disk.close()
         if self._server is not None:
             self._server.close()
         self._channel.close()
@@ -101,7 +118,7 @@ class StateKeeper:
 
     # What the agent wants
 
-    def carry_out(self, order: Restore | Protect | SaveKept | HaltWorkers) -> None:
+    def carry_out(self, order: Restore | Protect | Persist | SaveKept | HaltWorkers) -> None:
         """Do what the agent of this node wants."""
         match order:
             case Restore():
@@ -109,6 +126,9 @@ class StateKeeper:
             case Protect(run, steps):
                 if run == self.run:
                     self._arenas.protect({(at.round, at.step) for at in steps})
+            case Persist(run, wanted):
+                if self._disk is not None and run == self.run:
+                    self._disk.carry_out(run, wanted)
             case SaveKept(planned):
                 self._ask(lambda number: SaveNow(number, planned))
             case HaltWorkers(step):
@@ -176,6 +196,8 @@ class StateKeeper:
             halts_after=current.halts_after if here else None,
             writes_checkpoints=here and bool(current.writers),
             checkpointed=current.checkpointed if here else None,
+            persisted=() if self._disk is None else self._disk.found,
+            persisting=None if self._disk is None else self._disk.report,
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
 
@@ -249,7 +271,8 @@ class StateKeeper:
             self._channel.send(local_rank, RefusedMemory(str(error)))
         else:
             if current is self._round:
-                self._channel.send(local_rank, Reserved(), [file])
+                every_s = 0.0 if self._disk is None else self._disk.offer.every_s
+                self._channel.send(local_rank, Reserved(every_s), [file])
                 self._let_halt(current, current.keepers, local_rank)
         finally:
             current.reserving.discard(local_rank)

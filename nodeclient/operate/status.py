@@ -196,6 +196,12 @@ def _kept(kept: KeptStatus) -> str:
         parts.append(f"step {kept.step:,} is whole there")
     if kept.skipped:
         parts.append(f"{count(kept.skipped, 'save')} left out, no place was free")
+    if kept.disk_step is not None:
+        parts.append(f"step {kept.disk_step:,} is on the disk")
+    if kept.disk_writing is not None:
+        parts.append(f"step {kept.disk_writing:,} is being written there")
+    if kept.disk_problem:
+        parts.append(f"the last step could not be written to the disk: {kept.disk_problem}")
     return ", ".join(parts)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from nodeclient.persist.durable_file import Progress, open_regular, read_into
-from nodeclient.persist.step_folder import Contents, Manifest, PartFile, UnusableError
+from nodeclient.persist.step_folder import Contents, Manifest, PartFile, StepName, UnusableError
 from nodeclient.persist.tensor_file import LENGTH_BYTES, TensorFile, TensorFileError, header_length, read_header
 from workerlib.keep.arena import Commit, Place
 
@@ -15,13 +16,17 @@ Room = Callable[[Commit], Place]
 """Returns memory for a part with these control words."""
 
 
-def read_part(job: Path, manifest: Manifest, rank: int, contents: Contents, room: Room, progress: Progress) -> Commit:
-    """Read the part of a rank; return its control words, with which its place is whole.
+def read_part(
+    job: Path, manifest: Manifest, part_of: tuple[int, Contents], round_number: int, room: Room, progress: Progress
+) -> Commit:
+    """Read the part of a rank; return its control words, with which its place is whole, as one of this round.
 
     Raises `OSError` and `UnusableError`, and what `room` raises. The place is whole only if all bytes are those that
     were written.
     """
+    rank, contents = part_of
     part = manifest.find(contents, rank)
+    of = replace(manifest.of, round=round_number)
     if part is None:
         raise UnusableError(f"it has nothing of rank {rank} of this kind")
     path = job / manifest.of.folder / part.name
@@ -31,24 +36,24 @@ def read_part(job: Path, manifest: Manifest, rank: int, contents: Contents, room
             if size != part.bytes:
                 raise UnusableError(f"it has {size:,} bytes, and {part.bytes:,} were written")
             read = _read_shard if contents is Contents.SHARD else _read_small
-            return read(file, manifest, part, room, progress)
+            return read(file, of, part, room, progress)
         finally:
             os.close(file)
     except (UnusableError, TensorFileError) as error:
         raise UnusableError(f"{path}: {error}") from None
 
 
-def _read_small(file: int, manifest: Manifest, part: PartFile, room: Room, progress: Progress) -> Commit:
-    commit = _commit(manifest, part, part.bytes)
+def _read_small(file: int, of: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
+    commit = _commit(of, part, part.bytes)
     place = room(commit)
     crc = read_into(file, 0, place.data[: part.bytes], 0, progress)
     return _finish(place, commit, part, crc)
 
 
-def _read_shard(file: int, manifest: Manifest, part: PartFile, room: Room, progress: Progress) -> Commit:
+def _read_shard(file: int, of: StepName, part: PartFile, room: Room, progress: Progress) -> Commit:
     tensors, crc = _read_header(file, part.bytes, progress)
     layout = tensors.layout
-    commit = _commit(manifest, part, layout.end)
+    commit = _commit(of, part, layout.end)
     place = room(commit)
     place.data[: len(layout.manifest)] = layout.manifest
     at = len(tensors.header)
@@ -66,8 +71,7 @@ def _read_header(file: int, size: int, progress: Progress) -> tuple[TensorFile, 
     return read_header(bytes(header), size - LENGTH_BYTES - len(header)), crc
 
 
-def _commit(manifest: Manifest, part: PartFile, length: int) -> Commit:
-    of = manifest.of
+def _commit(of: StepName, part: PartFile, length: int) -> Commit:
     return Commit(of.step, of.round, length, part.rank, of.world_size, part.shard, of.shards, serial=1)
 
 

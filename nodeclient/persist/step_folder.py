@@ -23,7 +23,7 @@ from urllib.parse import quote
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import KeptParts, KeptStep, Size
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 

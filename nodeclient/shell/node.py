@@ -27,6 +27,7 @@ from nodeclient.core.effects import (
     Kill,
     Level,
     Notice,
+    Persist,
     Probe,
     Protect,
     Reconnect,
@@ -123,7 +124,8 @@ class Node:
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address)
-        self._keeper = StateKeeper(keep, config.node, config.workers, self.submit, self._console.notify, self._tasks)
+        means = (config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist)
+        self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         self._session = CoordinatorConnection(
@@ -192,6 +194,7 @@ class Node:
 
     async def _attend(self) -> None:
         await self._await_guard()
+        await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         await self._session.run()
 
@@ -240,7 +243,7 @@ class Node:
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
-            case Restore() | Protect() | SaveKept() | HaltWorkers():
+            case Restore() | Protect() | Persist() | SaveKept() | HaltWorkers():
                 self._keeper.carry_out(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
@@ -304,15 +307,12 @@ class Node:
                 StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
             )
         else:
-            self._console.notify(Level.INFO, self._started_words(place), "workers_started")
+            log_dir = self._config.output.log_dir
+            folder = "" if log_dir is None else str(place.folder(log_dir.absolute()))
+            self._console.notify(Level.INFO, notices.started(place.round, len(own_ranks), folder), "workers_started")
             self._started_at = self._loop.time()
             self.submit(WorkersStarted())
             self._output.when_settled(self._logs.delete_old)
-
-    def _started_words(self, place: LogPaths) -> str:
-        number, log_dir = self._config.workers, self._config.output.log_dir
-        text = f"round {place.round}: {number} worker{'s run' if number > 1 else ' runs'}"
-        return text if log_dir is None else f"{text}, with logs in {place.folder(log_dir.absolute())}"
 
     def _note_steps(self, observed: Observed) -> Observed:
         """Write a notice when the workers have done their first step; before, they import and connect."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, KeptSource, KeptStep, Restoring, Resume
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import Holding, Keeper, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved

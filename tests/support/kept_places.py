@@ -43,6 +43,12 @@ def small_bytes(buffers: Mapping[str, torch.Tensor], values: Any) -> bytes:
     return bytes(data[:end]) + json.dumps({"values": values, "random": {}}).encode()
 
 
+def big_bytes(parts: Parts) -> bytes:
+    """Return a big state as a worker writes it."""
+    data, end = _tensors(parts)
+    return data[:end]
+
+
 def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
     """Return a generation with these tensors; the length and the flags of `commit` are filled in."""
     data, end = _tensors(parts)

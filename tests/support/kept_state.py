@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.kept_state import Holding, Keeper, KeptParts, Resume
-from coordinatord.protocol.messages import Assignment
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_state import Holding, Keeper, Resume
+from coordinatord.protocol.messages import Assignment, Desired
+from coordinatord.protocol.persisted_state import (
+    PersistedStep,
+    PersistOffer,
+    PersistOrder,
+    PersistReport,
+    PersistState,
+)
 
 KEY = "0123456789abcdef" * 2
 """The key of each node that keeps state."""
 
 
-def a_keeper(port: int = 9_000) -> Keeper:
-    """Build how others get at what a node keeps."""
-    return Keeper(port, KEY, limit_bytes=2**30)
+def a_keeper(port: int = 9_000, disk_every: str = "") -> Keeper:
+    """Build how others get at what a node keeps; `600s` says how often it writes a step to a disk."""
+    seconds = disk_every.removesuffix("s")
+    offer = PersistOffer(float(seconds), 2) if seconds.isdecimal() else None
+    return Keeper(port, KEY, limit_bytes=2**30, persist=offer)
 
 
 def kept_parts(
@@ -72,9 +86,38 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
     )
 
 
-def resume_text(resume: Resume | None) -> str:
-    """Write what a node is to resume from, as the end of a sentence."""
+def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str]) -> dict[str, Holding]:
+    """Build what a node reports of what it is to write, or finds on the disk: `write n1 written`, `found=e-1:1:100`."""
+    puppet = puppets[words[0]]
+    kept, order = puppet.observed.kept or Holding(()), puppet.desired.persist
+    if order is not None:
+        report = PersistReport(order.round, order.step, PersistState(words[1]), 1_000, options.get("why", ""))
+        kept = replace(kept, persisting=report)
+    if found := options.get("found"):
+        run, number, step = found.split(":")
+        size = int(options.get("of", 2))
+        part = kept_parts(int(number), int(step), range(size), world_size=size, shards=int(options.get("shards", 1)))
+        kept = replace(kept, persisted=(PersistedStep(1, run, (part,)), *kept.persisted))
+    return {"kept": kept}
+
+
+def kept_text(desired: Desired) -> str:
+    """Write what a node is to resume from, and what it is to write to the disk, as the end of a sentence."""
+    return _resume_text(desired.resume) + _persist_text(desired.persist)
+
+
+def _resume_text(resume: Resume | None) -> str:
     if resume is None:
         return ""
+    if resume.disk is not None:
+        return f", resuming at step {resume.step} of round {resume.disk.round} of {resume.disk.run} on the disk"
     sources = ", ".join(source.node for source in resume.sources) + ("" if resume.complete else " and others")
     return f", resuming at step {resume.step} of round {resume.round} with parts of {sources}"
+
+
+def _persist_text(order: PersistOrder | None) -> str:
+    if order is None:
+        return ""
+    ranks = ", ".join(f"{one.first_rank} to {one.first_rank + one.ranks - 1}" for one in order.parts)
+    whole = ", and making it whole" if order.commit else ""
+    return f", writing step {order.step} of ranks {ranks}{whole}"

@@ -40,7 +40,7 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
-from tests.support.kept_state import a_holding, a_keeper, resume_text
+from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
 
 PHASES = {
     "prepared": Phase.IDLE,
@@ -109,6 +109,7 @@ class Stage:
             "step": self._step,
             "keep": self._keep,
             "fetch": self._fetch,
+            "write": lambda words, options: self._say(self.puppets[words[0]], **wrote(self.puppets, words, options)),
             "die": lambda words, _: self._die(_seconds(words[0])),
             "ask": self._ask,
             "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
@@ -146,7 +147,7 @@ class Stage:
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
         phase = Phase(options.pop("phase", Phase.IDLE))
-        top["keeper"] = a_keeper(9_000 + _number(node)) if options.pop("keeps", "") else None
+        top["keeper"] = a_keeper(9_000 + _number(node), keeps) if (keeps := options.pop("keeps", "")) else None
         offer: dict[str, Any] = {
             name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
         }
@@ -382,7 +383,7 @@ def _desired_text(desired: Desired) -> tuple[str, str]:
         goal += f" as group rank {part.group_rank} of {part.group_world_size}, ranks from {part.first_rank} of"
         goal += f" {part.world_size}, master {part.master_address}:{part.master_port}"
         goal += f", restarts {part.restarts_used} of {part.max_restarts}"
-    goal += resume_text(desired.resume)
+    goal += kept_text(desired)
     if desired.outcome is not None:
         goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
         reason = desired.outcome.summary

@@ -86,8 +86,9 @@ _DIGEST = 10
 _PROTECTED = 4
 """The first of the words of the header that say what is protected: three for each of `PROTECTED_MAX` steps."""
 
-PROTECTED_MAX = 2
-"""The newest step that is whole on all ranks, and the one that is to take its place."""
+PROTECTED_MAX = 3
+"""The newest step that is whole on all ranks, the one that is to take its place, and one that is being written to a
+disk. A save then finds no place until one of them is let go, which takes a moment, or the disk is given up."""
 
 _CRC_BITS = 32
 

@@ -63,6 +63,9 @@ class Reserve:
 class Reserved:
     """The arena comes with this packet."""
 
+    disk_every_s: float = 0.0
+    """How often a step is written to a disk; 0 for never. What all ranks have alike is then saved in training too."""
+
 
 @dataclass(frozen=True, slots=True)
 class RefusedMemory:

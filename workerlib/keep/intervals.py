@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from workerlib.keep.channel_messages import Interval
 
+DISK_SHARE = 0.25
+"""The part of the time between two steps on a disk after which what all ranks have alike is saved: the step that is
+written is then at most so much older than it need be."""
+
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
@@ -29,6 +33,8 @@ class SaveInterval:
     def __init__(self) -> None:
         self.steps = 0
         """The interval; 0 until it is known."""
+        self.least_s = 0.0
+        """How much time lies between two saves at least."""
         self._step_s: float | None = None
         self._timed = 0
         self._save_s = 0.0
@@ -59,7 +65,8 @@ class SaveInterval:
         """Note how long a save took, and choose the interval anew."""
         self._save_s = seconds
         steps = 1
-        while self._step_s is not None and seconds > SHARE_MAX * steps * self._step_s and steps < STEPS_MAX:
+        least_s = max(seconds / SHARE_MAX, self.least_s)
+        while self._step_s is not None and steps * self._step_s < least_s and steps < STEPS_MAX:
             steps *= 2
         self.steps = steps
 

@@ -38,7 +38,7 @@ from workerlib.keep.channel_messages import (
     SaveNow,
 )
 from workerlib.keep.generations import Generations, NotNowError
-from workerlib.keep.intervals import FIRST_TOUCH_BYTES_S, SaveInterval
+from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pending_state import PendingStates, after_closure, hooked
@@ -329,8 +329,10 @@ class StepKeeper:
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
-            case Reserved():
+            case Reserved(disk_every_s):
                 [file] = files
+                if disk_every_s and not self._alone:
+                    self._at_intervals, self._interval.least_s = True, DISK_SHARE * disk_every_s
                 try:
                     arena = Arena.attach(file, writable=True)
                 except (ArenaError, OSError) as error:

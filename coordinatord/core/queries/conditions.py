@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from coordinatord.core.queries import persistence
 from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.resumption import is_obtainable
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.time_ledger import Activity
@@ -48,7 +50,8 @@ def replaced(run: Run) -> float | None:
 
 def full(run: Run) -> float | None:
     """The ready nodes are as many as a round may have, and no recurring error delays it."""
-    return _pause_end(run) if run.count(MemberState.READY) >= run.spec.nodes_max else None
+    has_room_for_none = run.count(MemberState.READY) >= run.spec.nodes_max and not run.durable.stop_asked
+    return _pause_end(run) if has_room_for_none else None
 
 
 def settled(run: Run) -> float | None:
@@ -57,6 +60,8 @@ def settled(run: Run) -> float | None:
     A recurring error delays this. While there are enough nodes, none is released for having waited in vain.
     """
     if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
+        return None
+    if run.durable.stop_asked:
         return None
     return _by_patience(run, max(_settle_end(run), _pause_end(run)))
 
@@ -198,8 +203,26 @@ def node_leaving(run: Run) -> float | None:
 
 
 def stop_asked(run: Run) -> float | None:
-    """An operator wants the run to end."""
+    """An operator wants the run to end; between two rounds it does when the disk has what was kept."""
+    if run.durable.state is State.FORMING and run.durable.stop_asked:
+        return persistence.ends_by(run)
     return _when(run.durable.stop_asked)
+
+
+def persist_due(run: Run) -> float | None:
+    """The newest whole step is to be written to the disk."""
+    return persistence.next_at(run)
+
+
+def persist_written(run: Run) -> float | None:
+    """All parts of a step are on the disk, so that one node can make it whole."""
+    work = run.kept.disk.work
+    return _when(work is not None and work.written and not work.committing)
+
+
+def persist_over(run: Run) -> float | None:
+    """A step is whole on the disk, or will not be."""
+    return persistence.over_at(run)
 
 
 def restart_asked(run: Run) -> float | None:
@@ -276,6 +299,9 @@ NAMES: dict[Condition, str] = {
     restart_asked: "restart_asked",
     node_stopped: "node_stopped",
     given: "given",
+    persist_due: "persist_due",
+    persist_written: "persist_written",
+    persist_over: "persist_over",
     all_promised: "all_promised",
     exhausted: "exhausted",
     given_up: "given_up",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coordinatord.core.queries.conditions import settled
 from coordinatord.core.queries.growth import waiting_words
 from coordinatord.core.queries.halting import halt_for
+from coordinatord.core.queries.persistence import order_for, writes
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.queries.resumption import protected_for, resume_for
@@ -84,6 +85,7 @@ def knows_goal(run: Run, member: Member) -> bool:
         and sent.planned is _is_planned(run, member, goal)
         and sent.outcome == _outcome(run, member, goal)
         and sent.halt == halt_for(run, member, goal)
+        and (goal is Goal.EXIT or sent.persist == order_for(run, member))
     )
 
 
@@ -108,6 +110,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         resume=resume_for(run, member, goal),
         protected=protected_for(run, member),
         halt=halt_for(run, member, goal),
+        persist=None if goal is Goal.EXIT else order_for(run, member),
     )
 
 
@@ -148,7 +151,8 @@ def _reason(run: Run, member: Member) -> str:
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return waiting_words(run)
     if member.state is MemberState.GIVING:
-        return "it leaves as soon as others have what it keeps for them"
+        until = "what it keeps is on the disk" if writes(run, member) else "others have what it keeps for them"
+        return f"it leaves as soon as {until}"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:
             return "its workers are of a run that this coordinator does not know, or not any more: was its state lost?"

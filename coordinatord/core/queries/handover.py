@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from coordinatord.core.queries.persistence import ends_by, writes
 from coordinatord.core.queries.resumption import has_restored
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
@@ -32,13 +33,16 @@ def has_to_give(run: Run, member: Member) -> bool:
 
 
 def given_by(run: Run) -> float | None:
-    """Return when the nodes that stayed to give may leave: others have what they need, or it takes too long."""
-    givers = list(run.members_in(MemberState.GIVING))
-    if not givers:
-        return None
-    if run.durable.state in {State.STARTING, State.RUNNING} and (run.durable.stepped or _have_all(run)):
-        return -math.inf
-    return min(member.gives_until for member in givers)
+    """Return when the first of the nodes that stayed may leave; None if none stays."""
+    return min((member_given_by(run, member) for member in run.members_in(MemberState.GIVING)), default=None)
+
+
+def member_given_by(run: Run, member: Member) -> float:
+    """Return when a node that stayed may leave: others have what they need and it writes nothing, or it takes long."""
+    has_next_round = run.durable.state in {State.STARTING, State.RUNNING}
+    taken = has_next_round and (run.durable.stepped or _have_all(run))
+    written_by = ends_by(run) if writes(run, member) else -math.inf
+    return max(written_by, -math.inf if taken else member.gives_until)
 
 
 def _have_all(run: Run) -> bool:

@@ -11,8 +11,9 @@ from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
 def kept_view(run: Run) -> KeptStatus | None:
     """Return what the nodes of a run keep; None if they keep nothing and the round resumed from nothing."""
     resume = run.durable.resume
-    if resume is None and not run.kept:
+    if resume is None and not run.kept and run.kept.disk.every_s is None:
         return None
+    persisting = run.kept.disk
     newest = run.kept.newest_whole
     held = [member.observed.kept for member in run.members.values() if member.observed.kept is not None]
     return KeptStatus(
@@ -24,6 +25,9 @@ def kept_view(run: Run) -> KeptStatus | None:
         save_s=max((one.save_s for one in held if one.save_s is not None), default=None),
         used_bytes=sum(one.used_bytes for one in held),
         skipped=sum(one.skipped for one in held),
+        disk_step=None if persisting.step is None else persisting.step.step,
+        disk_writing=None if persisting.work is None else persisting.work.at.step,
+        disk_problem=persisting.problem,
     )
 
 

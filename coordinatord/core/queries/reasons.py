@@ -112,7 +112,7 @@ class Reasons:
     @property
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if that is nothing."""
-        point = resume_point(self._run, self._run.candidates) if self._run.kept else None
+        point = resume_point(self._run, self._run.candidates)
         return "" if point is None else f"; resumes {resumed(point)}"
 
     @property
@@ -184,6 +184,8 @@ class Reasons:
         run, least = self._run, self._run.spec.nodes_min
         ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
         joined = ready + preparing
+        if run.durable.stop_asked:
+            return f"{run.durable.stop_asked}; what is kept is written to the disk first"
         if ready >= least and run.pause_s:
             return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
@@ -268,7 +270,9 @@ def resumed(point: ResumePoint) -> str:
 
 
 def memory_of(point: ResumePoint) -> str:
-    """Say in whose memory a step is: `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    """Say in whose memory a step is, or that it is on disk: `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    if point.disk is not None:
+        return "disk"
     if not point.nodes:
         return "memory"
     count = len(point.nodes) + point.others

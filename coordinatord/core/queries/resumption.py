@@ -7,19 +7,33 @@ an older one may have gone on where nobody knows. All nodes resume from it or no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coordinatord.core.queries.master_address import master_address
+from coordinatord.core.queries.persistence import newest_on_disk, persisted_parts
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whole
-from coordinatord.protocol.kept_state import KeptSource, KeptStep, Restoring, Resume, WantedParts
+from coordinatord.protocol.kept_parts import KeptStep, WantedParts
+from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Goal
 
 
 def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
-    """Choose the step that a round of these nodes resumes from; None if it resumes from nothing that is kept."""
-    if not run.kept or not all(member.keeper is not None for member in nodes):
+    """Choose the step that a round of these nodes resumes from; None if it resumes from nothing that is kept.
+
+    Memory is preferred where it is as new as the disk.
+    """
+    if not nodes or not all(member.keeper is not None for member in nodes):
+        return None
+    found, kept = newest_on_disk(run, nodes), _point_in_memory(run, nodes)
+    disk = None if found is None else found[0]
+    return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
+
+
+def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
+    if not run.kept:
         return None
     world_size = sum(member.offer.workers for member in nodes)
     for at in run.kept.steps():
@@ -64,7 +78,8 @@ def _plan(run: Run, point: ResumePoint) -> ResumePlan:
 def is_obtainable(run: Run) -> bool:
     """Whether all nodes of the round can get what their workers resume from, or have it, as far as is known."""
     resume, kept = run.durable.resume, run.kept
-    if resume is None or run.durable.stepped or not kept.all_heard or kept.is_whole(resume.at):
+    on_disk = resume is not None and resume.disk is not None  # a node that cannot read it says so
+    if resume is None or on_disk or run.durable.stepped or not kept.all_heard or kept.is_whole(resume.at):
         return True
     return all(has_restored(run, member) for member in run.inside)
 
@@ -82,7 +97,8 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
     if point is None or assignment is None or goal is not Goal.RUN or run.durable.stepped or has_restored(run, member):
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
-    wanted = _sources(run, point, member.node, ranks, assignment.world_size)
+    find = _sources if point.disk is None else _own_sources
+    wanted = find(run, point, member.node, ranks, assignment.world_size)
     sources = [
         KeptSource(source, _address(run.members[source], member), keeper.port, keeper.key, parts)
         for source, parts in (wanted or {}).items()
@@ -97,7 +113,19 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
         sources=tuple(sources),
         complete=complete,
         redone=point.redone,
+        disk=point.disk,
     )
+
+
+def _own_sources(
+    run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
+) -> dict[str, tuple[WantedParts, ...]] | None:
+    """Return what a node reads from the disk: all nodes find all of the step there."""
+    found = persisted_parts(run.members[node], point)
+    if found is None:
+        return None
+    parts = [replace(one, round=point.round) for one in found.parts]
+    return ResumePlan(point, {node: parts}).sources(node, ranks, world_size)
 
 
 def _sources(

@@ -19,7 +19,7 @@ from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import KeptStep
+from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
 
 FORGOTTEN_MAX = 1_000

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinatord.core.state.durable import DurableRun
+from coordinatord.core.state.persisting import Persisting
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import are_whole
-from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 
 Parts = tuple[KeptParts, ...]
 
@@ -83,8 +84,11 @@ class KeptIndex:
         """The plan of the current round, and the two numbers as of when it was made."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not get what their workers resume from."""
+        self.disk = Persisting()
+        self.pinned: KeptStep | None = None
+        """The step that is being written to the disk, and stays protected meanwhile."""
         resume = durable.resume
-        if resume is not None and not durable.stepped and not durable.state.ended:
+        if resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended:
             self.whole = self._passed = resume.at
 
     def __bool__(self) -> bool:
@@ -94,7 +98,8 @@ class KeptIndex:
     @property
     def protected(self) -> tuple[KeptStep, ...] | None:
         """What nodes are told to protect; None while it is not known what they do."""
-        steps = tuple(step for step in (self.whole, self.candidate) if step is not None)
+        named = (self.whole, self.candidate, self.pinned)
+        steps = tuple(dict.fromkeys(step for step in named if step is not None))
         return None if self._unheard and not steps else steps
 
     def note(self, node: str, parts: Parts) -> bool:
@@ -159,6 +164,7 @@ class KeptIndex:
         self._unheard.clear()
         self._of_node.clear()
         self._of_step.clear()
+        self.pinned = None
         self.begin_round(None)
 
     def advance(self) -> bool:

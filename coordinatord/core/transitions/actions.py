@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+from coordinatord.core.queries import persistence
 from coordinatord.core.queries.halting import furthest_promised
-from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give
+from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, member_given_by
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -137,9 +139,10 @@ def name_step(run: Run, reason: Reason, decision: Decision) -> None:
 def reform(run: Run, reason: Reason, decision: Decision) -> None:
     """Judge the round that is over, charge the budget, and let the nodes that are left form the next one."""
     report = report_on(run, decision.now)
+    planned = run.durable.planned
     charged, repeats = report is not None, repeats_of(run, report, decision.now)
     pause_s = 0.0 if run.restart_asked else run.policy.pause_after(repeats)
-    leaving = [member for node in sorted(run.leaving) if not _stays(run, member := run.members[node], decision.now)]
+    leaves = bool(run.leaving or run.durable.stop_asked)
     decision.record(
         RoundEnded(
             run.job,
@@ -154,6 +157,10 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
             reached=run.furthest,
         )
     )
+    run.kept.disk.wanted |= planned
+    if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
+        begin_persist(run, reason, decision)
+    leaving = [member for node in sorted(run.leaving) if not _stays(run, member := run.members[node], decision.now)]
     for member in leaving:
         release_node(run, member, left(member), decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
@@ -165,19 +172,60 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def _stays(run: Run, member: Member, now: float) -> bool:
-    """Let a node that is to leave stay, if it alone keeps what others need; return whether it does."""
-    member.gives = has_to_give(run, member)
+    """Let a node that is to leave stay, if it alone keeps what others need, or writes it; return whether it does."""
+    gives = has_to_give(run, member)
+    member.gives = gives or persistence.writes(run, member)
+    member.gives_until = now + HAND_OVER_S if gives else -math.inf
     if member.gives:
-        member.gives_until = now + HAND_OVER_S
         run.leaving.discard(member.node)
+        run.place(member)
     return member.gives
 
 
 def let_go(run: Run, reason: Reason, decision: Decision) -> None:
-    """Release the nodes that stayed to give what they keep."""
+    """Release the nodes that stayed to give or to write what they keep."""
     del reason
-    for member in list(run.members_in(MemberState.GIVING)):
+    due = [member for member in run.members_in(MemberState.GIVING) if member_given_by(run, member) <= decision.now]
+    for member in due:
         release_node(run, member, left(member), decision)
+
+
+def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Let nodes write the newest whole step to the disk; that is no record, since the files say what came of it."""
+    del reason
+    persisting = run.kept.disk
+    persisting.work = work = persistence.work_for(run, decision.now)
+    if work is None:
+        persisting.give_up("not all of the step is held by nodes with --persist", decision.now)
+        return
+    run.kept.pinned = work.at
+    run.revision += 1
+    decision.notify_all(run)
+
+
+def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Let one node make the step whole that all have written."""
+    del reason
+    work = run.kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    work.committing = True
+    run.revision += 1
+    decision.notify(run, run.members[work.committer])
+
+
+def end_persist(run: Run, reason: Reason, decision: Decision) -> None:
+    """Note that a step is whole on the disk, or why it is not."""
+    del reason
+    work = run.kept.disk.work
+    assert work is not None  # noqa: S101 - it is the row's condition
+    why = persistence.why_failed(run, work)
+    if why:
+        run.kept.disk.give_up(why, decision.now)
+    else:
+        run.kept.disk.succeed(decision.now)
+    run.kept.pinned = None
+    run.revision += 1
+    decision.notify_all(run)
 
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:

@@ -70,7 +70,9 @@ def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
 
 def _round_formed(run: Run, record: RoundFormed) -> None:
     run.begin_round([run.members[ranks.node] for ranks in record.nodes])
-    run.kept.begin_round(None if record.resume is None else record.resume.at)
+    in_memory = record.resume is not None and record.resume.disk is None
+    run.kept.begin_round(record.resume.at if record.resume is not None and in_memory else None)
+    run.kept.disk.since = min(run.kept.disk.since, run.durable.entered_at)
 
 
 def _round_stopped(run: Run, record: RoundStopped) -> None:
@@ -98,6 +100,7 @@ def _run_ended(run: Run, record: RunEnded) -> None:
     run.leaving.clear()
     run.claims.clear()
     run.kept.clear()
+    run.kept.disk.work = None
 
 
 _CHANGES: dict[type[Record], Callable[[Run, Any], None]] = {

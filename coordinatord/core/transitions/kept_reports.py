@@ -1,18 +1,21 @@
 """Takes in what nodes say of the state that they keep, and decides anew which steps must not be overwritten.
 
+It also takes in what they find on the disk, and how far they have come with what they write there.
+
 Of a round that is stopped on purpose it takes in after which step the workers stand still, and of one that goes on
 which checkpoints they have written.
 """
 
 from __future__ import annotations
 
+from coordinatord.core.queries.persistence import found_by
 from coordinatord.core.state.checkpoint_news import NONE_YET
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.kept_state import Holding, Restoring
 
 
-def note(run: Run, member: Member) -> None:
+def note(run: Run, member: Member, now: float) -> None:
     """Take in what a member's report says that it keeps; what it keeps of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
@@ -26,6 +29,7 @@ def note(run: Run, member: Member) -> None:
         run.kept.failed[member.node] = kept.problem
     if here and kept is not None and kept.halts_after is not None:
         run.halting.promised.setdefault(member.node, kept.halts_after)
+    _note_disk(run, member, now)
 
 
 def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool) -> None:
@@ -36,3 +40,11 @@ def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool)
         news.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
     if is_newer and at is not None and at.round == run.durable.round:
         news.note_whole(member.heard_at)
+
+
+def _note_disk(run: Run, member: Member, now: float) -> None:
+    persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
+    ours = [one.at for one in found_by(member) if one.run == run.id]
+    persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
+    if persisting.work is not None and report is not None and member.observed.run == run.id:
+        persisting.work.note(member.node, report, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.events import Connected
-from coordinatord.core.queries import conditions
+from coordinatord.core.queries import conditions, persistence
 from coordinatord.core.queries.handover import keeps_shards
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
@@ -71,6 +71,9 @@ def introduce(run: Run, member: Member, event: Connected) -> None:
     member.token = event.token
     member.protocol, member.release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
+    if join.keeper is not None and join.keeper.persist is not None:
+        every_s = join.keeper.persist.every_s
+        run.kept.disk.every_s = min(every_s, run.kept.disk.every_s or every_s)
     other = Reasons(run).other_command(member.node, join.command)
     advice = (
         f"node {member.node} was started with another command than node {other}, and both train in job {run.job}: "
@@ -125,7 +128,7 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
     was, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
-    kept_reports.note(run, member)
+    kept_reports.note(run, member, now)
     if member.state is MemberState.PREPARING:
         run.prepare(member, now)
     if member.state is MemberState.READY and was is not MemberState.READY:
@@ -194,8 +197,11 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this heartbeat before it knew
     stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if stopped and keeps_shards(run, member):
+    if stopped and (keeps_shards(run, member) or persistence.holds_parts(run, member)):
         run.leaving.add(member.node)  # whether others need that is known when all have stopped
+    elif member.state is MemberState.READY and persistence.writes(run, member):
+        member.gives = True
+        run.place(member)
     elif stopped or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:

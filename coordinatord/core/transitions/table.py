@@ -97,6 +97,7 @@ def _rows() -> list[Transition]:
         Transition(state, when.given, state, do.let_go, "what nodes that leave have kept is with others")
         for state in (forming, starting, running)
     ]
+    rows += _disk_rows()
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
@@ -111,6 +112,19 @@ def _rows() -> list[Transition]:
         ),
     ]
     return rows
+
+
+def _disk_rows() -> list[Transition]:
+    """Return what is done about the disk; it waits while workers start and end, which takes a moment."""
+    forming, running, when, do = State.FORMING, State.RUNNING, conditions, actions
+    rows = []
+    for state in (forming, running):
+        rows += [
+            Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),
+            Transition(state, when.persist_over, state, do.end_persist, "the write of a step is over"),
+        ]
+    due = "a step is to be written to the disk"
+    return [*rows, Transition(running, when.persist_due, running, do.begin_persist, due)]
 
 
 ROWS = _rows()

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_state import SOURCES_MAX, WANTED_MAX, KeptParts, WantedParts
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
+from coordinatord.protocol.kept_state import SOURCES_MAX
 
 Needs = dict[str, dict[int, tuple[bool, bool]]]
 """Whether the big state of a rank is wanted, and its small state, by node and rank."""
@@ -40,7 +41,7 @@ class ResumePlan:
             committed |= self._add_small(needs, node, rank)
         if not committed:
             self._add_any_small(needs, node)
-        sources = {source: _grouped(wanted) for source, wanted in needs.items()}
+        sources = {source: grouped(wanted) for source, wanted in needs.items()}
         fits = len(sources) <= SOURCES_MAX and all(len(wanted) <= WANTED_MAX for wanted in sources.values())
         return sources if fits else None
 
@@ -147,7 +148,7 @@ def _need(needs: Needs, node: str, rank: int, *, big: bool = False, small: bool 
     wanted[rank] = (had_big or big, had_small or small)
 
 
-def _grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
+def grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
     """Group consecutive ranks of which the same is wanted."""
     groups = []
     ordered = enumerate(sorted(wanted.items()))

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.persisted_state import DiskStep
 from coordinatord.protocol.schema import Length, Range
 
 HOLDERS_NAMED = 8
@@ -30,6 +31,8 @@ class ResumePoint:
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0
     """How many more nodes do."""
+    disk: DiskStep | None = None
+    """The step is on the disk, under these names; None if it is in memory."""
 
     @property
     def at(self) -> KeptStep:

@@ -11,7 +11,7 @@ from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Ledger
-from coordinatord.protocol.kept_state import KeptParts, KeptStep
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from tests.support.builders import a_member, a_spec
 from tests.support.kept_state import kept_parts
 

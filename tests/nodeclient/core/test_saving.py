@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from coordinatord.protocol.kept_state import KeptStep, Resume
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (

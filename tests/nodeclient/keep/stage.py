@@ -10,14 +10,17 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from coordinatord.protocol.kept_state import Holding, KeptSource, Resume, WantedParts
+from coordinatord.protocol.kept_parts import WantedParts
+from coordinatord.protocol.kept_state import Holding, KeptSource, Resume
 from coordinatord.protocol.messages import Observed, Phase
+from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent_settings import KEEP_TIMEOUT_S
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
 from nodeclient.keep.arenas import KeepSettings
 from nodeclient.keep.state_keeper import StateKeeper
+from nodeclient.persist.persister import PersistSettings
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
@@ -60,6 +63,7 @@ class KeepingNode:
         workers: int = 1,
         memory: int = MEMORY_BYTES,
         patience_s: float = 0,
+        disk: Path | None = None,
     ) -> None:
         self.name = name
         self.events: list[Event] = []
@@ -70,7 +74,8 @@ class KeepingNode:
         self._changed = asyncio.Event()
         self._living: list[KeepingWorker] = []
         settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s)
-        self.keeper = StateKeeper(settings, name, workers, self._submit, self._notify, tasks)
+        persist = None if disk is None else PersistSettings(disk, "job", PersistOffer(600, 2))
+        self.keeper = StateKeeper(settings, name, workers, self._submit, self._notify, tasks, persist)
 
     def begin(self, round_number: int, resume: Resume | None = None, run: str = RUN) -> str:
         """Begin a round; return where its workers connect."""

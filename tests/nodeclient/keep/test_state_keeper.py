@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import Restoring
 from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, a_resume, keeping_nodes, wanted

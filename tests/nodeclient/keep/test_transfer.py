@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.kept_state import KeptSource, Restoring, WantedParts
+from coordinatord.protocol.kept_parts import WantedParts
+from coordinatord.protocol.kept_state import KeptSource, Restoring
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.keep import part_fetch, part_server

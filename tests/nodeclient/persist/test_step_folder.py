@@ -53,7 +53,7 @@ def read(job: Path, manifest: Manifest, rank: int, contents: Contents = Contents
         places.append(empty_place(commit.length))
         return places[0]
 
-    commit = read_part(job, manifest, rank, contents, room, Progress())
+    commit = read_part(job, manifest, (rank, contents), 2, room, Progress())
     assert places[0].read() == commit
     return places[0], commit
 

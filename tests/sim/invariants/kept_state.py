@@ -11,7 +11,8 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
-from coordinatord.protocol.kept_state import KeptParts, KeptStep, Restoring, Resume
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed
 from tests.sim.kept_memory import Chain, KeptMemory
 from tests.sim.workers import Round, Training

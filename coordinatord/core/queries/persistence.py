@@ -1,0 +1,160 @@
+"""Which step is written to the disk when, what each node does for it, and how long those that leave stay for that."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.persisting import STUCK_S, PersistWork
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.persist_plan import writers
+from coordinatord.core.values.shards import ResumePoint
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.persisted_state import DiskStep, PersistedStep, PersistOrder
+
+END_S = 120.0
+"""The longest time that nodes which leave stay to write: as long as bytes come, it may take several minutes at an
+operator's stop, but a host that is taken away gives notice of two minutes at most."""
+
+END_IDLE_S = 20.0
+"""How long they stay while nobody writes a byte."""
+
+
+def step_to_write(run: Run) -> KeptStep | None:
+    """Return the newest whole step that nobody overwrites; None if the disk has it, or there is none.
+
+    While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
+    """
+    at = run.kept.newest_whole if run.durable.state is State.FORMING else run.kept.whole
+    done = run.kept.disk.step
+    return None if at is None or at.round == 0 or (done is not None and at <= done) else at
+
+
+def next_at(run: Run) -> float | None:
+    """Return when the next step is to be written; None if nothing is to be."""
+    persisting, every_s = run.kept.disk, run.kept.disk.every_s
+    if persisting.work is not None or every_s is None or step_to_write(run) is None:
+        return None
+    return persisting.retry_at if persisting.wanted else max(persisting.since + every_s, persisting.retry_at)
+
+
+def work_for(run: Run, now: float) -> PersistWork | None:
+    """Return the attempt to write the newest whole step; None if not all of it can be written by nodes that may."""
+    at = step_to_write(run)
+    if at is None:
+        return None
+    held = run.kept.holders(at)
+    holders = {node: parts for node, parts in held.items() if _may_write(run.members[node])}
+    leaving = [node for node in holders if run.members[node].leaves]
+    plan = writers(holders, leaving)
+    if not plan:
+        return None
+    first = next(iter(holders.values()))[0]
+    committer = min(plan, key=lambda node: node in leaving)
+    return PersistWork(at, first.world_size, first.shards, plan, committer, now, now)
+
+
+def _may_write(member: Member) -> bool:
+    reachable = member.session is not None and not member.expired and member.durable.outcome is None
+    return reachable and member.keeper is not None and member.keeper.persist is not None
+
+
+def order_for(run: Run, member: Member) -> PersistOrder | None:
+    """Return what a node is to write; None if nothing."""
+    work = run.kept.disk.work
+    if work is None or member.node not in work.writers:
+        return None
+    commit = work.committing and member.node == work.committer
+    return PersistOrder(
+        work.at.round,
+        work.at.step,
+        work.world_size,
+        work.shards,
+        work.writers[member.node],
+        commit,
+        _in_use(run, member) if commit else None,
+    )
+
+
+def _in_use(run: Run, member: Member) -> int | None:
+    point = run.durable.resume
+    if point is None or point.disk is None or run.durable.stepped:
+        return None
+    return next((one.serial for one in found_by(member) if _is(one, point)), None)
+
+
+def over_at(run: Run) -> float | None:
+    """Return when the attempt is over: it has succeeded or failed, or nobody writes a byte for too long."""
+    work = run.kept.disk.work
+    if work is None:
+        return None
+    gone = [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
+    return -math.inf if work.committed or work.failed or gone else work.moved_at + STUCK_S
+
+
+def why_failed(run: Run, work: PersistWork) -> str:
+    """Return why an attempt that is over has failed; empty if it has not."""
+    if work.committed:
+        return ""
+    if work.failed is not None:
+        return f"node {work.failed[0]}: {work.failed[1]}"
+    gone = [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
+    return f"node {gone[0]} is gone" if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+
+
+def writes(run: Run, member: Member) -> bool:
+    """Whether a node takes part in an attempt to write a step."""
+    work = run.kept.disk.work
+    return work is not None and member.node in work.writers
+
+
+def ends_by(run: Run) -> float:
+    """Return until when what ends waits for the disk."""
+    work = run.kept.disk.work
+    return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)
+
+
+def found_by(member: Member) -> tuple[PersistedStep, ...]:
+    """Return the steps that a node finds on the disk."""
+    return () if member.observed.kept is None else member.observed.kept.persisted
+
+
+def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
+    """Return the newest step that all of these nodes find on the disk, as a point to resume from; None if none is.
+
+    A step of an earlier run has the round 0: it is older than all that this run does.
+    """
+    if not nodes:
+        return None
+    others = [{(one.run, one.at) for one in found_by(member)} for member in nodes[1:]]
+    for one in found_by(nodes[0]):
+        if all((one.run, one.at) in found for found in others):
+            return _point(run, one), one
+    return None
+
+
+def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
+    """Return what a node finds on the disk of the step that its round resumes from."""
+    return next((one for one in found_by(member) if _is(one, point)), None)
+
+
+def _point(run: Run, one: PersistedStep) -> ResumePoint:
+    first, ours = one.parts[0], one.run == run.id
+    reached = run.durable.reached
+    redone = max(0, reached - first.step) if ours and reached is not None else None
+    disk = DiskStep(one.run, first.round)
+    return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
+
+
+def _is(one: PersistedStep, point: ResumePoint) -> bool:
+    disk = point.disk
+    return disk is not None and (one.run, one.at) == (disk.run, KeptStep(disk.round, point.step))
+
+
+def holds_parts(run: Run, member: Member) -> bool:
+    """Whether a node that is to leave may have to write what it keeps before: known when all workers have ended."""
+    kept = member.observed.kept
+    ours = () if kept is None or member.observed.run != run.id else kept.parts
+    return _may_write(member) and any(one.big for one in ours)

@@ -1,0 +1,92 @@
+"""What is being written to the disk of a run's training state, and what has become of it; known to this life alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from coordinatord.core.values.persist_plan import Writers
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.persisted_state import PersistReport, PersistState
+
+RETRY_S = 30.0
+"""The time from an attempt that failed to the next: a disk that is full or away is not so for a moment."""
+
+STUCK_S = 60.0
+"""How long nobody may write a byte before an attempt is given up. A busy file server stands still for seconds, and
+while an attempt is on, workers have a place less to save in."""
+
+
+@dataclass(slots=True)
+class PersistWork:
+    """One attempt to write a step."""
+
+    at: KeptStep
+    world_size: int
+    shards: int
+    writers: Writers
+    committer: str
+    """The node that makes the step whole when all have written."""
+    began_at: float
+    moved_at: float
+    """When any node has last written something."""
+    reports: dict[str, PersistReport] = field(default_factory=dict)
+    committing: bool = False
+    """All have written, so the committer was told to make the step whole."""
+
+    @property
+    def written(self) -> bool:
+        """Whether all nodes have written their parts."""
+        done = {PersistState.WRITTEN, PersistState.COMMITTED}
+        return all(node in self.reports and self.reports[node].state in done for node in self.writers)
+
+    @property
+    def committed(self) -> bool:
+        """Whether the step is whole."""
+        report = self.reports.get(self.committer)
+        return report is not None and report.state is PersistState.COMMITTED
+
+    def note(self, node: str, report: PersistReport, now: float) -> bool:
+        """Take in how far a node has come; return whether more than bytes have come."""
+        before = self.reports.get(node)
+        if node not in self.writers or report.at != self.at or before == report:
+            return False
+        self.reports[node] = report
+        self.moved_at = now
+        return before is None or before.state is not report.state
+
+    @property
+    def failed(self) -> tuple[str, str] | None:
+        """The first node that cannot write its part, and why; None if all can so far."""
+        bad = ((node, one.problem) for node, one in self.reports.items() if one.state is PersistState.FAILED)
+        return next(bad, None)
+
+
+class Persisting:
+    """The disk's side of a run."""
+
+    def __init__(self) -> None:
+        self.work: PersistWork | None = None
+        self.every_s: float | None = None
+        """How much time lies between two steps, the least that a node asked for; None where no node may write."""
+        self.since = math.inf
+        """When a step was last made whole, or else the first round was formed in this life of the daemon."""
+        self.retry_at = -math.inf
+        """When the next attempt may be made, after one that failed."""
+        self.wanted = False
+        """The newest step is to be on the disk now: a round was ended on purpose."""
+        self.problem = ""
+        """Why the last attempt failed; empty if it did not."""
+        self.step: KeptStep | None = None
+        """The newest step of this run that is whole on the disk, as far as is known."""
+
+    def succeed(self, now: float) -> None:
+        """Note that the step is whole on the disk."""
+        assert self.work is not None  # noqa: S101 - the caller has looked
+        self.step, self.since = self.work.at, now
+        self.work, self.wanted, self.problem = None, False, ""
+
+    def give_up(self, why: str, now: float) -> None:
+        """Note that the attempt has failed."""
+        self.work, self.wanted = None, False
+        self.problem, self.retry_at = why, now + RETRY_S

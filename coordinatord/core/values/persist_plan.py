@@ -1,0 +1,41 @@
+"""Says which node writes which part of a step to the disk: each part once, and no node much more than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from coordinatord.core.values.resume_plan import grouped
+from coordinatord.core.values.shards import are_whole
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
+
+Writers = dict[str, tuple[WantedParts, ...]]
+
+
+def writers(holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()) -> Writers | None:
+    """Return what each node writes of a step that these hold parts of; None if the step is not whole among them.
+
+    A shard is written by the node that has the fewest of those that have it, and by one that stays if there is one. The
+    small state of a rank is written by the node that writes its shard if that has it, and else by any that has it.
+    """
+    if not are_whole([one for parts in holders.values() for one in parts if one.big]):
+        return None
+    having: dict[int, list[tuple[str, int]]] = {}
+    small: dict[int, list[str]] = {}
+    for node, parts in holders.items():
+        for one in parts:
+            for offset in range(one.ranks):
+                rank = one.first_rank + offset
+                if one.big:
+                    having.setdefault((one.first_shard + offset) % one.shards, []).append((node, rank))
+                if one.small:
+                    small.setdefault(rank, []).append(node)
+    wanted: dict[str, dict[int, tuple[bool, bool]]] = {}
+    for shard in sorted(having):
+        node, rank = min(having[shard], key=lambda one: (one[0] in leaving, len(wanted.get(one[0], ())), one[1]))
+        wanted.setdefault(node, {})[rank] = (True, False)
+    for rank, nodes in sorted(small.items()):
+        node = min(nodes, key=lambda node: (rank not in wanted.get(node, ()), node in leaving))
+        big, _ = wanted.setdefault(node, {}).get(rank, (False, False))
+        wanted[node][rank] = (big, True)
+    plan = {node: grouped(parts) for node, parts in wanted.items()}
+    return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None

@@ -1,0 +1,83 @@
+"""Parts of the training state, as nodes name them to each other: of which step they are, and of which ranks.
+
+A *part* is what one rank keeps of one step of one round. Of the *big* state (weights, the optimizer's state) it has one
+of several shards, so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
+is the rank's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Step
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Range, SchemaError
+
+BYTES_MAX = 2**53
+"""The limit of a number of bytes: more than any host has, and readers of JSON still tell each from the next."""
+
+WANTED_MAX = 16
+"""The most groups of parts that one node gets from another."""
+
+Size = Annotated[int, Range(0, BYTES_MAX)]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeptStep:
+    """A step of a round: the later round is the newer one, whatever the steps are."""
+
+    round: Counter
+    step: Step
+
+
+@frozen
+class KeptParts:
+    """What a node keeps of one step of one round, of consecutive ranks which all keep the same kinds of state.
+
+    The shards are consecutive as well, modulo their number: if the first rank has shard 2 of 3, the next has shard 0.
+    """
+
+    round: Counter
+    """The round in which the ranks had this state."""
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks that round had."""
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+    """How many shards the big state is divided into: 1 if each rank has all of it."""
+    first_rank: Count
+    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    """How many ranks it holds parts of, from the first one upward."""
+    first_shard: Count
+    big: bool
+    small: bool
+    """The small state as of this step."""
+    pending: bool
+    """The part of the small state that forward changes: the rank is not known to have completed the step."""
+    protected: bool
+    """It will not be overwritten before the node is told to protect other steps."""
+
+    def __post_init__(self) -> None:
+        """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
+        if self.first_rank + self.ranks > self.world_size:
+            raise SchemaError(
+                f"parts of {self.ranks} ranks from {self.first_rank} upward, but there are {self.world_size}"
+            )
+        if self.first_shard >= self.shards:
+            raise SchemaError(f"first_shard is {self.first_shard}, but there are {self.shards}")
+
+    @property
+    def at(self) -> KeptStep:
+        """The step of which these are parts."""
+        return KeptStep(self.round, self.step)
+
+
+@frozen
+class WantedParts:
+    """Parts of consecutive ranks that a node is to get."""
+
+    first_rank: Count
+    ranks: Annotated[int, Range(1, RANKS_MAX)]
+    big: bool
+    small: bool
+    """The small state, or what is pending of it."""

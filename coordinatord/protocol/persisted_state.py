@@ -1,0 +1,111 @@
+"""What nodes say of the training state on a disk that all of them see, and what they are told to write there.
+
+A step is written by several nodes, each shard by one of them. When all have, one of them says so in the step's
+manifest: before that the step counts for nothing, and with it it is whole.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from coordinatord.protocol.fields import RANKS_MAX, Counter, Name, Seconds, Sentence, Step
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, Size, WantedParts
+from coordinatord.protocol.schema import Length, Range
+
+PERSISTED_MAX = 8
+"""The most steps on the disk that a node names: the newest ones. One is enough to resume from, and a few more are a
+choice if it proves to be damaged."""
+
+PERSISTED_PARTS_MAX = 32
+"""The most groups of parts of one such step. Ranks that have the same kinds of files share one, so three are usual."""
+
+KEEP_STEPS_MAX = 1000
+"""The most steps that a job may have on the disk: all of them are looked at when a node starts."""
+
+Serial = Annotated[int, Range(1, 2**53 - 1)]
+"""Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
+
+
+@frozen
+class PersistOffer:
+    """A node's directory for steps on a disk, as its user wants it used."""
+
+    every_s: Seconds
+    """How much time lies between two steps."""
+    keep: Annotated[int, Range(1, KEEP_STEPS_MAX)]
+    """How many steps are kept: the newest ones."""
+
+
+@frozen
+class PersistedStep:
+    """A step that is whole on the disk."""
+
+    serial: Serial
+    run: Name
+    """The run that did the step."""
+    parts: Annotated[tuple[KeptParts, ...], Length(1, PERSISTED_PARTS_MAX)]
+    """They are all of one step."""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step, and its round in that run."""
+        return self.parts[0].at
+
+
+class PersistState(StrEnum):
+    """How far a node has come with what it is to write."""
+
+    WRITING = "writing"
+    WRITTEN = "written"
+    """All of its files are on the disk; the step is not whole yet."""
+    COMMITTED = "committed"
+    """It has written the manifest, so the step is whole."""
+    FAILED = "failed"
+    """It could not; another attempt is made later, with the newest step then."""
+
+
+@frozen
+class PersistReport:
+    """What a node has done of what it was told to write."""
+
+    round: Counter
+    step: Step
+    state: PersistState
+    bytes: Size
+    """How much is written: as long as it grows, the disk does not hang."""
+    problem: Sentence = ""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step."""
+        return KeptStep(self.round, self.step)
+
+
+@frozen
+class PersistOrder:
+    """What a node is to write of a step of the present run."""
+
+    round: Counter
+    step: Step
+    world_size: Annotated[int, Range(1, RANKS_MAX)]
+    shards: Annotated[int, Range(1, RANKS_MAX)]
+    parts: Annotated[tuple[WantedParts, ...], Length(0, WANTED_MAX)]
+    commit: bool
+    """All nodes have written their parts: it is to make the step whole."""
+    in_use: Serial | None = None
+    """A step that is not dropped now, though newer ones are there: the workers resume from it."""
+
+    @property
+    def at(self) -> KeptStep:
+        """The step."""
+        return KeptStep(self.round, self.step)
+
+
+@frozen
+class DiskStep:
+    """A step on the disk by the names that it has there: the run that did it may be an earlier one."""
+
+    run: Name
+    round: Counter

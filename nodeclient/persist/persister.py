@@ -1,0 +1,334 @@
+"""The door of this room: what the node writes to the disk and finds there, as the coordinator wants it.
+
+A disk may be slow, full, broken or away, and a file system of the network may hang for ever. So all that touches it
+runs in threads that nobody waits for at the end, and what hangs is noticed by the bytes that do not come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_parts import KeptStep, WantedParts
+from coordinatord.protocol.kept_state import Resume
+from coordinatord.protocol.persisted_state import (
+    PERSISTED_MAX,
+    PERSISTED_PARTS_MAX,
+    DiskStep,
+    PersistedStep,
+    PersistOffer,
+    PersistOrder,
+    PersistReport,
+    PersistState,
+)
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import kept_groups
+from nodeclient.core.effects import Level
+from nodeclient.keep.arenas import Arenas, Held
+from nodeclient.keep.part_messages import Kind
+from nodeclient.persist import step_folder
+from nodeclient.persist.durable_file import Progress
+from nodeclient.persist.part_reader import Room, read_part
+from nodeclient.persist.part_writer import DamagedPartError, write_big, write_small
+from nodeclient.persist.step_folder import Contents, Manifest, StepName, UnusableError
+from workerlib.keep.arena import Commit
+from workerlib.keep.manifest import ManifestError
+
+LOOK_WITHIN_S = 10.0
+"""How long the node waits for its first look at the disk before it joins: without it, a round could begin from nothing
+although there is something. A disk that takes longer is not one to resume from."""
+
+PERSIST_EVERY_S = 600.0
+"""The time between two steps on the disk by default: state is in memory meanwhile, so this is for the loss of all."""
+
+PERSIST_KEEP = 2
+"""The steps that stay on the disk by default: one more than is needed, if the newest proves to be damaged."""
+
+STALL_S = 30.0
+"""How long no byte may come before this node says that the disk hangs. The coordinator gives the step up later."""
+
+LOOK_AGAIN_S = 0.5
+"""The pause between two looks at how many bytes are written."""
+
+Found = TypeVar("Found")
+Notify = Callable[[Level, str, str], None]
+
+
+class _HangsError(OperationalError):
+    """The disk does not answer."""
+
+
+@frozen
+class PersistSettings:
+    """Where steps are written, and how often."""
+
+    root: Path
+    job: str
+    offer: PersistOffer
+
+    @property
+    def folder(self) -> Path:
+        """The folder for the steps of the job."""
+        return step_folder.job_folder(self.root, self.job)
+
+
+class Persister:
+    """Writes steps to the disk and reads them back, for one node. Must be made in the running loop."""
+
+    def __init__(
+        self, settings: PersistSettings, arenas: Arenas, notify: Notify, changed: Callable[[], None], tasks: Tasks
+    ) -> None:
+        """Begin without a look at the disk; `changed` is called when there is something to report."""
+        self._settings = settings
+        self._arenas = arenas
+        self._notify = notify
+        self._changed = changed
+        self._tasks = tasks
+        self._order: tuple[str, PersistOrder] | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._progress = Progress()
+        self._hanging: threading.Event | None = None
+        """It is set when the thread has ended that writes, or that was left to itself."""
+        self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
+        self._useless: set[tuple[str, KeptStep]] = set()
+        """Steps that could not be read: they are found no more in this process's life."""
+        self._said = ""
+        """The last problem that the user was told of."""
+        self.found: tuple[PersistedStep, ...] = ()
+        """The newest whole steps on the disk."""
+        self.report: PersistReport | None = None
+
+    @property
+    def offer(self) -> PersistOffer:
+        """How the disk is to be used."""
+        return self._settings.offer
+
+    async def look(self) -> None:
+        """Look at the disk for the first time; a disk that hangs is said, and the node goes on without."""
+        try:
+            await asyncio.wait_for(self._look(), LOOK_WITHIN_S)
+        except TimeoutError:
+            text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: no state is resumed from there"
+            self._notify(Level.WARNING, text, "disk_hangs")
+
+    async def _look(self) -> None:
+        """Look which steps are whole."""
+        try:
+            whole, problems = await _in_thread(lambda: step_folder.find_whole(self._settings.folder))
+        except OSError as error:
+            self._complain(f"{self._settings.folder} cannot be read: {error.strerror or error}")
+            return
+        for problem in problems:
+            self._complain(problem)
+        known = {(one.of.run, one.of.at): one for one in whole}
+        self._manifests = {key: one for key, one in known.items() if key not in self._useless}
+        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
+        self._changed()
+
+    def close(self) -> None:
+        """Let the thread that writes end; nobody waits for it."""
+        self._progress.give_up()
+
+    # What the coordinator wants
+
+    def carry_out(self, run: str, order: PersistOrder | None) -> None:
+        """Write what is wanted of a step; None ends that."""
+        wanted = None if order is None else (run, order)
+        if wanted == self._order:
+            return
+        before, self._order = self._order, wanted
+        if order is None:
+            self._progress.give_up()
+            self.report = None
+            self._tasks.spawn(self._look(), name="look")
+        elif before is not None and before[0] == run and _is_same_work(before[1], order):
+            self._commit_if_wanted()
+        else:
+            self._begin(run, order)
+
+    def _begin(self, run: str, order: PersistOrder) -> None:
+        self._progress.give_up()
+        self.report = PersistReport(order.round, order.step, PersistState.WRITING, 0)
+        if self._work is not None and not self._work.done():
+            self._work.cancel()
+        self._progress = Progress()
+        self._work = self._tasks.spawn(self._write(run, order, self._progress), name="persist")
+
+    async def _write(self, run: str, order: PersistOrder, progress: Progress) -> None:
+        name = StepName(run, order.round, order.step, order.world_size, order.shards)
+        try:
+            parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_of(order.parts)]
+            await self._watched(lambda: self._write_all(name, parts, progress), progress)
+        except (OperationalError, ManifestError, OSError) as error:
+            self._fail(order, error)
+            return
+        self._report(order, PersistState.WRITTEN)
+        self._commit_if_wanted()
+
+    def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
+        held = self._arenas.find(rank, order.round, order.step, kind)
+        if held is None:
+            raise UnusableError(f"this node does not keep step {order.step} of rank {rank} any more")
+        return held
+
+    def _write_all(self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress) -> None:
+        folder = step_folder.begin(self._settings.folder, name)
+        first = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
+        for kind, held in parts:
+            if kind is Kind.BIG:
+                write_big(folder, name, held, progress)
+            elif not held.commit.pending:
+                write_small(folder, name, held, progress, buffers=held.commit.rank in first)
+
+    async def _watched(self, work: Callable[[], Found], progress: Progress) -> Found:
+        """Do work in a thread, and look how far it comes. Raises `_HangsError`, and what the work raises."""
+        if self._hanging is not None and not self._hanging.is_set():
+            raise _HangsError("the disk hangs: a write that was begun before has not ended")
+        self._hanging = ended = threading.Event()
+        loop = asyncio.get_running_loop()
+        thread = asyncio.ensure_future(_in_thread(lambda: _ending(work, ended)))
+        seen, seen_at = progress.bytes, loop.time()
+        try:
+            while True:
+                done, _ = await asyncio.wait([thread], timeout=LOOK_AGAIN_S)
+                if done:
+                    self._hanging = None
+                    return thread.result()
+                if progress.bytes != seen:
+                    seen, seen_at = progress.bytes, loop.time()
+                    if self.report is not None:
+                        self.report = replace(self.report, bytes=seen)
+                elif loop.time() >= seen_at + STALL_S:
+                    raise _HangsError(f"the disk hangs: nothing was written for {STALL_S:g} s")
+        finally:
+            progress.give_up()
+            thread.cancel()  # nobody waits for it any more; it ends at its next chunk
+
+    def _commit_if_wanted(self) -> None:
+        if self._order is None or self.report is None or self.report.state is not PersistState.WRITTEN:
+            return
+        run, order = self._order
+        if order.commit:
+            self._work = self._tasks.spawn(self._commit(run, order), name="persist")
+
+    async def _commit(self, run: str, order: PersistOrder) -> None:
+        name = StepName(run, order.round, order.step, order.world_size, order.shards)
+        folder, keep = self._settings.folder, self.offer.keep
+        try:
+            await self._watched(lambda: step_folder.commit(folder, name), Progress())
+        except (OperationalError, OSError) as error:
+            self._fail(order, error)
+            return
+        self._said = ""
+        self._report(order, PersistState.COMMITTED)
+        text = f"step {order.step} is on the disk, in {folder / name.folder}"
+        self._notify(Level.INFO, text, "state_persisted")
+        await self._look()
+        superfluous = [one.serial for one in self._manifests.values()][keep:]
+        try:
+            await _in_thread(lambda: step_folder.drop(folder, {*superfluous} - {order.in_use}, name))
+        except OSError as error:
+            self._complain(f"older steps cannot be deleted: {error.strerror or error}")
+
+    def _report(self, order: PersistOrder, state: PersistState, problem: str = "") -> None:
+        done = 0 if self.report is None else max(self.report.bytes, self._progress.bytes)
+        self.report = PersistReport(order.round, order.step, state, done, problem)
+        self._changed()
+
+    def _fail(self, order: PersistOrder, error: Exception) -> None:
+        if isinstance(error, DamagedPartError):
+            error.held.place.begin()
+        why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        self._complain(f"step {order.step} cannot be written to {self._settings.root}: {why}; training goes on")
+        self._report(order, PersistState.FAILED, clip(why, MESSAGE_MAX))
+
+    def _complain(self, text: str) -> None:
+        """Say what is wrong, unless that was the last thing that was said."""
+        if text.partition(": ")[2] != self._said.partition(": ")[2] or not self._said:
+            self._notify(Level.WARNING, text, "state_not_persisted")
+        self._said = text
+
+    # What a round resumes from
+
+    async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
+        """Read a part into memory, as of the step that the round resumes from.
+
+        Raises `OSError` and `UnusableError`, and what `room` raises.
+        """
+        disk = resume.disk
+        manifest = None if disk is None else self._manifests.get((disk.run, KeptStep(disk.round, resume.step)))
+        if manifest is None:
+            raise UnusableError(f"step {resume.step} is not on the disk any more")
+        contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
+        folder = self._settings.folder
+        return await _in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
+
+    def withdraw(self, disk: DiskStep, step: int) -> None:
+        """Find a step no more, since it cannot be read."""
+        key = disk.run, KeptStep(disk.round, step)
+        self._useless.add(key)
+        self._manifests.pop(key, None)
+        self.found = tuple(one for one in self.found if (one.run, one.at) != key)
+
+    @property
+    def words(self) -> str:
+        """Describe where steps are written and how often."""
+        offer = self.offer
+        return f"every {offer.every_s:g} s to {self._settings.root}, the last {offer.keep}"
+
+
+def _is_same_work(before: PersistOrder, order: PersistOrder) -> bool:
+    return replace(before, commit=False, in_use=None) == replace(order, commit=False, in_use=None)
+
+
+def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
+    found = []
+    for one in wanted:
+        for rank in range(one.first_rank, one.first_rank + one.ranks):
+            found += [(rank, kind) for kind, is_wanted in ((Kind.BIG, one.big), (Kind.SMALL, one.small)) if is_wanted]
+    return found
+
+
+def _summary(manifest: Manifest) -> PersistedStep:
+    parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
+    return PersistedStep(manifest.serial, manifest.of.run, parts)
+
+
+def _ending(work: Callable[[], Found], ended: threading.Event) -> Found:
+    try:
+        return work()
+    finally:
+        ended.set()
+
+
+async def _in_thread(work: Callable[[], Found]) -> Found:
+    """Do work in a thread of its own, for which the end of the program does not wait."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Found] = loop.create_future()
+
+    def finish(result: Found | None, error: Exception | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
+            else:
+                done.set_exception(error)
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - it is raised in the task that waits
+            problem = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    threading.Thread(target=run, name="persist", daemon=True).start()
+    return await done

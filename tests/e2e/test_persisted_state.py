@@ -1,0 +1,129 @@
+"""State on a disk, with all real programs: where no memory is left, a new run of the job goes on from there."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from nodeclient.persist.step_folder import find_whole, job_folder
+from tests.support.cluster import Cluster, Coordinator, Node
+from tests.support.kept_training import digest_of, notes_of
+from tests.support.programs import wait_until
+
+pytestmark = pytest.mark.slow
+
+JOB = "persisted"
+
+
+@contextmanager
+def a_job() -> Iterator[Cluster]:
+    """Return a job at a coordinator that knows nothing of any run before."""
+    coordinator = Coordinator("--settle", "10")  # so that the first round has all, however late they come
+    cluster = Cluster(coordinator, JOB)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def train(cluster: Cluster, kind: str, names: str, disk: Path, notes: Path, every_s: float, steps: int) -> list[Node]:
+    """Start a training, with one worker a node."""
+    notes.mkdir()
+    program = (sys.executable, "-m", "tests.support.kept_program", kind, str(notes), str(steps))
+    persist = ("--persist", str(disk), "--persist-every", str(every_s), "--persist-keep", "2")
+    flags = ("--nnodes", str(len(names)), *persist)
+    return [cluster.join(name, *flags, command=program) for name in names]
+
+
+def shown(nodes: list[Node]) -> str:
+    return "\n".join(node.output for node in nodes)
+
+
+def noted(notes: Path, more_than: int) -> bool:
+    return notes_of(notes).get(0, {}).keys() >= {more_than}
+
+
+def begins(notes: Path) -> tuple[int, str]:
+    """Return the step that rank 0 went on from, and its state."""
+    [(step, [(_, digest)])] = notes_of(notes, "begins")[0].items()
+    return step, digest
+
+
+def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
+    """Return the model and the optimizer's state in the order of `kept_training.whole_tensors`."""
+    pytest.importorskip("safetensors", reason="stock torch reads such files with it")
+    reader = HuggingFaceStorageReader(str(folder))
+    known = reader.read_metadata().state_dict_metadata
+    state: dict[str, torch.Tensor] = {}
+    for name, one in known.items():
+        assert isinstance(one, TensorStorageMetadata)
+        state[name] = torch.empty(one.size, dtype=one.properties.dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+        load(state, storage_reader=reader, no_dist=True)
+    parameters = [f"{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")]
+    return [
+        tensor
+        for name in parameters
+        for tensor in (
+            state[f"model.{name}"],
+            *(state[f"optimizer.state/model.{name}/{key}"] for key in ("step", "exp_avg", "exp_avg_sq")),
+        )
+    ]
+
+
+@pytest.mark.parametrize(("kind", "before", "after"), [("fsdp", "ab", "c"), ("ddp", "ab", "cd")])
+def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
+    tmp_path: Path, kind: str, before: str, after: str
+) -> None:
+    disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
+    with a_job() as cluster:
+        nodes = train(cluster, kind, before, disk, first, 3600, 100_000)
+        wait_until("steps", lambda: noted(first, 20))
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+        for node in nodes:
+            node.wait()
+        assert any("is on the disk" in line for node in nodes for line in node.lines), shown(nodes)
+    [manifest], problems = find_whole(job_folder(disk, JOB))
+    last = manifest.of.step
+    assert problems == []
+    assert max(notes_of(first)[0]) in {last - 1, last}, "it is noted after it is kept"
+    with a_job() as cluster:
+        nodes = train(cluster, kind, after, disk, second, 3600, last + 5)
+        assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
+        assert any(f"resumes at step {last} from disk" in line for line in nodes[0].lines), shown(nodes)
+    step, digest = begins(second)
+    assert step == last
+    if kind == "fsdp":
+        assert digest == digest_of(*whole_tensors_by_stock_torch(job_folder(disk, JOB) / manifest.of.folder))
+    assert set(notes_of(second)[0]) >= set(range(last + 1, last + 5))
+
+
+def test_all_programs_are_killed_and_the_last_step_on_the_disk_is_gone_on_from(tmp_path: Path) -> None:
+    disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
+    with a_job() as cluster:
+        nodes = train(cluster, "ddp", "ab", disk, first, 0.5, 100_000)
+        wait_until("two steps on the disk", lambda: len(find_whole(job_folder(disk, JOB))[0]) == 2)
+        for node in nodes:
+            node.signal(signal.SIGKILL)
+        for node in nodes:
+            node.wait()
+    newest = find_whole(job_folder(disk, JOB))[0][0].of.step
+    with a_job() as cluster:
+        nodes = train(cluster, "ddp", "cd", disk, second, 0.5, newest + 5)
+        assert [node.wait() for node in nodes] == [0, 0], shown(nodes)
+    step, digest = begins(second)
+    assert step >= newest
+    assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]

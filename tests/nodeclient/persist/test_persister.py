@@ -1,0 +1,180 @@
+"""What a node writes to the disk and reads back, and that a bad disk is said and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from coordinatord.protocol.kept_parts import WantedParts
+from coordinatord.protocol.kept_state import Restoring
+from coordinatord.protocol.persisted_state import DiskStep, PersistOrder, PersistReport, PersistState
+from nodeclient.core.effects import Persist
+from nodeclient.persist import persister
+from nodeclient.persist.step_folder import find_whole
+from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
+from tests.support.kept_places import big_bytes, small_bytes, whole
+
+BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
+
+SMALL = small_bytes({"model.mean": torch.ones(2)}, {"tokens": 7})
+
+PART = WantedParts(0, 1, big=True, small=True)
+
+
+def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) -> PersistOrder:
+    return PersistOrder(1, step, 1, 1, (parts,), commit)
+
+
+async def train(node: KeepingNode, *steps: int) -> KeepingWorker:
+    """Keep steps of the first round of a lone worker."""
+    worker = node.worker(node.begin(1))
+    await worker.reserve(len(BIG), len(SMALL))
+    for step in steps:
+        worker.save(step, BIG, SMALL)
+    return worker
+
+
+def flip_a_bit(folder: Path) -> None:
+    [path] = folder.glob("disk/job/*/shard-*.safetensors")
+    raw = bytearray(path.read_bytes())
+    raw[-5] ^= 16
+    path.write_bytes(raw)
+
+
+def report(node: KeepingNode) -> PersistReport | None:
+    holding = node.holding(workers=True)
+    return None if holding is None else holding.persisting
+
+
+async def write(node: KeepingNode, order: PersistOrder, run: str = RUN) -> PersistReport:
+    """Have a node carry out an order; return what comes of it."""
+    node.keeper.carry_out(Persist(run, order))
+    ends = {PersistState.FAILED, PersistState.COMMITTED if order.commit else PersistState.WRITTEN}
+    await node.until(lambda: (found := report(node)) is not None and found.state in ends)
+    found = report(node)
+    assert found is not None
+    return found
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
+        await train(one, 4)
+        assert (await write(one, an_order())).state is PersistState.WRITTEN
+        assert find_whole(tmp_path / "disk" / "job") == ([], [])
+        done = await write(one, an_order(commit=True))
+        assert (done.state, done.step) == (PersistState.COMMITTED, 4)
+        assert done.bytes > len(BIG)
+        await other.keeper.look_at_disk()
+        holding = other.holding(run="")
+        assert holding is not None
+        [step] = holding.persisted
+        assert (step.run, step.at.round, step.at.step, step.parts[0].small) == (RUN, 1, 4, True)
+        resume = a_resume(0, 4, other.source(wanted()))
+        resume = type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1))
+        worker = other.worker(other.begin(1, resume, run="r-2"))
+        point, parts = await worker.resume()
+        assert (point.round, point.step) == (0, 4)
+        assert parts == {(0, True): BIG, (0, False): SMALL}
+        assert any("resumes at step 4 from disk: 2 parts" in text for text in other.texts)
+
+
+@pytest.mark.asyncio
+async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node)
+        for step in (4, 8, 12, 16):
+            worker.save(step, BIG, SMALL)
+            in_use = 1 if step > 4 else None
+            await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
+        await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
+        assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
+        await train(one, 4)
+        await write(one, an_order(commit=True))
+        flip_a_bit(tmp_path)
+        await other.keeper.look_at_disk()
+        resume = a_resume(0, 4, other.source(wanted()))
+        other.begin(1, type(resume)(0, 4, 1, 1, resume.sources, complete=True, disk=DiskStep(RUN, 1)), run="r-2")
+        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = other.holding(run="r-2")
+        assert holding is not None
+        assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
+        assert "its digest does not match" in holding.problem
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_is_said_once_and_written_to_when_there_is_room(tmp_path: Path, small_disk: Path) -> None:
+    (small_disk / "others").write_bytes(bytes(800_000))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await train(node, 4)
+        for step in (4, 4):
+            found = await write(node, an_order(step))
+            assert (found.state, found.problem) == (PersistState.FAILED, "No space left on device")
+            node.keeper.carry_out(Persist(RUN, None))
+        assert sum("No space left on device; training goes on" in text for text in node.texts) == 1
+        (small_disk / "others").unlink()
+        assert (await write(node, an_order(commit=True))).state is PersistState.COMMITTED
+
+
+@pytest.mark.asyncio
+async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "mine") as (node,):
+        worker = await train(node)
+        worker.save(4, None, SMALL)
+        order = an_order(commit=True, parts=WantedParts(0, 1, big=False, small=True))
+        found = await write(node, order)
+        assert found.problem == "1 of 1 shards are not written, such as shard 0"
+        assert find_whole(tmp_path / "mine" / "job") == ([], [])
+
+
+@pytest.mark.asyncio
+async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node, 4)
+        await node.damage(worker, 4)
+        found = await write(node, an_order())
+        assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Return the event that ends the hanging of the system's call to flush a file: no real disk hangs on demand."""
+    heal, flush = threading.Event(), os.fsync
+
+    def hang(file: int) -> None:
+        heal.wait()
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr(persister, "STALL_S", 0.1)
+    monkeypatch.setattr(persister, "LOOK_AGAIN_S", 0.02)
+    yield heal
+    heal.set()
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        found = await write(node, an_order())
+        assert found.problem == "the disk hangs: nothing was written for 0.1 s"
+        node.keeper.carry_out(Persist(RUN, None))
+        found = await write(node, an_order())
+        assert found.problem == "the disk hangs: a write that was begun before has not ended"
+        node.keeper.carry_out(Persist(RUN, None))
+        hanging.set()
+        async with asyncio.timeout(10):
+            while (await write(node, an_order(commit=True))).state is not PersistState.COMMITTED:
+                node.keeper.carry_out(Persist(RUN, None))
