@@ -48,7 +48,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 224 KiB, and the largest `Join` below 104. What
+node may have, all texts at their limits in the widest letters) is below 224 KiB, and the largest `Join` below 144. What
 is usual is below 1 KiB, and 4 KiB with a report."""
 
 

@@ -146,6 +146,15 @@ STEPS: Steps = (
         "UPDATE records SET body = json_set(body, '$.reached', NULL) WHERE kind = 'RoundEnded'",
     ),
     ("UPDATE records SET body = json_set(body, '$.resume', NULL) WHERE kind = 'RoundFormed'",),
+    (
+        "UPDATE records SET body = json_set(body, '$.spec.scale_up', 'now') WHERE kind = 'RunOpened'",
+        "UPDATE records SET body = json_set(body, '$.token', '') WHERE kind = 'NodeJoined'",
+        """
+        UPDATE records
+        SET body = json_set(body, '$.resume.nodes', json('[]'), '$.resume.others', 0, '$.resume.disk', NULL)
+        WHERE kind = 'RoundFormed' AND json_type(body, '$.resume') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

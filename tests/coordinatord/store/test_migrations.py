@@ -11,7 +11,15 @@ import pytest
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.values.ranks import Ranks
-from coordinatord.core.values.records import NodesHeard, NodesSilent, RoundEnded, RoundStopped, TrainingBegan
+from coordinatord.core.values.records import (
+    NodesHeard,
+    NodesSilent,
+    RoundEnded,
+    RoundFormed,
+    RoundStopped,
+    TrainingBegan,
+)
+from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.messages import Follower
 from coordinatord.protocol.schema import fields_of
@@ -115,6 +123,25 @@ def test_the_records_of_the_first_version_are_read(tmp_path: Path) -> None:
     read = [entry.record.KIND for entry in database.history("job", "e-1")]
     database.close()
     assert read == [NEW_KINDS.get(kind, kind) for kind in OLD_BODIES]
+
+
+BEFORE_DISKS = 13
+"""The last version of the tables in which a round resumed from memory alone, and its holders had no names."""
+
+
+def test_what_a_round_resumed_from_is_read_from_before_its_holders_were_named(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_DISKS]).close()
+    resume = {"round": 1, "step": 7, "world_size": 2, "shards": 1, "redone": 0}
+    formed = {"reason": "r", "nodes": [ALONE], "master_address": "10.0.0.1", "master_port": 40_001, "resume": resume}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        row = (1.0, "job", "e-1", "RoundFormed", 2, json.dumps({**formed, "spent": fields_of(Spent())}))
+        connection.execute("INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", row)
+    database = Database.open(path)
+    [entry] = database.history("job", "e-1")
+    database.close()
+    assert isinstance(entry.record, RoundFormed)
+    assert entry.record.resume == ResumePoint(1, 7, 2, 1, 0)
 
 
 BEFORE_LEDGERS = 3
