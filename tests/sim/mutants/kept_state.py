@@ -28,8 +28,8 @@ MUTANTS = tuple(
             "dropped-before-complete",
             "coordinatord.core.state.kept_index",
             "the step that is whole is given up for a candidate, which may yet be lost",
-            "for step in (self.whole, self.candidate) if step is not None)",
-            "for step in (self.candidate or self.whole,) if step is not None)",
+            "named = (self.whole, self.candidate, self.pinned)",
+            "named = (self.candidate or self.whole, self.pinned)",
         ),
         (
             "resumed-step-not-protected",
@@ -42,8 +42,8 @@ MUTANTS = tuple(
             "lonely-fallback",
             "coordinatord.core.queries.resumption",
             "a node that keeps nothing begins from nothing beside others that resume",
-            "if not run.kept or not all(member.keeper is not None for member in nodes):",
-            "if not run.kept:",
+            "if not nodes or not all(member.keeper is not None for member in nodes):",
+            "if not nodes:",
         ),
         (
             "parts-missing",
