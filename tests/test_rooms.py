@@ -81,6 +81,7 @@ SMALL_BOUNDARIES = {
     "operate/request_errors": "errors, which import nothing",
     "output/line_prefix": "pure, and apart from what writes",
     "output/terminal": "a resource that threads share: this process's own stderr",
+    "persist/persist_settings": "all that a command line which is only read needs of the room",
     "torchrun/log": "a logger, which torch has to find among its own",
     "workers/guard_process": "a process of its own, which must import little",
     "workers/orphans": "a duty towards the kernel: as a subreaper",

@@ -25,6 +25,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -72,18 +73,24 @@ def start() -> None:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
         hello = {"local_rank": int(os.environ["LOCAL_RANK"]), "signal": int(SIGNAL) if free else 0}
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
-        os.register_at_fork(after_in_child=partial(_withdraw, connection, reader, writer))
+        os.register_at_fork(after_in_child=partial(_withdraw, connection, [reader, writer]))
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
         return  # nodeclient is gone, or the system refuses: whoever asks gets what /proc shows
 
 
-def _withdraw(connection: socket.socket, *pipe: int) -> None:
-    """Leave nothing of this in a child that was forked: the thread is its parent's, and so is the connection."""
+def _withdraw(connection: socket.socket, pipe: list[int]) -> None:
+    """Leave nothing of this in a child that was forked: the thread is its parent's, and so is the connection.
+
+    A child of that child has the same function to call. It finds nothing left: the numbers may be other files' by then.
+    """
     faulthandler.unregister(SIGNAL)
+    if not pipe:
+        return
     connection.close()
-    for end in pipe:
-        os.close(end)
+    while pipe:
+        with suppress(OSError):  # it may have closed all that it had
+            os.close(pipe.pop())
 
 
 def _high(low: int) -> int:

@@ -24,7 +24,7 @@ from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
 from nodeclient.host.schedulers import Found, SchedulerError, found, missed
 from nodeclient.output.output_settings import Choice, OutputSettings
-from nodeclient.persist.persister import PERSIST_EVERY_S, PERSIST_KEEP, PersistSettings
+from nodeclient.persist.persist_settings import PERSIST_EVERY_S, PERSIST_KEEP, PersistSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
 
 STOP_TIMEOUT_S = 30.0

@@ -13,7 +13,7 @@ from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
-from nodeclient.persist.persister import PersistSettings
+from nodeclient.persist.persist_settings import PersistSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Each of them makes the node leave; torchrun handles the same ones."""

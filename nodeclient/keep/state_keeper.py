@@ -28,7 +28,8 @@ from nodeclient.keep.part_server import PartServer
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
-from nodeclient.persist.persister import Persister, PersistSettings
+from nodeclient.persist.persist_settings import PersistSettings
+from nodeclient.persist.persister import Persister
 from workerlib.env import KEEP
 from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (

@@ -10,12 +10,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.persisted_state import (
@@ -38,6 +36,7 @@ from nodeclient.persist import step_folder
 from nodeclient.persist.durable_file import Progress
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.part_writer import DamagedPartError, write_big, write_small
+from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import Contents, Manifest, StepName, UnusableError
 from workerlib.keep.arena import Commit
 from workerlib.keep.manifest import ManifestError
@@ -45,12 +44,6 @@ from workerlib.keep.manifest import ManifestError
 LOOK_WITHIN_S = 10.0
 """How long the node waits for its first look at the disk before it joins: without it, a round could begin from nothing
 although there is something. A disk that takes longer is not one to resume from."""
-
-PERSIST_EVERY_S = 600.0
-"""The time between two steps on the disk by default: state is in memory meanwhile, so this is for the loss of all."""
-
-PERSIST_KEEP = 2
-"""The steps that stay on the disk by default: one more than is needed, if the newest proves to be damaged."""
 
 STALL_S = 30.0
 """How long no byte may come before this node says that the disk hangs. The coordinator gives the step up later."""
@@ -66,20 +59,6 @@ class _HangsError(OperationalError):
     """The disk does not answer."""
 
 
-@frozen
-class PersistSettings:
-    """Where steps are written, and how often."""
-
-    root: Path
-    job: str
-    offer: PersistOffer
-
-    @property
-    def folder(self) -> Path:
-        """The folder for the steps of the job."""
-        return step_folder.job_folder(self.root, self.job)
-
-
 class Persister:
     """Writes steps to the disk and reads them back, for one node. Must be made in the running loop."""
 
@@ -88,6 +67,7 @@ class Persister:
     ) -> None:
         """Begin without a look at the disk; `changed` is called when there is something to report."""
         self._settings = settings
+        self._folder = step_folder.job_folder(settings.root, settings.job)
         self._arenas = arenas
         self._notify = notify
         self._changed = changed
@@ -122,9 +102,9 @@ class Persister:
     async def _look(self) -> None:
         """Look which steps are whole."""
         try:
-            whole, problems = await _in_thread(lambda: step_folder.find_whole(self._settings.folder))
+            whole, problems = await _in_thread(lambda: step_folder.find_whole(self._folder))
         except OSError as error:
-            self._complain(f"{self._settings.folder} cannot be read: {error.strerror or error}")
+            self._complain(f"{self._folder} cannot be read: {error.strerror or error}")
             return
         for problem in problems:
             self._complain(problem)
@@ -180,7 +160,7 @@ class Persister:
         return held
 
     def _write_all(self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress) -> None:
-        folder = step_folder.begin(self._settings.folder, name)
+        folder = step_folder.begin(self._folder, name)
         first = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
         for kind, held in parts:
             if kind is Kind.BIG:
@@ -221,7 +201,7 @@ class Persister:
 
     async def _commit(self, run: str, order: PersistOrder) -> None:
         name = StepName(run, order.round, order.step, order.world_size, order.shards)
-        folder, keep = self._settings.folder, self.offer.keep
+        folder, keep = self._folder, self.offer.keep
         try:
             await self._watched(lambda: step_folder.commit(folder, name), Progress())
         except (OperationalError, OSError) as error:
@@ -268,7 +248,7 @@ class Persister:
         if manifest is None:
             raise UnusableError(f"step {resume.step} is not on the disk any more")
         contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
-        folder = self._settings.folder
+        folder = self._folder
         return await _in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
 
     def withdraw(self, disk: DiskStep, step: int) -> None:

@@ -60,6 +60,11 @@ RARE_ROWS = frozenset(
         "preparing: the goal is to stop a round that this node has not begun",
         "stopping -> failed: given_up",
         "starting -> stopping: unrestorable",
+        "running -> running: persist_due",  # no node of these histories has a disk for kept state
+        "running -> running: persist_written",
+        "running -> running: persist_over",
+        "forming -> forming: persist_written",
+        "forming -> forming: persist_over",
         "running -> running: first_step_overdue",  # it takes ten minutes
         "stopping: the workers have saved what they keep, or had the time to",  # no worker of these histories keeps any
         "running -> stopping: unrestorable",

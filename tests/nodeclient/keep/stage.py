@@ -20,7 +20,7 @@ from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
 from nodeclient.keep.arenas import KeepSettings
 from nodeclient.keep.state_keeper import StateKeeper
-from nodeclient.persist.persister import PersistSettings
+from nodeclient.persist.persist_settings import PersistSettings
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
