@@ -40,6 +40,11 @@ SHOWN = 300
 LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \w+ +nodeclient: (.*)\n")
 """A line of the nodeclient's own among what its workers write to stderr."""
 
+RESPONDER = re.compile(
+    r" *Thread 0x \(most recent call first\):\n *File \"[^\"]*workerlib/responder\.py\", line \d+ in _serve\n *\n"
+)
+"""What faulthandler writes of the thread that tells nodeclient where a worker stands: a cold script has none."""
+
 OURS = re.compile(r"(?<!/tests)/nodeclient/")
 """A path of a file of nodeclient, and none of its tests. It broke, or stands between Python and the user's script."""
 
@@ -262,6 +267,7 @@ def plain(text: str) -> str:
     """Return a report without what differs from one run to the next."""
     text = re.sub(r"\bpid \d+", "pid N", text)
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
+    text = RESPONDER.sub("", text)
     text = re.sub(r"log-\w+/preload-\w+/\w+-\d+", "LOGS", text)
     return re.sub(r"(?m)^when .*$", "when", text)
 
