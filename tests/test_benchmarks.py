@@ -23,8 +23,8 @@ JOIN_MESSAGES_FROM = 2
 """The messages of each node: its join, and that its workers run."""
 JOIN_MESSAGES_TO = (1, 2)
 """The messages to each node: wait, unless a round is formed before that is sent, and run."""
-JOIN_BYTES_FROM = 650
-JOIN_BYTES_TO_MOST = 884
+JOIN_BYTES_FROM = 663
+JOIN_BYTES_TO_MOST = 902
 """A wait has texts of different lengths, by how many have come."""
 
 REFORM_MESSAGES_FROM = 2
@@ -32,14 +32,14 @@ REFORM_MESSAGES_FROM = 2
 REFORM_MESSAGES_TO = 2
 """The messages to each node: stop and run."""
 REFORM_BYTES_FROM = 308
-REFORM_BYTES_TO = {16: 754, 64: 755}
+REFORM_BYTES_TO = {16: 772, 64: 773}
 """One more for each digit more that a count has."""
 REFORM_COMMITS = 3
 """The loss with the stop; the end of the old round with the new one; that its workers are started."""
 REFORM_RECORDS = 5
 
 BEAT_BYTES = 154
-BEAT_ANSWER_BYTES = {4: 497, 128: 561}
+BEAT_ANSWER_BYTES = {4: 506, 128: 570}
 """The bytes of a heartbeat, and of its answer by the number of nodes that run: its text names some of them."""
 
 HEARTBEAT_COST_MOST = 4.0
