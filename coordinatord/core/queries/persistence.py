@@ -90,8 +90,7 @@ def over_at(run: Run) -> float | None:
     work = run.kept.disk.work
     if work is None:
         return None
-    gone = [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
-    return -math.inf if work.committed or work.failed or gone else work.moved_at + STUCK_S
+    return -math.inf if work.committed or work.failed or _gone(run, work) else work.moved_at + STUCK_S
 
 
 def why_failed(run: Run, work: PersistWork) -> str:
@@ -100,8 +99,13 @@ def why_failed(run: Run, work: PersistWork) -> str:
         return ""
     if work.failed is not None:
         return f"node {work.failed[0]}: {work.failed[1]}"
-    gone = [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
+    gone = _gone(run, work)
     return f"node {gone[0]} is gone" if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+
+
+def _gone(run: Run, work: PersistWork) -> list[str]:
+    """Return the nodes that were to write, and cannot any more."""
+    return [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
 
 
 def writes(run: Run, member: Member) -> bool:

@@ -19,7 +19,15 @@ from tests.support.kept_script import Objects, Script, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
+from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.kept_errors import KeptStateError
+
+
+def do_steps(kept: StepKeeper, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Do the steps 0 to 2."""
+    for step in range(3):
+        train(model, optimizer)
+        kept.step(step)
 
 
 class Tied(nn.Module):
@@ -213,9 +221,7 @@ def test_training_goes_on_while_its_memory_is_prepared_and_its_last_step_is_kept
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
         script.node.gives.clear()
-        for step in range(3):
-            train(model, optimizer)
-            kept.step(step)
+        do_steps(kept, model, optimizer)
         script.node.gives.set()
         assert isinstance(answer := script.save(kept), Saved), answer
         assert script.node.resume.step == 2
@@ -226,9 +232,7 @@ def test_when_training_has_ended_its_last_step_is_kept(script: Script) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        for step in range(3):
-            train(model, optimizer)
-            kept.step(step)
+        do_steps(kept, model, optimizer)
         script.await_memory(kept)
     assert script.node.choose().step == 2
 
@@ -237,9 +241,7 @@ def test_where_training_has_ended_it_stands_still(script: Script) -> None:
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        for step in range(3):
-            train(model, optimizer)
-            kept.step(step)
+        do_steps(kept, model, optimizer)
         script.await_memory(kept)
         kept.close(failed=False)
         script.node.halt(0, BEFORE_NAMED)
