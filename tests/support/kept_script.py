@@ -55,7 +55,8 @@ class Script:
         self.await_memory(kept)
         before = len(self.node.nodes[0].said)
         self.node.save(0)
-        answer = next(one for one in self.node.nodes[0].said[before:] if isinstance(one, (Saved, NotSaved)))
+        said = self.node.nodes[0].said[before:]  # among it may be what was saved at an interval before
+        answer = next(one for one in said if isinstance(one, (Saved, NotSaved)) and one.asked)
         self.node.choose()
         return answer
 
