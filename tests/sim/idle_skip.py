@@ -3,9 +3,9 @@
 When nothing but heartbeats goes on, the world's `time` is moved to shortly before the next thing that comes from
 outside. `now` is not: no clock has seen the time between. To the machines it is as if the quiet time had been a second
 long, and in quiet time each second leads to the state that it began with. Whether the world is quiet is asked of its
-state: every node that lives is connected, and its agent has no deadline but its heartbeat and its lease; no row of the
-run's table will be due by itself, and nobody waits for the end of its patience; nothing is being written, cut off or
-stopped. What is on its way then, a heartbeat or its answer, arrives when the quiet time is over.
+state: every node that lives or is known is connected, and its agent has no deadline but its heartbeat and its lease; no
+row of the run's table will be due by itself, and nobody waits for the end of its patience; nothing is being written,
+cut off or stopped. What is on its way then, a heartbeat or its answer, arrives when the quiet time is over.
 
 The claim is that time alone changes nothing in a cluster that is well. Half of the small worlds skip nothing, so the
 claim is tested too.
@@ -79,6 +79,8 @@ class IdleSkip:
             or run.give_up.next() is not None
         ):
             return False
+        if any(member.session is None for member in run.members.values()):
+            return False  # its lease will be over
         return run.count(MemberState.RUNNING, MemberState.READY, MemberState.SUCCEEDED) == len(run.members)
 
     def _is_well(self, host: Host) -> bool:
