@@ -30,8 +30,7 @@ class Agent:
         """Begin without workers and without a connection; `port` is reserved for the first round."""
         self._settings = settings
         self.phase = Phase.PREPARING if settings.preloads else Phase.IDLE
-        self.run = ""
-        self.round = 0
+        self.run, self.round = "", 0
         self._port = port
         self._desired: Desired | None = None
 
@@ -47,7 +46,6 @@ class Agent:
         self._hurry = False
         """Even a planned stop no longer waits for the workers to save."""
         self.exited = False
-
         self._effects: list[effects.Effect] = []
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.SearchBegan: lambda _, now: self._connection.begin(now),
@@ -133,8 +131,8 @@ class Agent:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
         elif self._connection.is_new_error(event.reason):
-            text, working = self._connection.searching(), self.phase in WORKING
-            self._effects.append(effects.Waiting(text, self._limit_alone(), working))
+            working = self.phase in WORKING
+            self._effects.append(effects.Waiting(self._connection.searching(), self._limit_alone(), working))
         if self._leaving is not None:
             self._abandon(now)
 
@@ -148,6 +146,8 @@ class Agent:
         self._effects += self._connection.news_in(desired, now, again=let_in)
         if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self._leave_by = None  # a leaving node waits for this decision
+        elif desired.goal is Goal.RUN and self._leaving is not None and self._leave_by is None:
+            self._leave_by = now + LEAVE_WITHIN_S  # the decision before was not about its leaving
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
@@ -247,8 +247,8 @@ class Agent:
 
     def _give_up(self, now: float) -> None:
         alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
-        failure = self._group.failure(now)
-        self._exit(alone or self._connection.give_up(self._settings.join_timeout_s, self.phase, failure))
+        failure, limit_s = self._group.failure(now), self._settings.join_timeout_s
+        self._exit(alone or self._connection.give_up(limit_s, self.phase, failure))
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._ending is None:

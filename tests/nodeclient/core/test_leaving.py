@@ -33,6 +33,18 @@ def test_workers_get_sigterm_where_no_signal_asked_their_node_to_leave() -> None
     assert bench.last(Terminate) == Terminate(signal.SIGTERM)
 
 
+def test_a_node_that_leaves_between_two_rounds_is_not_held_by_the_word_about_the_older_one() -> None:
+    bench = Bench().running()
+    bench.receive(Goal.STOP)
+    bench.all_exited(0)
+    bench.swept()
+    bench.leave(signal.SIGTERM)
+    bench.receive(Goal.STOP, reason="sent before the coordinator heard that this node leaves")
+    bench.receive(Goal.RUN, round=2)
+    bench.advance(LEAVE_WITHIN_S)
+    assert bench.count(Terminate) == 2
+
+
 def test_a_node_says_which_signal_it_leaves_by_and_what_its_workers_have() -> None:
     bench = Bench().running()
     bench.leave(signal.SIGINT)
