@@ -231,8 +231,8 @@ def restart_asked(run: Run) -> float | None:
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round has ended its workers unasked, as a node does that was cut off for long."""
-    return _when(run.count(MemberState.STOPPED))
+    """A node of the round ends its workers unasked, or has ended them, as a node does that was cut off for long."""
+    return _when(run.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
 def given(run: Run) -> float | None:

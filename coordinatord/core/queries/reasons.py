@@ -90,8 +90,8 @@ class Reasons:
 
     @property
     def stopped(self) -> str:
-        """The nodes of the round whose workers are dead."""
-        return self._names(MemberState.STOPPED)
+        """The nodes of the round that have ended their workers, or are about to."""
+        return self._names(MemberState.STOPPING, MemberState.STOPPED)
 
     @property
     def slow(self) -> str:

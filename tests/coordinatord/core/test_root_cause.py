@@ -6,9 +6,11 @@ import math
 
 import pytest
 
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import RoundEnded
 from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
 from tests.support.builders import a_failure
+from tests.support.ledgers import run_of
 from tests.support.script import Stage
 
 COLLATERAL_S = 1.0
@@ -98,3 +100,15 @@ def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None
         stage.play(line)
     [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
     assert not ended.charged
+
+
+def test_what_fails_as_a_node_ends_its_workers_for_being_out_of_touch_is_free() -> None:
+    stage = Stage()
+    for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "advance 1s", "stopping n1"):
+        stage.play(line)
+    assert run_of(stage).durable.state is State.STOPPING
+    for line in ("advance 1s", "fail n2", "failed n2", "stopped n1"):
+        stage.play(line)
+    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    assert not ended.charged
+    assert ended.reason.startswith("node n1 had ended the workers, out of touch for too long")

@@ -72,7 +72,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """When the coordinator last received anything."""
         self._outages = StoreOutages()
         self._dozed_at = 0.0
-        """When it last received something later than it looks at its clock."""
+        """When it last received something later than it looks at its clock; `_dozed_s` is how long it did in all."""
         self._rounds: dict[str, int] = {}
         """The last round of each run that was decided on, and beside it when that was."""
         self._decided_at: dict[str, float] = {}
@@ -88,7 +88,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """Who was lost or left behind in a round."""
         self._remembered: dict[str, int] = {}
         """The latest round that a node came with, by run."""
-        self._recorded_at = 0.0
+        self._recorded_at = self._dozed_s = 0.0
         self._began_at, self._last_at = 0.0, 0.0
         """When the coordinator last started, and when its forerunners last recorded anything."""
 
@@ -109,7 +109,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         if now - self._event_at > 2 * self.world.scenario.policy.heartbeat_s:
             self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
-            self._dozed_at = now
+            self._dozed_at, self._dozed_s = now, self._dozed_s + now - self._event_at
         self._outages.hears(event, now, troubled=machine.store_error is not None)
         self._pauses.hears(event)
         self.identities.hears(event)
@@ -143,10 +143,9 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 for node, member in run.members.items()
             }
             return
-        if resumed_at is None or self._dozed_at > resumed_at:
+        may_come_back = now - self._began_at - self._dozed_s < policy.restart_grace_s / ROUGHLY + ALIKE_S
+        if resumed_at is None or self._dozed_at > resumed_at or may_come_back:
             return
-        if now - self._began_at < policy.restart_grace_s / ROUGHLY + ALIKE_S:
-            return  # a node that is to come back has that time in any case
         for run in machine.jobs.values():
             for node, member in run.members.items():
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
@@ -386,7 +385,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self._judge_index(run)
             self._rounds[run.id] = run.durable.round
         # While it was away, it waited for nobody: it goes on from its last record.
-        self._began_at, self._last_at = self.world.queue.now, self._recorded_at
+        self._began_at, self._last_at, self._dozed_s = self.world.queue.now, self._recorded_at, 0.0
 
     # Messages
 
