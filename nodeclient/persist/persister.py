@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -42,8 +43,11 @@ from workerlib.keep.arena import Commit
 from workerlib.keep.manifest import ManifestError
 
 LOOK_WITHIN_S = 10.0
-"""How long the node waits for its first look at the disk before it joins: without it, a round could begin from nothing
-although there is something. A disk that takes longer is not one to resume from."""
+"""How long a first look at the disk may take before the user is told of it. The node does not join before."""
+
+LOOK_EVERY_S = 10.0
+"""The pause between two looks at which steps the disk has: other nodes write some and drop others. A round that would
+begin anew waits until all of its nodes find the same."""
 
 STALL_S = 30.0
 """How long no byte may come before this node says that the disk hangs. The coordinator gives the step up later."""
@@ -80,6 +84,10 @@ class Persister:
         self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
         self._useless: set[tuple[str, KeptStep]] = set()
         """Steps that could not be read: they are found no more in this process's life."""
+        self._looking = asyncio.Lock()
+        self._look_now = asyncio.Event()
+        self._problems: set[str] = set()
+        """What was wrong with steps at the last look."""
         self._said = ""
         """The last problem that the user was told of."""
         self.found: tuple[PersistedStep, ...] = ()
@@ -92,26 +100,51 @@ class Persister:
         return self._settings.offer
 
     async def look(self) -> None:
-        """Look at the disk for the first time; a disk that hangs is said, and the node goes on without."""
-        try:
-            await asyncio.wait_for(self._look(), LOOK_WITHIN_S)
-        except TimeoutError:
-            text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: no state is resumed from there"
-            self._notify(Level.WARNING, text, "disk_hangs")
+        """Look at the disk, until that succeeds; then go on to look at it from time to time.
 
-    async def _look(self) -> None:
-        """Look which steps are whole."""
-        try:
-            whole, problems = await _in_thread(lambda: step_folder.find_whole(self._folder))
-        except OSError as error:
-            self._complain(f"{self._folder} cannot be read: {error.strerror or error}")
-            return
+        A node that joined without it could have a round begin from nothing although there is something.
+        """
+        first = self._tasks.spawn(self._look_until_seen(), name="look")
+        done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
+        if not done:
+            text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
+            self._notify(Level.WARNING, text, "disk_hangs")
+            await first
+        self._tasks.spawn(self._keep_looking(), name="look")
+
+    async def _look_until_seen(self) -> None:
+        while True:
+            if await self._look():
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):  # wait_for may take the end of this task for an answer
+                    await self._look_now.wait()
+            self._look_now.clear()
+            await self._look()
+
+    async def _look(self) -> bool:
+        """Look which steps are whole; return whether that could be seen. One look is made at a time."""
+        async with self._looking:
+            known = {one.of.folder: one for one in self._manifests.values()}
+            try:
+                whole, problems = await _in_thread(lambda: step_folder.find_whole(self._folder, known))
+            except OSError as error:
+                self._complain(f"{self._folder} cannot be read: {error.strerror or error}")
+                return False
         for problem in problems:
-            self._complain(problem)
-        known = {(one.of.run, one.of.at): one for one in whole}
-        self._manifests = {key: one for key, one in known.items() if key not in self._useless}
-        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
-        self._changed()
+            if problem not in self._problems:
+                self._notify(Level.WARNING, problem, "state_not_persisted")
+        self._problems = {*problems}
+        found = {(one.of.run, one.of.at): one for one in whole}
+        self._manifests = {key: one for key, one in found.items() if key not in self._useless}
+        before, self.found = self.found, tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
+        if self.found != before:
+            self._changed()
+        return True
 
     def close(self) -> None:
         """Let the thread that writes end; nobody waits for it."""
@@ -128,7 +161,7 @@ class Persister:
         if order is None:
             self._progress.give_up()
             self.report = None
-            self._tasks.spawn(self._look(), name="look")
+            self._look_now.set()
         elif before is not None and before[0] == run and _is_same_work(before[1], order):
             self._commit_if_wanted()
         else:
@@ -212,9 +245,9 @@ class Persister:
         text = f"step {order.step} is on the disk, in {folder / name.folder}"
         self._notify(Level.INFO, text, "state_persisted")
         await self._look()
-        superfluous = [one.serial for one in self._manifests.values()][keep:]
+        superfluous = {one.of.folder for one in [*self._manifests.values()][keep:] if one.serial != order.in_use}
         try:
-            await _in_thread(lambda: step_folder.drop(folder, {*superfluous} - {order.in_use}, name))
+            await _in_thread(lambda: step_folder.drop(folder, superfluous, name))
         except OSError as error:
             self._complain(f"older steps cannot be deleted: {error.strerror or error}")
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +24,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import RANKS_MAX, Count, Counter, Name, Step
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
+from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
@@ -37,7 +38,7 @@ MANIFEST_MAX = 64 << 20
 
 NOTE_MAX = 4096
 
-FOLDERS_MAX = 1000
+FOLDERS_MAX = 2 * KEEP_STEPS_MAX
 """The most folders of a job that are looked at: more are not of these programs' making."""
 
 SERIAL_MAX = 2**53 - 1
@@ -179,13 +180,19 @@ def write_note(folder: Path, note: Note) -> None:
     write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], Progress())
 
 
-def find_whole(job: Path) -> tuple[list[Manifest], list[str]]:
-    """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`."""
+def find_whole(job: Path, known: Mapping[str, Manifest] | None = None) -> tuple[list[Manifest], list[str]]:
+    """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`.
+
+    Of a folder that is `known`, only whether its manifest is still there is looked at.
+    """
     whole: list[Manifest] = []
     problems: list[str] = []
     for folder in _folders(job):
         try:
-            manifest = read_manifest(folder)
+            if (manifest := (known or {}).get(folder.name)) is None:
+                manifest = read_manifest(folder)
+            else:
+                (folder / MANIFEST).lstat()
         except FileNotFoundError:
             continue  # not whole yet, or not any more
         except (OSError, UnusableError) as error:
@@ -225,13 +232,12 @@ def commit(job: Path, of: StepName) -> Manifest:
     return manifest
 
 
-def drop(job: Path, serials: Iterable[int], last: StepName) -> None:
-    """Delete whole steps with these numbers, and what was begun before the `last` one. Raises `OSError`."""
-    dropped = {one.of.folder for one in find_whole(job)[0] if one.serial in {*serials}}
+def drop(job: Path, names: Collection[str], last: StepName) -> None:
+    """Delete whole steps by the names of their folders, and what was begun before the `last` one. Raises `OSError`."""
     for folder in _folders(job):
         if folder.name == last.folder:
             continue
-        if folder.name in dropped:
+        if folder.name in names:
             (folder / MANIFEST).unlink(missing_ok=True)
             flush_folder(folder)
             shutil.rmtree(folder)

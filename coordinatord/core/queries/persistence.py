@@ -133,10 +133,22 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
     if not nodes:
         return None
     others = [{(one.run, one.at) for one in found_by(member)} for member in nodes[1:]]
-    for one in found_by(nodes[0]):
+    for one in _usable(run, nodes[0]):
         if all((one.run, one.at) in found for found in others):
             return _point(run, one), one
     return None
+
+
+def who_finds(run: Run, nodes: Sequence[Member]) -> tuple[Member, PersistedStep] | None:
+    """Return the first of these nodes that finds something on the disk to resume from, and the newest of it."""
+    if not run.kept.disk.is_found:
+        return None
+    return next(((member, one) for member in nodes for one in _usable(run, member)), None)
+
+
+def _usable(run: Run, member: Member) -> list[PersistedStep]:
+    """Return the steps that a node finds on the disk, but for those that some node could not read."""
+    return [one for one in found_by(member) if (one.run, one.at) not in run.kept.disk.useless]
 
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from itertools import islice
 
 from coordinatord.core.queries.halting import furthest_promised, is_halting
-from coordinatord.core.queries.resumption import resume_point
+from coordinatord.core.queries.resumption import at_odds, resume_point
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.persisted_state import PersistedStep
 from coordinatord.protocol.worker_ends import Killed
 
 NAMES_MAX = 8
@@ -188,6 +189,8 @@ class Reasons:
             return f"{run.durable.stop_asked}; what is kept is written to the disk first"
         if ready >= least and run.pause_s:
             return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
+        if ready >= least and (odds := at_odds(run)) is not None:
+            return _at_odds(*odds)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -277,6 +280,15 @@ def memory_of(point: ResumePoint) -> str:
         return "memory"
     count = len(point.nodes) + point.others
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
+
+
+def _at_odds(knows: Member, other: Member, step: PersistedStep) -> str:
+    """Say that nodes do not find the same on the disk, and what that may come from."""
+    number = f"{step.at.step:,}"
+    text = f"node {knows.node} finds step {number} on the disk, and node {other.node} does not"
+    if other.keeper is None or other.keeper.persist is None:
+        return f"{text}: start it with --persist too, or all would begin anew"
+    return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 
 
 def pause_words(seconds: float, round_number: int, repeats: int) -> str:

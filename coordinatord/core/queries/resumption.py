@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coordinatord.core.queries.master_address import master_address
-from coordinatord.core.queries.persistence import newest_on_disk, persisted_parts
+from coordinatord.core.queries.persistence import found_by, newest_on_disk, persisted_parts, who_finds
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
@@ -18,6 +18,7 @@ from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whol
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Goal
+from coordinatord.protocol.persisted_state import PersistedStep
 
 
 def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
@@ -30,6 +31,21 @@ def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     found, kept = newest_on_disk(run, nodes), _point_in_memory(run, nodes)
     disk = None if found is None else found[0]
     return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
+
+
+def at_odds(run: Run) -> tuple[Member, Member, PersistedStep] | None:
+    """Return a node that finds a step on the disk, one that does not, and the step; None if that is no obstacle.
+
+    It is one if the round to form would begin anew for it. A directory that is not mounted on one host would otherwise
+    undo the training: its steps would soon be replaced by those of the new beginning.
+    """
+    nodes = run.candidates if run.kept.disk.is_found else ()
+    found = who_finds(run, nodes)
+    if found is None or resume_point(run, nodes) is not None:
+        return None
+    knows, step = found
+    others = (one for one in nodes if (step.run, step.at) not in {(each.run, each.at) for each in found_by(one)})
+    return next(((knows, other, step) for other in others), None)
 
 
 def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:

@@ -77,6 +77,10 @@ class Persisting:
         """The newest step is to be on the disk now: a round was ended on purpose."""
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
+        self.is_found = False
+        """Some node has found a step on the disk."""
+        self.useless: set[tuple[str, KeptStep]] = set()
+        """Steps on the disk, by their runs, that a node could not read: no round resumes from them any more."""
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 

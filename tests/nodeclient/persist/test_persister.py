@@ -7,13 +7,20 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import Restoring
-from coordinatord.protocol.persisted_state import DiskStep, PersistOrder, PersistReport, PersistState
+from coordinatord.protocol.persisted_state import (
+    DiskStep,
+    PersistedStep,
+    PersistOrder,
+    PersistReport,
+    PersistState,
+)
 from nodeclient.core.effects import Persist
 from nodeclient.persist import persister
 from nodeclient.persist.step_folder import find_whole
@@ -50,6 +57,11 @@ def flip_a_bit(folder: Path) -> None:
 def report(node: KeepingNode) -> PersistReport | None:
     holding = node.holding(workers=True)
     return None if holding is None else holding.persisting
+
+
+def found_by(node: KeepingNode) -> tuple[PersistedStep, ...]:
+    holding = node.holding(run="")
+    return () if holding is None else holding.persisted
 
 
 async def write(node: KeepingNode, order: PersistOrder, run: str = RUN) -> PersistReport:
@@ -95,6 +107,65 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
             await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
         assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.02)
+    async with keeping_nodes(tmp_path, "a", "spare", disk=tmp_path / "disk") as (node, spare):
+        await spare.keeper.look_at_disk()
+        worker = await train(node)
+        for step in (4, 8, 12):
+            worker.save(step, BIG, SMALL)
+            await write(node, an_order(step, commit=True))
+        await spare.until(lambda: [one.at.step for one in found_by(spare)] == [12, 8])
+
+
+@pytest.mark.asyncio
+async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.02)
+    (tmp_path / "disk").touch()  # as a mount that is not what it should be
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        first = asyncio.ensure_future(node.keeper.look_at_disk())
+        await node.until(lambda: any("cannot be read: Not a directory" in text for text in node.texts))
+        assert not first.done()
+        (tmp_path / "disk").unlink()
+        await asyncio.wait_for(first, 10)
+        assert len(node.texts) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None:
+    async with asyncio.timeout(10), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.look_at_disk()
+        await train(node, 4)
+        await write(node, an_order(commit=True))
+        node.keeper.carry_out(Persist(RUN, None))
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal, list_folder = threading.Event(), os.scandir
+
+    def hang(folder: Path) -> Any:
+        heal.wait()
+        return list_folder(folder)
+
+    monkeypatch.setattr(os, "scandir", hang)
+    monkeypatch.setattr(persister, "LOOK_WITHIN_S", 0.05)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        first = asyncio.ensure_future(node.keeper.look_at_disk())
+        await node.until(lambda: bool(node.texts))
+        assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
+        assert not first.done()
+        heal.set()
+        await asyncio.wait_for(first, 10)
 
 
 @pytest.mark.asyncio

@@ -92,7 +92,7 @@ def test_what_is_dropped_goes_at_once_and_what_was_begun_before_goes_with_it(tmp
         persisted(tmp_path, name(step))
     write(tmp_path, name(10), ranks=(0,))
     (tmp_path / "mine").mkdir()
-    step_folder.drop(tmp_path, [1], name(12))
+    step_folder.drop(tmp_path, [name(4).folder], name(12))
     assert [one.of.step for one in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {name(12).folder, name(8).folder, "mine"}
 

@@ -1,0 +1,86 @@
+"""A training never begins anew while some node of the round finds on the disk what it could go on from."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.values.records import RoundFormed
+from tests.support.script import Stage
+
+FOUND = "found=e-0:3:1204 shards=2"
+
+
+def join(*disks: str, least: int = 2) -> Stage:
+    """Let nodes n1, n2 ... join a new run, none of them ready yet; each writes to a disk so often, or `no`."""
+    stage = Stage()
+    for number, disk in enumerate(disks, start=1):
+        stage.play(f"join n{number} min={least} max={len(disks)} keeps={disk} phase=preparing")
+    return stage
+
+
+def formed(stage: Stage) -> list[str]:
+    return [record.reason for _, record in stage.past if isinstance(record, RoundFormed)]
+
+
+def told(stage: Stage, node: str) -> str:
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return desired.reason
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_a_round_waits_until_all_find_what_one_of_them_finds(least: int) -> None:
+    stage = join("600s", "600s", least=least)
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("prepared n1 n2")
+    stage.play("advance 30s")
+    assert not formed(stage)
+    words = "node n1 finds step 1,204 on the disk, and node n2 does not: is --persist the same directory on both"
+    assert told(stage, "n2").startswith(words)
+    stage.play(f"write n2 written {FOUND}")
+    stage.play("advance 3s")
+    [reason] = formed(stage)
+    assert reason.endswith("resumes at step 1,204 from disk")
+
+
+def test_a_node_without_a_disk_is_named() -> None:
+    stage = join("600s", "no")
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("prepared n1 n2")
+    stage.play("advance 3s")
+    assert not formed(stage)
+    words = "node n2 does not: start it with --persist too, or all would begin anew"
+    assert told(stage, "n2").endswith(words)
+
+
+def test_what_is_in_memory_is_resumed_from_whatever_is_on_the_disk() -> None:
+    stage = join("600s", "no")
+    stage.play("prepared n1 n2")
+    stage.play("running n1 n2")
+    stage.play("keep n2 1:8")
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("fail n1")
+    stage.play("failed n1")
+    stage.play("stopped n2")
+    assert "resumes at step 8 from node n2's memory" in formed(stage)[1]
+
+
+def test_what_all_find_is_taken_though_one_of_them_finds_something_newer() -> None:
+    stage = join("600s", "600s")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written {FOUND}")
+    stage.play("write n1 written found=e-0:3:1300 shards=2")
+    stage.play("prepared n1 n2")
+    [reason] = formed(stage)
+    assert reason.endswith("resumes at step 1,204 from disk")
+
+
+def test_a_step_that_one_could_not_read_is_no_obstacle_and_is_not_tried_again() -> None:
+    stage = join("600s", "600s")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written {FOUND}")
+    stage.play("prepared n1 n2")
+    stage.play("fetch n2 failed why=digest")
+    stage.play("stopped n1 n2")
+    assert len(formed(stage)) == 2
+    assert "resumes" not in formed(stage)[1].partition("formed of")[2]
