@@ -20,7 +20,7 @@ from nodeclient.keep.means import Means
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.persist.durable_file import Progress
-from workerlib.keep.arena import Arena, ArenaSizes, Commit, Place
+from workerlib.keep.arena import Arena, ArenaError, ArenaSizes, Commit, Place
 from workerlib.keep.channel_messages import Part
 
 PAUSE_S = 0.2
@@ -209,9 +209,11 @@ class _Landing:
             if self._closed:
                 raise FetchError("nobody wants it any more")
             self.commit = commit
-            sizes = (
-                ArenaSizes.at_least(commit.length, 0) if self.is_generation else ArenaSizes.at_least(0, commit.length)
-            )
+            generation, small = (commit.length, 0) if self.is_generation else (0, commit.length)
+            try:
+                sizes = ArenaSizes.at_least(generation, small)
+            except ArenaError as error:
+                raise NoMemoryError(str(error)) from None
             size = sizes.one_of_each
             self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
             self.size = size

@@ -225,6 +225,8 @@ def commit(job: Path, of: StepName) -> Manifest:
     _check_whole(of, files)
     _check_sizes(folder, files)
     serial = max((one.serial for one in find_whole(job)[0]), default=0) + 1
+    if serial > SERIAL_MAX:
+        raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
     manifest = Manifest(_FORMAT, serial, of, files)
     write_file(folder / MANIFEST, [_json(manifest)], Progress())
     for path in names:
@@ -246,16 +248,19 @@ def drop(job: Path, names: Collection[str], last: StepName) -> None:
 
 
 def begin(job: Path, of: StepName) -> Path:
-    """Return the folder of a step, which is there. Raises `OSError`."""
+    """Return the folder of a step, which is there. Raises `OSError` and `UnusableError`."""
     folder = job / of.folder
     make_folder(folder)
+    if folder.is_symlink():
+        raise UnusableError(f"{folder} is a symbolic link, which these programs never make")
     return folder
 
 
 def _folders(job: Path) -> list[Path]:
     try:
         with os.scandir(job) as entries:
-            found = [entry.name for entry in entries if _FOLDER.fullmatch(entry.name)]
+            named = [entry for entry in entries if _FOLDER.fullmatch(entry.name)]
+            found = [entry.name for entry in named if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
     return [job / name for name in sorted(found)[:FOLDERS_MAX]]

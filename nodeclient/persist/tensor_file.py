@@ -16,6 +16,7 @@ from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.text import clip
 from workerlib.keep.manifest import Layout, ManifestError, Piece, lay_out, read_piece
 
 LENGTH_BYTES = 8
@@ -44,6 +45,9 @@ TYPES = {
 """What the format calls torch's types, and the bytes of an element. Others are written as bytes, under another key."""
 
 _RAW = "U8"
+
+PROBLEM_MAX = 200
+"""The length of an error in characters: what a file says is not repeated at length."""
 
 _METADATA = "__metadata__"
 _SHARDING = "DCP_SHARDING_INFO"
@@ -126,7 +130,7 @@ def read_header(text: bytes, data_bytes: int) -> TensorFile:
         layout = lay_out(read_piece(fields) for fields in own)
         spans = _spans(layout, entries)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ManifestError) as error:
-        raise TensorFileError(f"a header cannot be read: {error}") from None
+        raise TensorFileError(f"a header cannot be read: {clip(str(error), PROBLEM_MAX)}") from None
     end = 0
     for span in spans:
         if span.in_file != end:
@@ -141,15 +145,16 @@ def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
     spans = []
     for piece, begin in zip(layout.pieces, layout.begins, strict=True):
         itemsize = TYPES.get(piece.dtype, ("", 0))[1]
-        if itemsize and piece.elements * itemsize != piece.length:
-            raise TensorFileError(f"{piece.name!r} is said to have {piece.length} bytes of {piece.dtype}")
+        if (itemsize and piece.elements * itemsize != piece.length) or (piece.length and not piece.elements):
+            text = f"{piece.length} bytes of {piece.dtype} for {piece.elements} elements of {piece.name}"
+            raise TensorFileError(clip(text, PROBLEM_MAX))
         if piece.elements == 0 and piece.whole != piece.sizes:
             continue
         key, kind, sizes, _ = _entry(piece)
         entry = entries[key]
         first, last = entry["data_offsets"]
-        if [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
-            raise TensorFileError(f"{piece.name!r} is said to be two different things")
+        if type(first) is not int or [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
+            raise TensorFileError(clip(f"{piece.name} is said to be two different things", PROBLEM_MAX))
         spans.append(Span(first, begin, piece.length))
     return tuple(sorted(spans, key=lambda span: (span.in_file, span.length)))
 

@@ -88,13 +88,13 @@ def read_piece(fields: Sequence[object]) -> Piece:
         raise ManifestError("a tensor has no name, type or length")
     piece = Piece(name, dtype, _shape(whole), _shape(offsets), _shape(sizes), length)
     if not len(piece.whole) == len(piece.offsets) == len(piece.sizes):
-        raise ManifestError(f"{name}: sizes of different dimensions")
+        raise ManifestError(f"{name[:80]!r} has sizes of different dimensions")
     return piece
 
 
 def _shape(value: object) -> Shape:
     if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
-        raise ManifestError(f"{value!r} is no size")
+        raise ManifestError(f"{str(value)[:80]!r} is no size")
     return tuple(value)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from nodeclient.persist import persister
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
+from workerlib.keep import arena
 
 BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
 
@@ -182,6 +184,20 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         assert holding is not None
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert "its digest does not match" in holding.problem
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        await write(node, an_order(commit=True))
+        monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
+        disk = a_resume(0, 4, node.source(wanted()))
+        node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = node.holding(run="r-2")
+        assert holding is not None
+        assert "an arena cannot have places of" in holding.problem
 
 
 @pytest.mark.asyncio

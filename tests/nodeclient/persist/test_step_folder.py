@@ -196,6 +196,56 @@ def test_any_change_of_a_header_is_refused_or_gives_the_same_bytes(data: st.Data
     assert found.layout.end <= len(found.layout.manifest) + length + 64 * len(found.spans)
 
 
+def header(*pieces: object, **entries: object) -> bytes:
+    return json.dumps({"__metadata__": {"coordinatord": json.dumps(pieces)}, **entries}).encode()
+
+
+PIECE = ["a", "float32", [2], [0], [2], 8]
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+LONG = "a" * 1_000_000
+
+HEADERS: dict[str, bytes] = {
+    "a place that is no whole number": header(PIECE, a={**ENTRY, "data_offsets": [0.0, 8.0]}),
+    "bytes of no elements": header(PIECE, ["b", "unknown", [5], [0], [0], 2**60], a=ENTRY),
+    "a long name that is missing": header([LONG, *PIECE[1:]]),
+    "a long name of two things": header([LONG, *PIECE[1:]], **{LONG: {**ENTRY, "dtype": "F16"}}),
+    "a long dimension that is no number": header([*PIECE[:2], [LONG], [0], [2], 8]),
+    "a name that a terminal obeys": header(["\x1b[2J", "float32", [2, 3], [0], [2], 8]),
+}
+
+
+@pytest.mark.parametrize("text", HEADERS.values(), ids=HEADERS)
+def test_a_hostile_header_is_refused_in_a_few_printable_words(text: bytes) -> None:
+    with pytest.raises(TensorFileError) as caught:
+        read_header(text, 8)
+    assert len(str(caught.value)) < 300
+    assert str(caught.value).isprintable()
+
+
+def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_in_the_way(tmp_path: Path) -> None:
+    job, elsewhere = tmp_path / "job", tmp_path / "elsewhere"
+    folder, manifest = persisted(job)
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    files = sorted(elsewhere.iterdir())
+    assert find_whole(job) == ([], [])
+    with pytest.raises(UnusableError, match="is a symbolic link"):
+        step_folder.begin(job, manifest.of)
+    persisted(job, name(8))
+    write(job, name(10), ranks=(0,))
+    step_folder.drop(job, [1], name(12))
+    assert sorted(elsewhere.iterdir()) == files
+    assert [path.name for path in job.iterdir()] == [folder.name], "what is not whole was deleted nevertheless"
+
+
+def test_the_highest_number_that_somebody_wrote_is_said(tmp_path: Path) -> None:
+    folder, _ = persisted(tmp_path)
+    content = json.loads((folder / "manifest.json").read_bytes())
+    (folder / "manifest.json").write_text(json.dumps({**content, "serial": step_folder.SERIAL_MAX}))
+    with pytest.raises(UnusableError, match="has the highest number that there can be, so none can follow: remove it"):
+        persisted(tmp_path, name(8))
+
+
 def test_a_part_that_is_overwritten_or_damaged_is_not_passed_off_as_written(tmp_path: Path) -> None:
     of, one = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
     folder = step_folder.begin(tmp_path, of)
