@@ -8,7 +8,7 @@
 
 A writer puts what this rank has into the memory of its node: all of it, as its own plan says. The global plan of torch
 spreads what all ranks have over the ranks, and would make single copies of it. What is no tensor comes from the planner
-as bytes of its own making, and goes back to it as such.
+as a pickle, and goes back to it as such: only if it needs nothing but the types that torch takes for safe.
 """
 
 from __future__ import annotations
@@ -190,6 +190,7 @@ class KeptWriter(StorageWriter):
     def _content(item: Any, planner: SavePlanner) -> tuple[Piece, torch.Tensor]:
         data: Any = planner.resolve_data(item)
         if item.type == WriteItemType.BYTE_IO:
+            _check_plain(item.index.fqn, data.getvalue())
             raw = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
             size = (raw.numel(),)
             return Piece(item.index.fqn + _BYTES_MARK, "uint8", size, (0,), size, raw.numel()), raw
@@ -246,7 +247,9 @@ class KeptReader(StorageReader):
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
                 [(_, raw)] = self._pieces[name + _BYTES_MARK].values()
-                planner.load_bytes(item, io.BytesIO(bytes(raw.numpy())))
+                pickled = bytes(raw.numpy())
+                _check_plain(name, pickled)
+                planner.load_bytes(item, io.BytesIO(pickled))
                 continue
             pieces, offset = self._pieces[name], item.storage_index.offset
             _, source = next(iter(pieces.values())) if offset is None else pieces[tuple(offset)]
@@ -262,3 +265,17 @@ class KeptReader(StorageReader):
         """Whether this is a checkpoint's name: any is."""
         del checkpoint_id
         return True
+
+
+def _check_plain(name: str, pickled: bytes) -> None:
+    """Refuse a pickle that torch does not load with `weights_only`: the planner loads it without that.
+
+    Raises `KeptStateError`.
+    """
+    try:
+        torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
+    except Exception as error:  # what it raises is not documented, and the bytes may be anything
+        raise KeptStateError(
+            f"{name} is no plain value, and bytes that others may have written could run code: keep numbers, texts, "
+            "lists and dicts of them, or name its class to torch.serialization.add_safe_globals"
+        ) from error

@@ -69,16 +69,23 @@ def from_plain(plain: Any) -> Any:  # noqa: C901, PLR0911 - as above
         case "$bytes":
             return base64.b64decode(content)
         case "$tensor" | "$array":
-            dtype, sizes, text = content
-            raw = bytearray(base64.b64decode(text))
-            tensor = torch.frombuffer(raw, dtype=getattr(torch, dtype)) if raw else torch.empty(0)
-            tensor = tensor.to(getattr(torch, dtype)).reshape(sizes)
+            name_of_type, sizes, text = content
+            raw, dtype = bytearray(base64.b64decode(text)), _dtype(name_of_type)
+            tensor = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0)
+            tensor = tensor.to(dtype).reshape(sizes)
             return tensor.numpy() if name == "$array" else tensor
         case "$dtype":
-            return getattr(torch, content)
+            return _dtype(content)
         case "$device":
             return torch.device(content)
     raise KeptStateError(f"kept values of the kind {name[:40]!r} are not known here")
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise KeptStateError(f"{str(name)[:40]!r} is no type of a tensor's elements")
+    return dtype
 
 
 def _of_numpy(value: Any, path: str) -> Any:
