@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 import zlib
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -31,7 +32,8 @@ BACKLOG = 1_024
 """All nodes of a large round may ask within a second."""
 
 CONNECTIONS_MAX = 256
-"""Connections at a time; more are closed at once, and their peers try again."""
+"""Connections at a time. For one more, the oldest goes that has not shown the key, of the address that has the most of
+these. Where all have shown it, the new one is closed, and its peer tries again."""
 
 REQUEST_WITHIN_S = 5.0
 """The time in which a peer has to send its request: it is one packet, which TCP may have to repeat."""
@@ -78,6 +80,8 @@ class PartServer:
         self.port: int = self._socket.getsockname()[1]
         self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
         self._connections: set[asyncio.Task[None]] = set()
+        self._unproven: dict[asyncio.Task[None], str] = {}
+        """Those that have not shown the key, the oldest first, with their addresses."""
         self._sending: set[socket.socket] = set()
         self._accepting = self._loop.create_task(self._accept(), name="kept parts")
 
@@ -96,16 +100,32 @@ class PartServer:
     async def _accept(self) -> None:
         while True:
             try:
-                connection, _ = await self._loop.sock_accept(self._socket)
+                connection, peer = await self._loop.sock_accept(self._socket)
             except OSError:  # the caller has gone, or there are no descriptors
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            if len(self._connections) >= CONNECTIONS_MAX:
+            if len(self._connections) >= CONNECTIONS_MAX and not self._drop_unproven():
                 connection.close()
                 continue
             task = self._loop.create_task(self._serve(connection), name="kept part")
             self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
+            self._unproven[task] = peer[0]
+            task.add_done_callback(self._forget)
+            await asyncio.sleep(0)  # so that a flood holds up nothing else in this loop
+
+    def _drop_unproven(self) -> bool:
+        """Close a connection without the key to make room; return whether there was one."""
+        if not self._unproven:
+            return False
+        [(most, _)] = Counter(self._unproven.values()).most_common(1)
+        task = next(task for task, address in self._unproven.items() if address == most)
+        task.cancel()
+        self._forget(task)
+        return True
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        self._unproven.pop(task, None)
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -121,6 +141,7 @@ class PartServer:
             exchange = Exchange(self._key, nonce, packed)
             if not is_tag(tag, exchange.request_tag()):
                 return
+            self._note_proven()
             try:
                 name = read_request(packed, self._holder.run)
             except ValueError:  # it knows the key and asks for nothing that there is: another release
@@ -133,6 +154,12 @@ class PartServer:
                 return
             if held is not None:
                 await self._send(connection, exchange, held)
+
+    def _note_proven(self) -> None:
+        """Note that the peer of the task that runs has shown the key."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in one
+        self._unproven.pop(task, None)
 
     async def _send(self, connection: socket.socket, exchange: Exchange, held: Held) -> None:
         self._sending.add(connection)

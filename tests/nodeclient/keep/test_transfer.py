@@ -372,6 +372,20 @@ async def test_strange_readers_cost_the_holder_nothing(tmp_path: Path, monkeypat
             assert data[0, True] == BIG
 
 
+async def test_a_flood_of_connections_without_the_key_keeps_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_server, "CONNECTIONS_MAX", 8)
+    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
+        await holder(a)
+        source = a.source(wanted())
+        with ExitStack() as rude:
+            for _ in range(20):
+                rude.enter_context(connected(source))
+            _, data = await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
+        assert data[0, True] == BIG
+
+
 async def test_a_reader_that_is_too_slow_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_server, "GRACE_S", 0.1)
     monkeypatch.setattr(part_server, "RATE_MIN", 1e9)
