@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+import stat
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -165,7 +166,7 @@ class StackService:
             )
             local_rank, signum = read_hello(packet)
             own = user == os.geteuid() and 0 <= local_rank < self._workers and len(pipes) == 1
-            pidfd = pidfd_open(pid) if own else None
+            pidfd = pidfd_open(pid) if own and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
         except (OSError, StrangeAnswerError):
             pidfd = None
         if pidfd is None:

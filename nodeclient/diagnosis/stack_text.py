@@ -34,7 +34,7 @@ def read_hello(packet: bytes) -> tuple[int, int]:
     try:
         hello = json.loads(packet)
         return int(hello["local_rank"]), int(hello["signal"])
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise StrangeAnswerError("it is no worker of this round") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -162,3 +163,18 @@ async def test_workers_of_another_round_are_not_asked(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("lock")
         assert await stage.ask(2) == Stacks(3, (), "this node has no workers of that round")
+
+
+async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        await stage.look(lambda found: found.origin is StackOrigin.WORKER)
+        folder = os.open(tmp_path, os.O_RDONLY)
+        speeches = (b"", b"{}", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":1}')
+        for speech in speeches:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as strange:
+                strange.connect(str(tmp_path / "stacks"))
+                socket.send_fds(strange, [speech], [folder])
+                assert await asyncio.to_thread(strange.recv, 1) == b"", "it is shown out"
+        os.close(folder)
+        assert (await stage.look(lambda found: found.origin is StackOrigin.WORKER)).problem == ""

@@ -85,3 +85,11 @@ def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
     with pytest.raises(StrangeAnswerError):
         read_hello(packet)
     assert read_hello(b'{"local_rank": 1, "signal": 61}') == (1, 61)
+
+
+@pytest.mark.parametrize(
+    "packet", [b"", b"[]", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":NaN}', b"[" * 60_000]
+)
+def test_what_is_no_first_packet_is_refused(packet: bytes) -> None:
+    with pytest.raises(StrangeAnswerError):
+        read_hello(packet)
