@@ -66,13 +66,17 @@ def checkpointed(step: int) -> None:
     """Say that this rank has written its part of a checkpoint of a step, also of one that nobody asked for.
 
     If it was asked for, the worker ends here: nodeclient ends it once all workers of its node have said so. Under
-    another launcher, or if the script handles the signal that ends it, `SystemExit` is raised.
+    another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. `ValueError` is raised
+    for what is no step.
     """
+    whole = progress.as_step(step)
+    if whole is None:
+        raise ValueError(f"a step must be a whole number from 0 to 2**53 - 1, not {str(step)[:40]!r}")
     if _by_collective is None:
         _connect_if_offered()
     is_the_end = REQUEST.agreed
     if _planned_end is not None and not _by_collective:
-        is_the_end = _planned_end.note_checkpoint(step)
+        is_the_end = _planned_end.note_checkpoint(whole)
         while is_the_end and not REQUEST.received:
             threading.Event().wait(LOOK_S)
     if is_the_end:

@@ -38,7 +38,7 @@ def step(number: int) -> None:
     """
     global _slot  # noqa: PLW0603 - one process has one slot
     if type(number) is not int or not 0 <= number <= STEP_MAX:
-        whole = _whole(number)
+        whole = as_step(number)
         if whole is None:
             _refuse(number)
             return
@@ -76,7 +76,7 @@ def announce() -> None:
         _slot[0], _slot[1], _slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 
-def _whole(number: Any) -> int | None:
+def as_step(number: Any) -> int | None:
     """Return a number of any type as a step; None if it is no step."""
     try:
         whole = int(number)

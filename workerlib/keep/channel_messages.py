@@ -35,6 +35,10 @@ WORDS_MAX = 500
 NUMBER_MAX = 2**63 - 1
 
 
+StepOrNone = int
+"""A step; -1 where there is none yet."""
+
+
 class ChannelError(ValueError):
     """A packet is not what it should be; the text says how."""
 
@@ -94,7 +98,7 @@ class ResumeFrom:
     """What the round resumes from. More packets follow if `more`; step -1 says that there is nothing."""
 
     round: int
-    step: int
+    step: StepOrNone
     world_size: int
     parts: tuple[Part, ...]
     more: bool = False
@@ -130,7 +134,7 @@ class HaltAt:
 
     number: int
     """The answer has it too."""
-    step: int
+    step: StepOrNone
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +260,7 @@ def _checked(where: str, kind: object, value: object) -> object:
     match kind:
         case "bool" if isinstance(value, bool):
             return value
-        case "int" if type(value) is int and -1 <= value <= NUMBER_MAX:
+        case "int" | "StepOrNone" if type(value) is int and (0 if kind == "int" else -1) <= value <= NUMBER_MAX:
             return value
         case "float" if type(value) in (int, float) and 0 <= value < NUMBER_MAX:  # type: ignore[operator]  # a number
             return float(value)  # type: ignore[arg-type]  # as above

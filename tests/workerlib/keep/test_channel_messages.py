@@ -7,10 +7,12 @@ import json
 import pytest
 
 from workerlib.keep.channel_messages import (
+    BEFORE_NAMED,
     NOTHING,
     WORDS_MAX,
     AskRestore,
     ChannelError,
+    HaltAt,
     Hello,
     Interval,
     Message,
@@ -36,6 +38,7 @@ MESSAGES: list[Message] = [
         2, 17, 3, (Part(0, big=True, small=True, pending=False), Part(2, big=False, small=False, pending=True)), True
     ),
     NOTHING,
+    HaltAt(4, BEFORE_NAMED),
     SaveNow(3, planned=True),
     Saved(18, 0.25, 1000, asked=3),
     NotSaved("the step was not whole", asked=3),
@@ -58,7 +61,10 @@ def test_a_message_is_read_as_it_was_written(message: Message) -> None:
         (b'{"launch":{}}', "no message has the name 'launch'"),
         (b'{"hello":{"local_rank":0}}', "other fields than local_rank, round, pid"),
         (b'{"hello":{"local_rank":true,"round":1,"pid":1}}', "Hello.local_rank"),
-        (b'{"hello":{"local_rank":-2,"round":1,"pid":1}}', "Hello.local_rank"),
+        (b'{"hello":{"local_rank":-1,"round":1,"pid":1}}', "Hello.local_rank"),
+        (b'{"checkpointed":{"step":-1,"asked":0}}', "Checkpointed.step"),
+        (b'{"interval":{"steps":-1,"seconds":0,"skipped":0}}', "Interval.steps"),
+        (b'{"halt":{"number":1,"step":-2}}', "HaltAt.step"),
         (b'{"saved":{"step":1,"seconds":NaN,"length":1,"asked":0}}', "Saved.seconds"),
         (
             json.dumps(

@@ -65,6 +65,12 @@ def test_small_tensors_are_values_too(value: torch.Tensor) -> None:
         assert torch.equal(torch.as_tensor(back), value)
 
 
+@pytest.mark.parametrize("plain", [{"$dtype": "load"}, {"$tensor": ["hub", [1], "AAAA"]}, {"$dtype": "float33"}])
+def test_a_type_that_is_none_is_refused(plain: Any) -> None:
+    with pytest.raises(KeptStateError, match="is no type of a tensor's elements"):
+        from_plain(plain)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [

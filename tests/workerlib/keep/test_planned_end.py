@@ -6,10 +6,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.programs import TIMEOUT_S
+from workerlib.checkpoints import checkpointed
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
@@ -161,3 +163,9 @@ def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, end: PlannedE
     end.end()
     assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(9, 1)
     assert node.ask(HaltAt(2, 9)) == NotSaved("training has ended", 2)
+
+
+@pytest.mark.parametrize("step", [-1, 2**53, 1.5, "4", None])
+def test_a_checkpoint_of_what_is_no_step_is_refused_in_the_script(step: Any) -> None:
+    with pytest.raises(ValueError, match="a step must be a whole number from 0"):
+        checkpointed(step)
