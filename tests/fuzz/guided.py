@@ -18,6 +18,11 @@ WATCHED = [
     "coordinatord.runtime.websocket",
     "coordinatord.security",
     "nodeclient.core",
+    "nodeclient.diagnosis.stack_text",
+    "nodeclient.keep.part_messages",
+    "nodeclient.persist",
+    "workerlib.keep.channel_messages",
+    "workerlib.keep.manifest",
 ]
 
 with atheris.instrument_imports(include=WATCHED):

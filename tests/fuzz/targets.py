@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import ssl
 import tempfile
@@ -11,15 +12,34 @@ from pathlib import Path
 
 from coordinatord.protocol.access_token import BEARER, AccessToken
 from coordinatord.protocol.codec import encode
+from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
 from coordinatord.security.identity import own_identity
+from nodeclient.keep.part_messages import Exchange, Kind, PartName, pack_request
+from nodeclient.persist.step_folder import Contents, Manifest, Note, PartFile, StepName, shard_file, small_file
+from nodeclient.persist.tensor_file import LENGTH_BYTES, describe
 from tests.fuzz.access_targets import PIN, SECRETS, certificate, header, token
 from tests.fuzz.agent_target import agent
 from tests.fuzz.byte_targets import frames, handshake, message
 from tests.fuzz.coordinator_target import coordinator
+from tests.fuzz.node_targets import RUN, disk, part, worker
 from tests.support.messages import MESSAGES, largest
 from tests.support.raw_websocket import KEY, MASK
+from workerlib.keep import channel_messages
+from workerlib.keep.arena import Commit
+from workerlib.keep.channel_messages import (
+    AskRestore,
+    Checkpointed,
+    Checkpointing,
+    Halted,
+    Hello,
+    Interval,
+    NotSaved,
+    Reserve,
+    Saved,
+)
+from workerlib.keep.manifest import Piece, lay_out
 
 SEEDS = 64
 """The number of sequences that are drawn for a machine: nothing shorter than a whole life leads deep into one."""
@@ -86,6 +106,45 @@ def _certificates() -> Iterator[bytes]:
     yield own[: len(own) // 2]
 
 
+def _workers() -> Iterator[bytes]:
+    said = (
+        Hello(0, 1, 4711),
+        Reserve(4096, 4096, 0, 1),
+        AskRestore(),
+        Halted(3, 1),
+        Saved(3, 0.5, 4096, 1),
+        NotSaved("why", 1),
+        Interval(4, 0.1, 0),
+        Checkpointing(),
+        Checkpointed(3, 1),
+    )
+    yield from (b"\0" + channel_messages.encode(one) for one in said)
+    yield b"\1" + json.dumps({"local_rank": 0, "signal": 61}).encode()
+    collective = {"group": "default_pg", "enqueued": 9, "completed": 8, "operation": "gloo:all_reduce"}
+    collective |= {"sizes": [[8, 3], []], "types": ["Float", "Int"]}
+    threads = [{"name": "MainThread", "frames": [["/home/me/train.py", 41, "main"]] * 3}]
+    yield b"\2" + json.dumps({"threads": threads, "collectives": [collective]}).encode()
+    yield b'\3Current thread 0x00007f0e4c6d2740 (most recent call first):\n  File "/home/me/train.py", line 4 in main\n'
+
+
+def _disks() -> Iterator[bytes]:
+    layout = lay_out([Piece("a", "float32", (4, 2), (0, 0), (2, 2), 16), Piece("b", "complex64", (1,), (0,), (1,), 8)])
+    yield b"\0\x18" + describe(layout).header[LENGTH_BYTES:]
+    yield b"\1" + layout.manifest.ljust(layout.end, b"\0")
+    of = StepName("r-1", 1, 4, 1, 1)
+    shard = PartFile(shard_file(0), Contents.SHARD, 0, 0, 24, 1)
+    small = PartFile(small_file(0), Contents.SMALL, 0, 0, 4096, 1)
+    for file in (Manifest(1, 1, of, (shard, small)), Note(of, shard)):
+        yield b"\2" + json.dumps(file, default=fields_of).encode()
+
+
+def _parts() -> Iterator[bytes]:
+    request = pack_request(PartName(RUN, 0, 1, 7, Kind.BIG), b"r" * 32)
+    exchange = Exchange("k" * 32, b"n" * 32, request)
+    yield b"n" * 32 + b"\1" + request + exchange.answer(Commit(7, 1, 4096, 0, 1, 0, 1, 1))
+    yield b"n" * 32 + b"\0" + request + exchange.answer(None)
+
+
 def _sequences() -> Iterator[bytes]:
     chance = random.Random(0)  # noqa: S311 - the same ones each time
     for _ in range(SEEDS):
@@ -99,6 +158,9 @@ TARGETS = {
     "token": Target(token, _tokens, 512),
     "header": Target(header, _headers, 512),
     "certificate": Target(certificate, _certificates, 1_024),
+    "worker": Target(worker, _workers, 4_096),
+    "disk": Target(disk, _disks, 4_096),
+    "part": Target(part, _parts, 512),
     "coordinator": Target(coordinator, _sequences, 2 * SEQUENCE_BYTES),
     "agent": Target(agent, _sequences, 2 * SEQUENCE_BYTES),
 }

@@ -1,0 +1,146 @@
+"""What a node takes apart of its workers, of other nodes and of the disk. Each target takes one input."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.schema import SchemaError
+from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, pack_stacks, unpack_stacks
+from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+from nodeclient.keep.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
+from nodeclient.persist import step_folder
+from nodeclient.persist.step_folder import UnusableError
+from nodeclient.persist.tensor_file import TensorFileError, read_header
+from tests.fuzz.byte_targets import check_brief
+from tests.fuzz.choices import Choices
+from workerlib.keep import channel_messages
+from workerlib.keep.arena import ALIGNMENT, BYTES_MAX
+from workerlib.keep.channel_messages import ChannelError
+from workerlib.keep.manifest import Layout, ManifestError, read_layout
+
+KEY = "k" * 32
+
+RUN = "r-1"
+
+
+def worker(data: bytes) -> None:
+    """Read what a worker says of its kept state and of where it stands: what comes of it can be sent on."""
+    choices = Choices(data)
+    say = choices.of((_of_its_state, _first_of_stacks, _of_its_stacks, _by_a_signal))
+    say(choices.rest())
+
+
+def _of_its_state(packet: bytes) -> None:
+    try:
+        found = channel_messages.decode(packet)
+    except ChannelError as error:
+        check_brief(error)
+    else:
+        assert channel_messages.decode(channel_messages.encode(found)) == found
+
+
+def _first_of_stacks(packet: bytes) -> None:
+    try:
+        found = read_hello(packet)
+    except StrangeAnswerError as error:
+        check_brief(error)
+    else:
+        assert {*map(type, found)} == {int}
+
+
+def _of_its_stacks(packet: bytes) -> None:
+    try:
+        threads, collective = read_answer(packet, "/home/me")
+    except StrangeAnswerError as error:
+        check_brief(error)
+    else:
+        _send(WorkerStacks(0, StackOrigin.WORKER, pack_stacks(threads), "", "", 0.0, collective, ""))
+
+
+def _by_a_signal(dump: bytes) -> None:
+    threads = read_dump(dump.decode(errors="replace"), "/home/me")
+    _send(WorkerStacks(0, StackOrigin.SIGNAL, pack_stacks(threads), "", "", 0.0, None, ""))
+
+
+def _send(found: WorkerStacks) -> None:
+    again = decode(encode(Stacks(1, (found,), "")), Stacks).workers[0]
+    assert again == found
+    for name, frames in unpack_stacks(again.stacks):
+        assert all(text.isprintable() for text in (name, *frames))
+
+
+def disk(data: bytes) -> None:
+    """Read what lies on the disk of kept state, or in the memory of another node: nothing reaches beyond its bytes."""
+    choices = Choices(data)
+    read = choices.of((_header, _layout, _manifest))
+    read(choices)
+
+
+def _header(choices: Choices) -> None:
+    length = choices.number(1)
+    try:
+        found = read_header(choices.rest(), length)
+    except TensorFileError as error:
+        check_brief(error)
+        return
+    assert sum(span.length for span in found.spans) == length
+    assert all(span.in_memory + span.length <= found.layout.end for span in found.spans)
+    assert found.layout.end <= len(found.layout.manifest) + length + ALIGNMENT * len(found.layout.pieces)
+    _check_layout(found.layout)
+
+
+def _layout(choices: Choices) -> None:
+    place = choices.rest()
+    try:
+        found = read_layout(memoryview(place))
+    except ManifestError as error:
+        check_brief(error)
+        return
+    assert found.end <= len(place)
+    _check_layout(found)
+
+
+def _check_layout(found: Layout) -> None:
+    numbers = [*found.begins, found.end, *(piece.length for piece in found.pieces)]
+    assert all(type(number) is int for number in numbers)
+    assert all(begin >= len(found.manifest) for begin in found.begins)
+
+
+def _manifest(choices: Choices) -> None:
+    text = choices.rest()
+    check: Any
+    for check in (step_folder._read_manifest, step_folder._read_note):
+        try:
+            found = check(json.loads(text), "manifest.json")
+            files = getattr(found, "files", None) or (found.file,)
+            step_folder._check_whole(found.of, files)
+        except (SchemaError, ValueError, RecursionError, UnusableError) as error:
+            check_brief(error)
+        else:
+            assert not any("/" in one.name or one.name.startswith(".") for one in files)
+
+
+def part(data: bytes) -> None:
+    """Read both halves of the exchange of a part: a tag that is false ends it, and a right one brings a real place."""
+    choices = Choices(data)
+    nonce, right = choices.take(32), choices.one_in(2)
+    packed = choices.take(REQUEST_BYTES - TAG_BYTES).ljust(REQUEST_BYTES - TAG_BYTES, b"\0")
+    exchange = Exchange(KEY, nonce, packed)
+    try:
+        name = read_request(packed, RUN)
+    except ValueError as error:
+        check_brief(error)
+    else:
+        assert name is None or name.run == RUN
+    answer = choices.take(ANSWER_BYTES - TAG_BYTES).ljust(ANSWER_BYTES - TAG_BYTES, b"\0")
+    right_tag = exchange._tag(b"answer", answer).digest()
+    tag = right_tag if right else choices.take(TAG_BYTES)
+    try:
+        commit = exchange.read_answer(answer + tag)
+    except ValueError as error:
+        check_brief(error)
+    else:
+        assert tag == right_tag
+        assert commit is None or 0 <= commit.length <= BYTES_MAX
