@@ -74,7 +74,8 @@ class Security:
             raise IdentityError(f"the authorities {authorities} cannot be read: {error.strerror or error}") from error
         security.pin = security._load_identity()
         store.refresh()
-        if not store.tokens:
+        # Others may be there before the first start, by `coordinatord token new`.
+        if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
             security._hand_out(environ)
         return security
 
@@ -127,7 +128,7 @@ class Security:
 
         A file that cannot be written there is no mishap: a service has no such place.
         """
-        first = [self._store.add(self.pin, role, f"first-{role}") for role in FIRST_ROLES]
+        first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         text = _file_of(first)
         try:
             path = tokens_directory(environ) / self.pin
@@ -147,6 +148,11 @@ class Security:
             words = "the first tokens are in %s, where nodes and commands of this user find them; copy it to others"
             self._passing = path if self._settings.directory is None else None
         log.log(level, words, path.absolute(), extra=fields("tokens_made"))
+
+
+def _first(role: Role) -> str:
+    """Return the name of the token of the first start for a role."""
+    return f"first-{role}"
 
 
 def _file_of(tokens: list[AccessToken]) -> str:

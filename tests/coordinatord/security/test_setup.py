@@ -17,6 +17,7 @@ from coordinatord.runtime.pinned_tls import CertificateError, pin_of, text_of
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
+from coordinatord.security.token_store import TokenStore
 from tests.support.programs import NO_HOME, clean_environ
 from tests.support.secured import secured
 
@@ -41,6 +42,15 @@ def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None
     assert again.security.pin == ours.security.pin
     assert left.read_text() == before
     assert {one.name for one in ours.store.tokens} == {"first-join", "first-admin"}
+
+
+def test_a_token_that_was_made_before_the_first_start_takes_the_place_of_no_other(tmp_path: Path) -> None:
+    TokenStore(tmp_path).add("a" * 52, Role.JOIN, "nodes")
+    config = tmp_path / "config"
+    security = opened(tmp_path, {"XDG_CONFIG_HOME": str(config)})
+    assert [token.name for token in security.tokens] == ["nodes", "first-join", "first-admin"]
+    assert (config / "coordinatord" / "tokens" / security.pin).exists()
+    assert security.tokens == opened(tmp_path).tokens, "the next start makes no more"
 
 
 def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:

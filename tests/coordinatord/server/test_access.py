@@ -19,10 +19,12 @@ from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, RefusalCode, Refused
 from coordinatord.runtime.pinned_tls import PinError, pinned_context
+from coordinatord.security import gatekeeper
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
 from coordinatord.server import revocation
 from coordinatord.server.app import Server, serve
+from coordinatord.server.http.access_guard import OPEN
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore
@@ -130,6 +132,26 @@ async def test_a_token_for_some_jobs_is_for_no_other(ours: Secured) -> None:
         assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
         assert refused.message == "the token ana is for jobs ana-*, and not for ben-1"
         assert list(server.driver.machine.jobs) == ["ana-1"]
+
+
+async def test_whatever_path_there_is_a_token_for_some_jobs_is_for_no_other(
+    ours: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gatekeeper, "FAILURES_MAX", 1_000)
+    token = ours.add("ana", Role.ADMIN, "ana-*")
+    async with serving(ours) as server:
+        _, described, _ = await ask(server, "/openapi.json", ours.token(Role.ADMIN))
+        asked = 0
+        for path, methods in described["paths"].items():
+            for method in {*map(str.upper, methods)} - {"PARAMETERS"}:
+                if (method, path) in OPEN:
+                    continue
+                for name in ("ben-1", "Ana-1", "x%2Fana-1", "..%2Fana-1"):
+                    filled = path.replace("{job}", name).replace("{node}", "ana-1")
+                    status, said, _ = await ask(server, filled, token, method, {} if method == "POST" else None)
+                    assert (status, said["error"]) == (403, "foreign_job"), filled
+                    asked += 1
+        assert asked > 20
 
 
 async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
