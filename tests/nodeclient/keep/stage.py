@@ -226,6 +226,16 @@ def wanted(rank: int = 0, *, big: bool = True, small: bool = True) -> WantedPart
     return WantedParts(rank, 1, big, small)
 
 
+async def holder(node: KeepingNode, *, flags: int = 0, small: bytes | None = SMALL) -> KeepingWorker:
+    """Have a node hold step 7 of rank 0."""
+    worker = node.worker(node.begin(1))
+    await worker.reserve()
+    worker.save(7, small=small, flags=flags)
+    await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
+    node.events.clear()
+    return worker
+
+
 @asynccontextmanager
 async def keeping_nodes(folder: Path, *names: str, **options: Any) -> AsyncIterator[list[KeepingNode]]:
     """Have nodes that keep state; an error in any of their tasks fails the test."""

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,16 +16,16 @@ from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep import part_fetch, part_server
-from nodeclient.keep.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
+from nodeclient.keep import part_fetch
+from nodeclient.keep.part_messages import NONCE_BYTES, REQUEST_BYTES
 from tests.nodeclient.keep.stage import (
     BIG,
     RUN,
     SMALL,
     WITHIN_S,
     KeepingNode,
-    KeepingWorker,
     a_resume,
+    holder,
     keeping_nodes,
     unused_port,
     wanted,
@@ -34,16 +34,6 @@ from workerlib.keep.arena import PENDING, WHOLE
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX
 
 pytestmark = pytest.mark.asyncio
-
-
-async def holder(node: KeepingNode, *, flags: int = 0, small: bytes | None = SMALL) -> KeepingWorker:
-    """Have a node hold step 7 of rank 0."""
-    worker = node.worker(node.begin(1))
-    await worker.reserve()
-    worker.save(7, small=small, flags=flags)
-    await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
-    node.events.clear()
-    return worker
 
 
 async def failed(node: KeepingNode) -> str:
@@ -343,60 +333,3 @@ async def test_a_holder_that_dies_in_the_middle_is_given_up_at_once(tmp_path: Pa
         async with between(a.source(wanted(small=False)), die) as source:
             b.begin(2, a_resume(1, 7, source))
             assert "broke off" in await failed(b)
-
-
-def connected(source: KeptSource) -> socket.socket:
-    return socket.create_connection((source.address, source.port))
-
-
-async def asked(source: KeptSource) -> socket.socket:
-    """Ask for the big state of step 7, and read nothing of it."""
-    reader = connected(source)
-    nonce = await asyncio.to_thread(reader.recv, NONCE_BYTES, socket.MSG_WAITALL)
-    request = pack_request(PartName(RUN, 0, 1, 7, Kind.BIG), b"r" * NONCE_BYTES)
-    reader.sendall(request + Exchange(source.key, nonce, request).request_tag())
-    return reader
-
-
-async def test_strange_readers_cost_the_holder_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_server, "REQUEST_WITHIN_S", 0.3)
-    request = b"?" * REQUEST_BYTES
-    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
-        await holder(a)
-        source = a.source(wanted())
-        with ExitStack() as rude:
-            for speech in (b"", b"GET / HTTP/1.1\r\n\r\n" * 100, request[:-1], request):
-                rude.enter_context(connected(source)).sendall(speech)
-            rude.enter_context(await asked(source))
-            _, data = await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
-            assert data[0, True] == BIG
-
-
-async def test_a_flood_of_connections_without_the_key_keeps_nobody_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(part_server, "CONNECTIONS_MAX", 8)
-    async with keeping_nodes(tmp_path, "a", "b") as [a, b]:
-        await holder(a)
-        source = a.source(wanted())
-        with ExitStack() as rude:
-            for _ in range(20):
-                rude.enter_context(connected(source))
-            _, data = await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
-        assert data[0, True] == BIG
-
-
-async def test_a_reader_that_is_too_slow_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_server, "GRACE_S", 0.1)
-    monkeypatch.setattr(part_server, "RATE_MIN", 1e9)
-    big = bytes(20_000_000)
-    async with keeping_nodes(tmp_path, "a") as [a]:
-        worker = a.worker(a.begin(1))
-        await worker.reserve(len(big))
-        worker.save(7, big)
-        await a.until(lambda: (holding := a.holding()) is not None and holding.save_s is not None)
-        server = a.keeper._server
-        assert server is not None
-        with await asked(a.source(wanted())):
-            await a.until(lambda: bool(server._sending))
-            await a.until(lambda: not server._sending)
