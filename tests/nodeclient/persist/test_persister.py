@@ -188,9 +188,10 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
 
 @pytest.mark.asyncio
 async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        await write(node, an_order(commit=True))
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, node):
+        await train(one, 4)
+        await write(one, an_order(commit=True))
+        await node.keeper.look_at_disk()
         monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
         disk = a_resume(0, 4, node.source(wanted()))
         node.begin(1, replace(disk, disk=DiskStep(RUN, 1)), run="r-2")

@@ -200,8 +200,8 @@ def header(*pieces: object, **entries: object) -> bytes:
     return json.dumps({"__metadata__": {"coordinatord": json.dumps(pieces)}, **entries}).encode()
 
 
-PIECE = ["a", "float32", [2], [0], [2], 8]
-ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+PIECE: list[Any] = ["a", "float32", [2], [0], [2], 8]
+ENTRY: dict[str, Any] = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 LONG = "a" * 1_000_000
 
 HEADERS: dict[str, bytes] = {
@@ -233,7 +233,7 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
         step_folder.begin(job, manifest.of)
     persisted(job, name(8))
     write(job, name(10), ranks=(0,))
-    step_folder.drop(job, [1], name(12))
+    step_folder.drop(job, [folder.name, name(8).folder], name(12))
     assert sorted(elsewhere.iterdir()) == files
     assert [path.name for path in job.iterdir()] == [folder.name], "what is not whole was deleted nevertheless"
 
