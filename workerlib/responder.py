@@ -6,7 +6,7 @@ ask, neither of which the script notices:
 
 * A packet on the connection. A thread that does nothing else answers with a JSON object: `threads`, each with its name
   and its frames (file, line, function; the innermost first), and `collectives`, by process group, from torch's flight
-  recorder.
+  recorder: the one that it waits in, or the last one that is done, or only a count of them if it gets on.
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. While nobody can run Python, no stack changes under its hands.
 
@@ -24,6 +24,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -51,6 +52,18 @@ OUTERMOST = 5
 """The frames from the beginning of a longer stack that are among them: those of the script."""
 
 GROUPS_MAX = 32
+
+GROUP_NAME_MAX = 8
+"""Names are numbers, or the digits of a hash."""
+
+ENTRIES_MAX = 64
+"""The last entries of the recorder that are looked at: those of some groups, with what each of them has begun."""
+
+ENTRY = '{"collective_seq_id":'
+"""The beginning of an entry: its keys are in order."""
+
+COUNTERS_APART_S = 0.02
+"""The counters of a worker that trains change within that time; one whose steps take longer loses little by a look."""
 
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """Functions of torch's flight recorder, which are not public: a torch may have one, both or none of them."""
@@ -136,7 +149,7 @@ def _places(frame: Any) -> list[tuple[str, int, str]]:
     places: list[tuple[str, int, str]] = []
     while frame is not None:
         code = frame.f_code
-        places.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+        places.append((code.co_filename, frame.f_lineno or 0, getattr(code, "co_qualname", code.co_name)))
         frame = frame.f_back
     if len(places) > FRAMES_MAX:
         del places[FRAMES_MAX - OUTERMOST : -OUTERMOST]
@@ -150,31 +163,60 @@ def _collectives() -> list[dict[str, Any]]:
     return next(filter(None, map(_read, filter(None, dumps))), [])
 
 
-def _read(dump: Callable[[], bytes]) -> list[dict[str, Any]]:
-    """Return what a recorder has; an empty list if it is another than those that are known."""
+def _read(dump: Callable[[bool], bytes]) -> list[dict[str, Any]]:
+    """Return what a recorder has; an empty list if it is another than those that are known.
+
+    The counters cost 20 microseconds. All entries cost a tenth of a second, in which no other thread runs Python. So a
+    worker that is at work is not asked for them.
+    """
     try:
-        return _by_group(json.loads(dump()))
+        before = dump(False)
+        time.sleep(COUNTERS_APART_S)  # noqa: TID251 - this thread waits for nothing else
+        if dump(False) != before:
+            return _counted(json.loads(before)["pg_status"])
+        return _by_group(_last_entries(dump(True).decode()))
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return []
 
 
-def _by_group(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the last collective of each group, with how many were begun and completed."""
-    last = {}
-    for entry in trace["entries"]:
-        last[entry["process_group"][0]] = entry
-    found = []
-    for group, entry in list(last.items())[:GROUPS_MAX]:
-        status = trace.get("pg_status", {}).get(group, {})
-        completed = entry["collective_seq_id"] - (not entry.get("retired", True))
-        found.append(
-            {
-                "group": str(entry["process_group"][1]),
-                "enqueued": int(status.get("last_enqueued_collective", entry["collective_seq_id"])),
-                "completed": int(status.get("last_completed_collective", completed)),
-                "operation": str(entry["profiling_name"]),
-                "sizes": entry.get("input_sizes", []),
-                "types": entry.get("input_dtypes", []),
-            }
-        )
-    return found
+def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
+    """Return how many collectives were begun in each group of a worker that gets on."""
+    return [
+        {"group": name, "number": counters["last_enqueued_collective"], "state": "moves"}
+        for name, counters in list(status.items())[:GROUPS_MAX]
+    ]
+
+
+def _last_entries(text: str) -> list[dict[str, Any]]:
+    """Return the end of what a recorder holds, without reading the megabyte before it."""
+    found: list[dict[str, Any]] = []
+    decoder, at = json.JSONDecoder(), len(text)
+    while len(found) < ENTRIES_MAX and (at := text.rfind(ENTRY, 0, at)) >= 0:
+        found.append(decoder.raw_decode(text, at)[0])
+    return found[::-1]
+
+
+def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the first collective of each group that is not over, or else the last one."""
+    chosen: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        name = entry["process_group"][0]
+        if chosen.get(name, {"retired": True})["retired"]:
+            chosen[name] = entry
+    return [
+        {
+            "group": _group(*entry["process_group"]),
+            "number": entry["collective_seq_id"],
+            "state": "done" if entry["retired"] else "waits",
+            "operation": entry["profiling_name"],
+            "sizes": entry["input_sizes"],
+            "types": entry["input_dtypes"],
+            "age_s": (time.time_ns() - entry["time_created_ns"]) / 1e9,
+        }
+        for entry in list(chosen.values())[:GROUPS_MAX]
+    ]
+
+
+def _group(name: str, description: str) -> str:
+    """Return what a group is called; only the default group's description is of one group alone."""
+    return description if description == "default_pg" else f"{description} {name[:GROUP_NAME_MAX]}"

@@ -23,10 +23,14 @@ class CollectiveStatus:
     """The collective at which a worker is, by torch's flight recorder."""
 
     group: AnyText
-    enqueued: Whole
-    completed: Whole
+    number: Whole
+    """The number of the collective in its process group."""
+    state: AnyText
+    """`waits`: it is not over. `done`: it is over, and no other was begun. `moves`: the worker gets on."""
     operation: AnyText
     shape: AnyText
+    age_s: Number
+    """How long ago the worker has begun it."""
 
 
 @frozen(kw_only=True)
@@ -42,8 +46,10 @@ class StackedWorker:
     """The state of its process in a word; empty if it is not known."""
     waits_in: AnyText = ""
     """The function of the kernel in which its main thread waits."""
+    pid: Whole = 0
+    """Its process; 0 if there is none."""
     cpus: Number = 0.0
-    """How many CPUs it used while it was looked at."""
+    """How many CPUs it used while it was looked at, with the processes that it has started."""
     collective: CollectiveStatus | None = None
     """None if its torch has no flight recorder, or there was no collective."""
 
@@ -60,12 +66,27 @@ class StackGroup:
 
 
 @frozen(kw_only=True)
+class HangStatus:
+    """Who holds up all other workers, as far as one look shows."""
+
+    kind: AnyText
+    """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
+    sentence: AnyText
+    ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)]
+    """The workers that are to blame; with `network` those that wait, which is all of them."""
+    waiting: Whole
+    """How many workers wait in a collective."""
+
+
+@frozen(kw_only=True)
 class StacksAnswer:
     """`GET /v1/jobs/{job}/stacks`: where the workers of the present round stand."""
 
     job: AnyText
     run: AnyText
     round: Whole
+    verdict: HangStatus | None = None
+    """None if nobody is seen to wait, if somebody gets on, or if only some ranks were asked for."""
     groups: Annotated[tuple[StackGroup, ...], Length(0, ITEMS_MAX)]
     """The largest group is first."""
     notes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()

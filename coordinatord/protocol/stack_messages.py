@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
-from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX, WORKERS_MAX, Count, Counter, Line, Name, Sentence
+from coordinatord.protocol.fields import (
+    COUNTER_MAX,
+    STEP_MAX,
+    WORKERS_MAX,
+    Count,
+    Counter,
+    Line,
+    Name,
+    Seconds,
+    Sentence,
+)
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range
 from coordinatord.protocol.text import clip
@@ -44,20 +54,32 @@ class StackOrigin(StrEnum):
     """They could not be had."""
 
 
+class CollectiveState(StrEnum):
+    """How far a worker is with a collective."""
+
+    WAITS = "waits"
+    """It has begun the collective, which is not over."""
+    DONE = "done"
+    """The collective is the last one that it has begun, and it is over."""
+    MOVES = "moves"
+    """The worker gets on: it has begun or ended one while it was looked at."""
+
+
 @frozen
 class Collective:
     """The collective at which a worker is, by torch's flight recorder; of several groups, the one it waits in."""
 
     group: Annotated[str, Length(0, 32)]
-    """The description of the process group, such as `default_pg`."""
-    enqueued: Annotated[int, Range(0, STEP_MAX)]
-    """The number of the last collective that the worker has begun in that group."""
-    completed: Annotated[int, Range(0, STEP_MAX)]
-    """The number of the last one that is over."""
-    operation: Annotated[str, Length(0, 64)]
-    """The last one that it has begun, such as `gloo:all_reduce`."""
-    shape: Annotated[str, Length(0, 64)]
+    """The process group, such as `default_pg`, or `mesh_tp 3` for one of several with that description."""
+    number: Annotated[int, Range(0, STEP_MAX)]
+    """The number of the collective in that group."""
+    state: CollectiveState
+    operation: Annotated[str, Length(0, 64)] = ""
+    """What it is, such as `gloo:all_reduce`; empty if the worker gets on."""
+    shape: Annotated[str, Length(0, 64)] = ""
     """What goes in, such as `1024x3 Float`."""
+    age_s: Seconds = 0.0
+    """How long ago the worker has begun it."""
 
 
 @frozen
@@ -73,10 +95,14 @@ class WorkerStacks:
     waits_in: Annotated[str, Length(0, 64)]
     """The function of the kernel in which its main thread waits; empty if it waits in none, or it is not known."""
     cpus: Annotated[float, Range(0, COUNTER_MAX)]
-    """How many CPUs it used while it was looked at."""
+    """How many CPUs it used while it was looked at, and those that it has started, such as those that load data."""
     collective: Collective | None
     problem: Line
     """Why there is no stack; empty if there is one."""
+    pid: Annotated[int, Range(0, 2**31 - 1)] = 0
+    """The process that was looked at; 0 if there is none."""
+    io_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
+    """What it has read and written so far, and what it has started: a worker whose disk is slow gets on too."""
 
 
 @frozen

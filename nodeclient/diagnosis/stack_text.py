@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import STEP_MAX
-from coordinatord.protocol.stack_messages import Collective, Thread
+from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, Thread
 from coordinatord.protocol.text import clip
 
 NAME_MAX = 64
@@ -79,13 +79,14 @@ def _shown(place: Sequence[object], folder: str) -> str:
 
 
 def _collective(told: dict[str, Any]) -> Collective:
-    sizes, types = told["sizes"], told["types"]
+    shape = ", ".join(_tensors(told.get("sizes", ()), told.get("types", ())))
     return Collective(
         group=clip(str(told["group"]), 32),
-        enqueued=_whole(told["enqueued"]),
-        completed=_whole(told["completed"]),
-        operation=clip(str(told["operation"]), 64),
-        shape=clip(", ".join(_tensors(sizes, types)), 64),
+        number=_whole(told["number"]),
+        state=CollectiveState(told["state"]),
+        operation=clip(str(told.get("operation", "")), 64),
+        shape=clip(shape, 64),
+        age_s=round(min(max(0.0, float(told.get("age_s", 0))), DURATION_S_MAX), 1),
     )
 
 
@@ -100,5 +101,5 @@ def _tensors(sizes: Sequence[Iterable[object]], types: Sequence[object]) -> list
 
 def _waited_for(collectives: Sequence[Collective]) -> Collective | None:
     """Return the collective that the worker waits in, or else the last one of its first group."""
-    waiting = [one for one in collectives if one.enqueued > one.completed]
+    waiting = [one for one in collectives if one.state is CollectiveState.WAITS]
     return next(iter(waiting or collectives), None)

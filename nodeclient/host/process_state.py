@@ -22,8 +22,12 @@ STATES = {
 HALTED = frozenset({"stopped", "traced", "ended"})
 """The states in which a process does nothing, whatever it is sent."""
 
-_STATE, _USER, _SYSTEM = 0, 11, 12
-"""Fields of /proc/PID/stat, counted after the name."""
+_STATE = 0
+_TIMES = slice(11, 15)
+"""Fields of /proc/PID/stat, counted after the name. The times are its own and those of children that have ended."""
+
+_CHILDREN_MAX = 64
+"""The descendants whose work counts as the worker's: those that load its data."""
 
 
 @frozen
@@ -35,24 +39,45 @@ class ProcessState:
     waits_in: str
     """The function of the kernel in which its main thread waits; empty if it waits in none or this is not told."""
     cpu_s: float
-    """The time that all of its threads have used."""
+    """The time that all of its threads have used, and its descendants."""
+    io_bytes: int
+    """What they have read and written, where that may be seen: as a disk of a network does, too."""
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     """Look at a process; None if it is gone."""
-    try:
-        fields = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
+    fields = _stat(pid, proc)
+    if not fields:
         return None
-    try:
-        waits_in = (proc / str(pid) / "wchan").read_text(errors="replace")
-    except OSError:  # only for those who may trace the process
-        waits_in = ""
-    ticks = int(fields[_USER]) + int(fields[_SYSTEM])
-    letter = fields[_STATE]
+    letter, waits_in = fields[_STATE], _text(proc / str(pid) / "wchan")
+    ticks = io_bytes = 0
+    for each in _with_descendants(pid, proc):
+        ticks += sum(map(int, _stat(each, proc)[_TIMES]))
+        io_bytes += sum(int(line.split()[1]) for line in _text(proc / str(each) / "io").splitlines()[:2])
     return ProcessState(
-        STATES.get(letter, letter), waits_in if waits_in != "0" else "", ticks / os.sysconf("SC_CLK_TCK")
+        STATES.get(letter, letter), waits_in if waits_in != "0" else "", ticks / os.sysconf("SC_CLK_TCK"), io_bytes
     )
+
+
+def _stat(pid: int, proc: Path) -> list[str]:
+    return _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+
+
+def _with_descendants(pid: int, proc: Path) -> list[int]:
+    """Return a process and what it has started, as far as the kernel tells."""
+    found = [pid]
+    for each in found:  # the list grows
+        if len(found) <= _CHILDREN_MAX:
+            found += map(int, _text(proc / str(each) / "task" / str(each) / "children").split())
+    return found
+
+
+def _text(path: Path) -> str:
+    """Return what a file of /proc says; nothing if it is gone, or only for those who may trace the process."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:

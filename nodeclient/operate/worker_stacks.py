@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
-from coordinatord.protocol.stack_messages import StackOrigin
+from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import NAMES_MAX, count, listed
@@ -38,6 +39,8 @@ def _lines(answer: StacksAnswer) -> Iterator[str]:
     workers = sum(len(group.workers) for group in answer.groups)
     places = count(len(answer.groups), "place")
     yield f"job {answer.job}, run {answer.run}, round {answer.round}: {count(workers, 'worker')} at {places}"
+    if answer.verdict is not None:
+        yield f"{answer.verdict.kind}: {answer.verdict.sentence}"
     for group in answer.groups:
         yield ""
         yield from _group(group)
@@ -48,11 +51,7 @@ def _lines(answer: StacksAnswer) -> Iterator[str]:
 
 def _group(group: StackGroup) -> Iterator[str]:
     yield f"{_who(group.workers)}: {_how(group.workers)}"
-    for collective in dict.fromkeys(worker.collective for worker in group.workers):
-        if collective is not None:
-            those = [worker for worker in group.workers if worker.collective == collective]
-            whose = "" if len(those) == len(group.workers) else f" ({_ranks([worker.rank for worker in those])})"
-            yield f"  {_at(collective)}{whose}"
+    yield from _collectives(group.workers)
     if group.problem:
         yield f"  no stack: {group.problem}"
     if any(worker.origin == StackOrigin.SIGNAL for worker in group.workers):
@@ -61,6 +60,18 @@ def _group(group: StackGroup) -> Iterator[str]:
         if number:
             yield f"  {thread.name}"
         yield from (f"    {frame}" for frame in thread.frames)
+
+
+def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
+    """Return a line for each collective at which some of these workers are, with the longest time of them."""
+    places: dict[CollectiveStatus, list[StackedWorker]] = {}
+    for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
+        if worker.collective is not None:
+            same = (place for place in places if replace(place, age_s=worker.collective.age_s) == worker.collective)
+            places.setdefault(next(same, worker.collective), []).append(worker)
+    for place, those in places.items():
+        whose = "" if len(those) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in those))})"
+        yield f"  {_at(place)}{whose}"
 
 
 def _who(workers: Sequence[StackedWorker]) -> str:
@@ -91,7 +102,12 @@ def _how(workers: Sequence[StackedWorker]) -> str:
 
 
 def _at(collective: CollectiveStatus) -> str:
-    operation = f"{collective.operation} {collective.enqueued:,} of {collective.group}"
+    name = f"{collective.operation} {collective.number:,} of {collective.group}"
     shape = f" ({collective.shape})" if collective.shape else ""
-    waits = "waits in" if collective.enqueued > collective.completed else "last collective:"
-    return f"{waits} {operation}{shape}"
+    match collective.state:
+        case CollectiveState.WAITS:
+            return f"waits in {name}{shape} for {collective.age_s:.0f} s"
+        case CollectiveState.MOVES:
+            return f"gets on: collective {collective.number:,} of group {collective.group}"
+        case _:
+            return f"last collective: {name}{shape}"

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.hang_verdict import Standing
+from coordinatord.core.values.ranks import Ranks
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher
@@ -28,6 +30,8 @@ class StackSource:
 
     node: str
     host: str
+    first_rank: int
+    """The rank of the node's first worker."""
     session: int | None
     """The session of the node; None if it cannot be asked."""
     wanted: AskStacks
@@ -42,9 +46,9 @@ def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
     chosen = merged(ranks)
     sources = tuple(
         source
-        for node, own in run.durable.order.items()
+        for own in run.durable.order.values()
         for piece in ranks_of(own, chosen)
-        for source in _sources_of(run, node, range(piece.start - own.first_rank, piece.stop - own.first_rank))
+        for source in _sources_of(run, own, range(piece.start - own.first_rank, piece.stop - own.first_rank))
     )
     workers = sum(len(source.wanted.local_ranks) for source in sources)
     if not workers:
@@ -55,8 +59,8 @@ def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
     return sources
 
 
-def _sources_of(run: Run, node: str, local_ranks: range) -> Iterator[StackSource]:
-    member = run.members.get(node)
+def _sources_of(run: Run, own: Ranks, local_ranks: range) -> Iterator[StackSource]:
+    member = run.members.get(own.node)
     problem = ""
     if run.spec.launcher is Launcher.TORCHRUN:
         problem = "torchrun has started its workers, and they are its own"
@@ -66,12 +70,23 @@ def _sources_of(run: Run, node: str, local_ranks: range) -> Iterator[StackSource
         problem = "its release is too old to ask its workers: install this one there"
     for first in range(0, len(local_ranks), WORKERS_ASKED_MAX):
         yield StackSource(
-            node=node,
-            host=node if member is None else member.offer.host,
+            node=own.node,
+            host=own.node if member is None else member.offer.host,
+            first_rank=own.first_rank,
             session=None if member is None or problem else member.session,
             wanted=AskStacks(1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX])),
             problem=problem,
         )
+
+
+def standings(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) -> list[Standing]:
+    """Return where each worker stands that was asked for, also of nodes that have not answered."""
+    found = []
+    for source, workers in answers:
+        told = {worker.rank: worker for worker in workers}
+        ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
+        found += [Standing(source.node, rank, told.get(rank)) for rank in ranks]
+    return found
 
 
 def group_stacks(found: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
@@ -104,6 +119,7 @@ def _stacked(source: StackSource, worker: WorkerStacks) -> StackedWorker:
         origin=worker.origin if worker.stacks else StackOrigin.NONE,
         state=worker.state,
         waits_in=worker.waits_in,
+        pid=worker.pid,
         cpus=worker.cpus,
         collective=None if collective is None else CollectiveStatus(**fields_of(collective)),
     )

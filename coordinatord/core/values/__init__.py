@@ -5,5 +5,6 @@ ranks, `root_cause` finds the failure that came first, `time_ledger` counts wher
 the last rounds, `time_series` what charts show, `training_progress` the steps that nodes report, and `deadline_heap`
 the times at which to look again. `shards` says whether kept parts make a step whole, and `resume_plan` who gets them
 from whom.
+`hang_verdict` finds the worker that all others wait for.
 `persist_plan` says which node writes which part of a step to the disk.
 """

@@ -6,8 +6,10 @@ import asyncio
 
 from aiohttp import web
 
-from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, stack_sources
-from coordinatord.protocol.stack_answers import StacksAnswer
+from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, stack_sources, standings
+from coordinatord.core.values.hang_verdict import find_hang
+from coordinatord.protocol.schema import fields_of
+from coordinatord.protocol.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
@@ -51,10 +53,17 @@ class StacksApi:
             return complain(request, 404, "no_stacks", str(error))
         finally:
             self._readers -= 1
-        found = [(source, worker) for source, (workers, _) in zip(sources, answers, strict=True) for worker in workers]
+        told = [(source, workers) for source, (workers, _) in zip(sources, answers, strict=True)]
+        found = [(source, worker) for source, workers in told for worker in workers]
+        hang = None if ranks else find_hang(standings(told))
         notes = [f"node {source.node}: {why}" for source, (_, why) in zip(sources, answers, strict=True) if why]
         answer = StacksAnswer(
-            job=job, run=run_id, round=number, groups=group_stacks(found), notes=tuple(dict.fromkeys(notes))
+            job=job,
+            run=run_id,
+            round=number,
+            verdict=None if hang is None else HangStatus(**fields_of(hang)),
+            groups=group_stacks(found),
+            notes=tuple(dict.fromkeys(notes)),
         )
         return respond(request, answer)
 

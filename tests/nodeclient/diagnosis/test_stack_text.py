@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.protocol.stack_messages import Collective
+from coordinatord.protocol.stack_messages import Collective, CollectiveState
 from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
 
 DUMP = """Thread 0x00007f0e3a7fc640 (most recent call first):
@@ -29,14 +29,15 @@ def an_answer(**changes: Any) -> bytes:
     return json.dumps({"threads": threads, "collectives": [], **changes}).encode()
 
 
-def collective(group: str, enqueued: int, completed: int) -> dict[str, Any]:
+def collective(group: str, number: int, state: str) -> dict[str, Any]:
     return {
         "group": group,
-        "enqueued": str(enqueued),
-        "completed": str(completed),
+        "number": str(number),
+        "state": state,
         "operation": "gloo:all_reduce",
         "sizes": [[8, 3], []],
         "types": ["Float", "Int"],
+        "age_s": 12.04,
     }
 
 
@@ -55,12 +56,17 @@ def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> N
 
 
 def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
-    both = [collective("default_pg", 9, 9), collective("tensor", 4, 3)]
-    expected = Collective("tensor", 4, 3, "gloo:all_reduce", "8x3 Float, 1 Int")
+    both = [collective("default_pg", 9, "done"), collective("tensor 2", 4, "waits")]
+    expected = Collective("tensor 2", 4, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float, 1 Int", 12.0)
     assert read_answer(an_answer(collectives=both), "/")[1] == expected
     found = read_answer(an_answer(collectives=both[:1]), "/")[1]
     assert found is not None
-    assert (found.group, found.enqueued, found.completed) == ("default_pg", 9, 9)
+    assert (found.group, found.number, found.state) == ("default_pg", 9, CollectiveState.DONE)
+
+
+def test_of_a_worker_that_gets_on_only_a_number_is_known() -> None:
+    moves = {"group": "0", "number": "9", "state": "moves"}
+    assert read_answer(an_answer(collectives=[moves]), "/")[1] == Collective("0", 9, CollectiveState.MOVES)
 
 
 def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() -> None:

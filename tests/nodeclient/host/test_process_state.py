@@ -27,6 +27,19 @@ def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> No
     assert found.state in HALTED
 
 
+def test_what_its_children_use_counts_as_its_own(tmp_path: Path) -> None:
+    proc = fake(tmp_path, "S", None)
+    (proc / "77" / "io").write_text("rchar: 100\nwchar: 20\nsyscr: 9\n")
+    (proc / "77" / "task" / "77").mkdir(parents=True)
+    (proc / "77" / "task" / "77" / "children").write_text("78 79 ")
+    (proc / "78").mkdir()
+    (proc / "78" / "stat").write_text((proc / "77" / "stat").read_text())
+    (proc / "78" / "io").write_text("rchar: 3\nwchar: 0\n")
+    found = look_at(77, proc)
+    assert found is not None
+    assert (found.cpu_s, found.io_bytes) == (6.0, 123)
+
+
 def test_where_it_waits_may_not_be_known(tmp_path: Path) -> None:
     found = look_at(77, fake(tmp_path, "R", "0"))
     assert found is not None

@@ -22,6 +22,7 @@ from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
 from coordinatord.protocol.stack_messages import (
     AskStacks,
     Collective,
+    CollectiveState,
     StackOrigin,
     Stacks,
     WorkerStacks,
@@ -156,7 +157,7 @@ async def _reads(client: Client, a: Peer) -> None:
     await client.ask("get", "/v1/jobs/{job}/stacks", 400, at="/v1/jobs/job/stacks?rank=x")
     async with client.session.get(f"{client.url}/v1/jobs/job/stacks?rank=0") as answer:
         asked = await a.receive(AskStacks)
-        collective = Collective("default_pg", 9, 8, "gloo:all_reduce", "8x3 Float")
+        collective = Collective("default_pg", 9, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float")
         stack = pack_stacks([("MainThread", ("main (train.py:41)",))])
         stands = WorkerStacks(0, StackOrigin.WORKER, stack, "sleeping", "futex_do_wait", 0.0, collective, "")
         await a.send(Stacks(asked.request, (stands,), ""))

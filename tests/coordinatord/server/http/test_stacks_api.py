@@ -14,6 +14,7 @@ from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (
     AskStacks,
     Collective,
+    CollectiveState,
     StackOrigin,
     Stacks,
     WorkerStacks,
@@ -56,7 +57,7 @@ async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_
         run = await a.receive_goal(Goal.RUN)
         await b.receive_goal(Goal.RUN)
         shown = asked(server)
-        collective = Collective("default_pg", 1204, 1203, "gloo:all_reduce", "8x3 Float")
+        collective = Collective("default_pg", 1204, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float", 12.0)
         wanted = await answer(a, stands(0, LOADS, cpus=0.5), stands(1, collective=collective))
         assert (wanted.run, wanted.round, wanted.local_ranks) == (run.run, 1, (0, 1))
         await answer(b, stands(2), stands(3, b"", origin=StackOrigin.NONE, problem="its process has ended"))
@@ -64,12 +65,18 @@ async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_
         assert (status, body["run"], body["round"], body["notes"]) == (200, run.run, 1, [])
         assert [[worker["rank"] for worker in group["workers"]] for group in body["groups"]] == [[1, 2], [0], [3]]
         assert body["groups"][0]["threads"][0]["frames"][-1] == "main (train.py:41)"
-        assert body["groups"][0]["workers"][0]["collective"]["enqueued"] == 1204
+        assert body["groups"][0]["workers"][0]["collective"]["number"] == 1204
         assert body["groups"][1]["workers"][0]["cpus"] == 0.5
+        assert body["verdict"]["kind"] == "busy"
+        assert body["verdict"]["sentence"] == (
+            "rank 0 on node a computes in __next__ (torch/utils/data/dataloader.py:7) for 12 s; "
+            "rank 1 waits in all_reduce 1,204"
+        )
         assert (body["groups"][2]["threads"], body["groups"][2]["problem"]) == ([], "its process has ended")
         shown = asked(server, "?rank=3")
         assert (await answer(b, stands(3))).local_ranks == (1,)
-        assert len((await shown)[2]["groups"]) == 1
+        body = (await shown)[2]
+        assert (len(body["groups"]), body["verdict"]) == (1, None)
 
 
 async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

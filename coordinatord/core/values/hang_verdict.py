@@ -1,0 +1,245 @@
+"""Judges which worker all others wait for, by where each of them stands.
+
+A worker that waits in a collective waits for others, so the one to name is among those that do not, or is at another
+place of the sequence. Nothing is said while anybody gets on, or while nobody is seen to wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
+from coordinatord.protocol.text import clip
+
+BUSY_CPUS = 0.1
+"""Two hundredths of a second in a fifth: threads that wait and look now and then use less."""
+
+BUSY_BYTES = 64 * 1024
+"""The least that a worker reads and writes between two looks if it gets on, as one that saves to a slow disk does."""
+
+NAMED_MAX = 4
+"""The most ranks that a sentence names; the rest is counted."""
+
+_HALTED = frozenset({"stopped", "traced"})
+
+_UNEVEN = ("gather", "scatter", "all_to_all")
+_EVEN = ("all_gather", "allgather", "reduce_scatter")
+"""Ranks may put tensors of different sizes into the former collectives, and not into the latter."""
+
+_RUNNERS = ("<frozen", "runpy.py", "nodeclient/")
+"""The beginnings of files that run a script, and are no part of it."""
+
+
+class HangKind(StrEnum):
+    """What is wrong with the worker that others wait for."""
+
+    ABSENT = "absent"
+    """It is behind in the sequence, and nothing shows what it does."""
+    STUCK = "stuck"
+    """Its stack stands still, and it uses no CPU and no disk."""
+    BUSY = "busy"
+    """It does something else, such as an evaluation: the others wait for it."""
+    MISMATCHED = "mismatched"
+    """It waits in another collective than the others, or has another size or type."""
+    NETWORK = "network"
+    """All wait in the same collective, and it completes for none."""
+
+
+@frozen
+class Standing:
+    """Where one worker of a round stands."""
+
+    node: str
+    rank: int
+    now: WorkerStacks | None
+    """None if it could not be asked."""
+    before: WorkerStacks | None = None
+    """What an earlier look has shown, if there was one."""
+
+
+@frozen
+class HangVerdict:
+    """Who holds up all others."""
+
+    kind: HangKind
+    ranks: tuple[int, ...]
+    """The workers that are to blame; with `network` those that wait, which is all of them."""
+    sentence: str
+    waiting: int
+    """How many workers wait."""
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether it will not pass by itself, as far as can be seen."""
+        return self.kind is not HangKind.BUSY
+
+
+def find_hang(standings: Sequence[Standing]) -> HangVerdict | None:
+    """Return who holds up the workers of a round; None if somebody gets on, or nobody is seen to wait."""
+    waiting = [one for one in standings if _state(one) is CollectiveState.WAITS]
+    if not waiting or any(_state(one) is CollectiveState.MOVES for one in standings):
+        return None
+    rest = [one for one in standings if _state(one) is not CollectiveState.WAITS]
+    if rest:
+        kind, blamed = _not_waiting(rest)
+        does = _does(kind, blamed)
+        return _verdict(kind, blamed, waiting, f"{_who(blamed)} {does} for {_since(waiting)}; {_others(waiting)}")
+    places = _by_place(waiting)
+    if len(places) == 1:
+        [(place, everybody)] = places.items()
+        sentence = (
+            f"all {len(waiting)} workers wait in {place} for {_since(waiting)}, and it completes for none: "
+            f"look at the network between {_nodes(everybody)}"
+        )
+        return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
+    (usual, most), *other = sorted(places.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
+    place, blamed = other[-1]
+    verb = "waits" if len(blamed) == 1 else "wait"
+    sentence = f"{_who(blamed)} {verb} in {place}, where {_these(most)} in {usual}, for {_since(waiting)}"
+    return _verdict(HangKind.MISMATCHED, blamed, waiting, sentence)
+
+
+def find_longest(standings: Iterable[Standing]) -> float:
+    """Return for how long the worker waits that has waited the longest, in seconds; 0 if none does."""
+    return max((_collective(one).age_s for one in standings if _state(one) is CollectiveState.WAITS), default=0.0)
+
+
+def _verdict(kind: HangKind, blamed: Sequence[Standing], waiting: Collection[Standing], sentence: str) -> HangVerdict:
+    ranks = tuple(sorted(one.rank for one in blamed))
+    return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
+
+
+def _state(one: Standing) -> CollectiveState | None:
+    return None if one.now is None or one.now.collective is None else one.now.collective.state
+
+
+def _collective(one: Standing) -> Collective:
+    assert one.now is not None  # noqa: S101 - only of those that wait
+    assert one.now.collective is not None  # noqa: S101 - as above
+    return one.now.collective
+
+
+def _not_waiting(rest: Sequence[Standing]) -> tuple[HangKind, list[Standing]]:
+    """Return which of those that wait in no collective are to blame.
+
+    While one of them is busy, the others may wait for it by other means.
+    """
+    busy = [one for one in rest if _is_busy(one)]
+    if busy:
+        return HangKind.BUSY, busy
+    known = [one for one in rest if one.now is not None and one.now.state not in {"", "ended"}]
+    return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(rest))
+
+
+def _is_busy(one: Standing) -> bool:
+    now, before = one.now, one.before
+    if now is None or now.state in _HALTED:
+        return False
+    if max(now.cpus, 0.0 if before is None else before.cpus) >= BUSY_CPUS:
+        return True
+    if before is None or before.pid != now.pid:
+        return False
+    moved = before.origin is now.origin and _main(before) != _main(now)
+    return moved or now.io_bytes - before.io_bytes >= BUSY_BYTES
+
+
+def _main(worker: WorkerStacks) -> bytes:
+    """Return the stack of the main thread."""
+    return worker.stacks.partition(b"\n\n")[0]
+
+
+# Words
+
+
+def _does(kind: HangKind, blamed: Sequence[Standing]) -> str:
+    """Say what those do that are to blame, and where the first of them does it."""
+    alone, one = len(blamed) == 1, blamed[0].now
+    if one is None or kind is HangKind.ABSENT:
+        return f"{'does' if alone else 'do'} not answer"
+    place = _place(one)
+    if one.state in _HALTED:
+        return f"{'is' if alone else 'are'} {one.state}{f' in {place}' if place else ''}"
+    where = place or (f"the kernel's {one.waits_in}" if one.waits_in else "")
+    verb = "compute" if kind is HangKind.BUSY else "stand"
+    suffix = ", waiting for IO," if one.state == "waiting for IO" else ""
+    return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}{suffix}"
+
+
+def _place(worker: WorkerStacks) -> str:
+    """Return where the script is: the function that it has called, and its own line."""
+    threads = unpack_stacks(worker.stacks)
+    frames = [_split(frame) for frame in threads[0][1]] if threads else []
+    own = next((file for name, file, _ in reversed(frames) if name == "<module>" and not file.startswith(_RUNNERS)), "")
+    folder = own.rpartition("/")[0]
+    for at, (name, file, line) in enumerate(frames):
+        if file == own or (folder and file.startswith(f"{folder}/")):
+            return f"{frames[at - 1][0] if at else name} ({file}:{line})"
+    name, file, line = frames[0] if frames else ("", "", "")
+    return f"{name} ({file}:{line})" if name else ""
+
+
+def _split(frame: str) -> tuple[str, str, str]:
+    """Split `function (file:line)`."""
+    name, _, place = frame.partition(" (")
+    file, _, line = place.removesuffix(")").rpartition(":")
+    return name, file, line
+
+
+def _by_place(waiting: Sequence[Standing]) -> dict[str, list[Standing]]:
+    """Return those who wait in the same collective, by its name: with its group and its size only where these tell."""
+    collectives = [_collective(one) for one in waiting]
+    groups = len({each.group for each in collectives}) > 1
+    names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
+    if len(set(names)) == 1 and _is_even(collectives[0]) and len({each.shape for each in collectives}) > 1:
+        names = [f"{_name(each)} with {each.shape or 'nothing'}" for each in collectives]
+    places: dict[str, list[Standing]] = {}
+    for name, one in zip(names, waiting, strict=True):
+        places.setdefault(name, []).append(one)
+    return places
+
+
+def _is_even(collective: Collective) -> bool:
+    """Whether all ranks must put in tensors of one size."""
+    operation = _operation(collective)
+    return operation.lstrip("_").startswith(_EVEN) or not any(word in operation for word in _UNEVEN)
+
+
+def _operation(collective: Collective) -> str:
+    return collective.operation.rpartition(":")[2]
+
+
+def _name(collective: Collective) -> str:
+    return f"{_operation(collective)} {collective.number:,}"
+
+
+def _since(waiting: Sequence[Standing]) -> str:
+    return f"{find_longest(waiting):.0f} s"
+
+
+def _others(waiting: Sequence[Standing]) -> str:
+    """Say where those wait that are not to blame: most of them, if they are not at one place."""
+    [(place, number)] = Counter(_name(_collective(one)) for one in waiting).most_common(1)
+    if len(waiting) == 1:
+        return f"rank {waiting[0].rank} waits in {place}"
+    return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
+
+
+def _these(standings: Sequence[Standing]) -> str:
+    return f"rank {standings[0].rank} waits" if len(standings) == 1 else f"{len(standings)} others wait"
+
+
+def _who(blamed: Sequence[Standing]) -> str:
+    """Name those who are to blame, and their nodes."""
+    named = ", ".join(str(one.rank) for one in blamed[:NAMED_MAX])
+    more = f" and {len(blamed) - NAMED_MAX} more" if len(blamed) > NAMED_MAX else ""
+    return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_nodes(blamed)}"
+
+
+def _nodes(standings: Sequence[Standing]) -> str:
+    nodes = list(dict.fromkeys(one.node for one in standings))
+    more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
+    return f"node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}"

@@ -1,0 +1,205 @@
+"""Who holds up all others, by where each worker stands: one sentence for each kind of hang."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinatord.core.values.hang_verdict import HangKind, Standing, find_hang
+from coordinatord.protocol.stack_messages import (
+    Collective,
+    CollectiveState,
+    StackOrigin,
+    WorkerStacks,
+    pack_stacks,
+)
+
+WORLD = 16
+
+LIBRARY = ("wait (threading.py:359)", "get (queue.py:180)", "DataLoader.__next__ (torch/utils/data/dataloader.py:733)")
+LOADS = pack_stacks([("MainThread", (*LIBRARY, "main (train.py:41)", "<module> (train.py:60)"))])
+COMPUTES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
+REDUCES = pack_stacks(
+    [("MainThread", ("all_reduce (torch/c10d.py:9)", "main (train.py:47)", "<module> (train.py:60)"))]
+)
+
+WAITS = Collective("default_pg", 1204, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float", 12.3)
+DONE = replace(WAITS, number=1203, state=CollectiveState.DONE)
+MOVES = Collective("0", 1203, CollectiveState.MOVES)
+
+
+def stands(rank: int, collective: Collective | None = WAITS, **changes: Any) -> WorkerStacks:
+    worker = WorkerStacks(rank, StackOrigin.WORKER, REDUCES, "sleeping", "futex_do_wait", 0.0, collective, "", 7, 0)
+    return replace(worker, **changes)
+
+
+def one(rank: int, now: WorkerStacks | None, before: WorkerStacks | None = None) -> Standing:
+    return Standing(f"gpu{rank // 8}", rank, now, before)
+
+
+def job(*others: Standing) -> list[Standing]:
+    """Return a job of which all wait but these."""
+    known = {other.rank: other for other in others}
+    return [known.get(rank) or one(rank, stands(rank)) for rank in range(WORLD)]
+
+
+STUCK = stands(5, DONE, stacks=LOADS)
+BUSY = stands(5, DONE, stacks=COMPUTES, cpus=1.0, state="running")
+THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
+
+
+@pytest.mark.parametrize(
+    ("standing", "kind", "sentence"),
+    [
+        (STUCK, HangKind.STUCK, f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41) {THE_OTHERS}"),
+        (
+            replace(STUCK, state="stopped", origin=StackOrigin.NONE, stacks=b""),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 is stopped {THE_OTHERS}",
+        ),
+        (
+            replace(STUCK, origin=StackOrigin.NONE, stacks=b"", collective=None),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 stands in the kernel's futex_do_wait {THE_OTHERS}",
+        ),
+        (
+            replace(STUCK, state="waiting for IO"),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41), waiting for IO, {THE_OTHERS}",
+        ),
+        (BUSY, HangKind.BUSY, f"rank 5 on node gpu0 computes in evaluate (train.py:50) {THE_OTHERS}"),
+        (None, HangKind.ABSENT, f"rank 5 on node gpu0 does not answer {THE_OTHERS}"),
+        (stands(5, None, state=""), HangKind.ABSENT, f"rank 5 on node gpu0 does not answer {THE_OTHERS}"),
+        (
+            stands(5, replace(WAITS, operation="gloo:barrier", shape="")),
+            HangKind.MISMATCHED,
+            "rank 5 on node gpu0 waits in barrier 1,204, where 15 others wait in all_reduce 1,204, for 12 s",
+        ),
+        (
+            stands(5, replace(WAITS, shape="8x4 Float")),
+            HangKind.MISMATCHED,
+            (
+                "rank 5 on node gpu0 waits in all_reduce 1,204 with 8x4 Float, where 15 others wait in "
+                "all_reduce 1,204 with 8x3 Float, for 12 s"
+            ),
+        ),
+        (
+            stands(5, replace(WAITS, number=1203)),
+            HangKind.MISMATCHED,
+            "rank 5 on node gpu0 waits in all_reduce 1,203, where 15 others wait in all_reduce 1,204, for 12 s",
+        ),
+        (
+            stands(5, replace(WAITS, group="mesh_tp 3")),
+            HangKind.MISMATCHED,
+            (
+                "rank 5 on node gpu0 waits in all_reduce 1,204 of mesh_tp 3, "
+                "where 15 others wait in all_reduce 1,204 of default_pg, for 12 s"
+            ),
+        ),
+        (
+            stands(5),
+            HangKind.NETWORK,
+            (
+                "all 16 workers wait in all_reduce 1,204 for 12 s, and it completes for none: "
+                "look at the network between nodes gpu0, gpu1"
+            ),
+        ),
+    ],
+)
+def test_each_kind_of_hang_has_a_sentence(standing: WorkerStacks | None, kind: HangKind, sentence: str) -> None:
+    found = find_hang(job(one(5, standing)))
+    assert found is not None
+    assert (found.kind, found.sentence) == (kind, sentence)
+    assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
+
+
+@pytest.mark.parametrize(
+    ("now", "kind"),
+    [
+        (STUCK, HangKind.STUCK),
+        (replace(STUCK, stacks=COMPUTES), HangKind.BUSY),
+        (replace(STUCK, io_bytes=100_000), HangKind.BUSY),
+        (replace(STUCK, stacks=COMPUTES, origin=StackOrigin.SIGNAL), HangKind.STUCK),
+        (replace(STUCK, io_bytes=100_000, pid=8), HangKind.STUCK),
+    ],
+    ids=["as before", "another stack", "it has read", "asked in another way", "another process"],
+)
+def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind) -> None:
+    found = find_hang(job(one(5, now, STUCK)))
+    assert found is not None
+    assert found.kind is kind
+
+
+def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> None:
+    found = find_hang(job(one(5, STUCK, replace(STUCK, cpus=0.9))))
+    assert found is not None
+    assert not found.is_hang
+
+
+def test_while_one_is_busy_no_other_is_blamed() -> None:
+    found = find_hang(job(one(0, replace(BUSY, rank=0)), one(5, STUCK)))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.BUSY, (0,))
+
+
+def test_several_are_named_with_the_place_of_the_first() -> None:
+    blamed = [one(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
+    found = find_hang(job(*blamed))
+    assert found is not None
+    assert found.sentence.startswith("ranks 6, 7, 8, 9 and 2 more on nodes gpu0, gpu1 stand in DataLoader.__next__ (")
+    assert found.waiting == 10
+
+
+def test_of_two_that_differ_the_later_rank_is_named() -> None:
+    found = find_hang([one(0, stands(0)), one(1, stands(1, replace(WAITS, operation="gloo:barrier", shape="")))])
+    assert found is not None
+    assert (
+        found.sentence == "rank 1 on node gpu0 waits in barrier 1,204, where rank 0 waits in all_reduce 1,204, for 12 s"
+    )
+
+
+@pytest.mark.parametrize("operation", ["gloo:gather", "gloo:scatter", "nccl:all_to_all"])
+def test_other_sizes_are_no_mismatch_where_they_may_differ(operation: str) -> None:
+    wait = replace(WAITS, operation=operation)
+    found = find_hang(job(one(5, stands(5, replace(wait, shape=""))), *(one(r, stands(r, wait)) for r in range(5))))
+    assert found is not None
+    found = find_hang([one(0, stands(0, wait)), one(1, stands(1, replace(wait, shape="")))])
+    assert found is not None
+    assert found.kind is HangKind.NETWORK
+
+
+def test_nobody_is_blamed_while_somebody_gets_on_or_nobody_waits() -> None:
+    assert find_hang(job(one(5, stands(5, MOVES)))) is None
+    assert find_hang([one(rank, replace(BUSY, rank=rank)) for rank in range(4)]) is None
+    assert find_hang([one(rank, stands(rank, None)) for rank in range(4)]) is None
+    assert find_hang([]) is None
+
+
+SHORT = st.text(max_size=8)
+COLLECTIVES = st.none() | st.builds(
+    Collective, SHORT, st.integers(0, 5), st.sampled_from(CollectiveState), SHORT, SHORT, st.floats(0, 99)
+)
+LOOKS = st.none() | st.builds(
+    WorkerStacks,
+    st.integers(0, 9),
+    st.sampled_from(StackOrigin),
+    st.binary(max_size=60) | st.just(LOADS),
+    st.sampled_from(["", "sleeping", "stopped", "ended", "running"]),
+    SHORT,
+    st.sampled_from([0.0, 1.0]),
+    COLLECTIVES,
+    SHORT,
+)
+
+
+@given(st.lists(st.builds(Standing, st.sampled_from("ab"), st.integers(0, 9), LOOKS, LOOKS), max_size=6))
+def test_whatever_workers_say_the_verdict_names_some_of_them(standings: list[Standing]) -> None:
+    found = find_hang(standings)
+    if found is not None:
+        assert set(found.ranks) <= {standing.rank for standing in standings}
+        assert found.ranks
+        assert found.sentence.isprintable()

@@ -1,0 +1,210 @@
+"""Real workers hang in each way, on a node of one worker and on a node of two: the verdict names the culprit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from coordinatord.core.values.hang_verdict import HangKind, HangVerdict, Standing, find_hang
+from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.diagnosis.stack_service import StackService
+from tests.support.programs import clean_environ
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+
+WORKERS = """
+import ctypes, json, os, signal, sys, threading
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+from workerlib import responder
+
+CULPRIT, WORLD = 2, 3
+
+class Blocked(Dataset):
+    def __len__(self):
+        return 1
+    def __getitem__(self, index):
+        threading.Event().wait()
+
+def stopped():
+    os.kill(os.getpid(), signal.SIGSTOP)
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+def loop():
+    while True:
+        pass
+def gil():
+    mutex = ctypes.create_string_buffer(64)
+    libc = ctypes.PyDLL(None)
+    libc.pthread_mutex_lock(mutex)
+    libc.pthread_mutex_lock(mutex)
+def loader():
+    next(iter(DataLoader(Blocked(), num_workers=1)))
+def skipped():
+    dist.barrier()
+def sizes():
+    dist.all_reduce(torch.ones(0))  # gloo itself finds most other sizes, and fails
+def disk():
+    open(os.environ["PIPE"]).read()
+
+def work(kind, rank, store):
+    dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=WORLD)
+    some = torch.ones(8)
+    for step in range(3):
+        dist.all_reduce(some)
+    os.write(1, b"ready\\n")
+    if rank == CULPRIT:
+        globals()[kind]()
+    dist.all_reduce(some)
+
+torch.set_num_threads(1)
+for line in sys.stdin:
+    order = json.loads(line)
+    children = []
+    for rank, variables in enumerate(order["variables"]):
+        child = os.fork()
+        if child == 0:
+            os.environ.update(variables)
+            responder.start()
+            try:
+                work(order["kind"], rank, order["store"])
+            except BaseException as error:
+                print(error, file=sys.stderr)
+            os._exit(1)
+        os.setpgid(child, child)  # it has what it starts: a process that loads data and is stuck sees no parent end
+        children.append(child)
+    sys.stdin.readline()
+    for child in children:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    os.write(1, b"ended\\n")
+"""
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """Yield a process that has torch, and forks the workers of one test after the other."""
+    pytest.importorskip("torch")
+    environ = {**clean_environ(), "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(
+        (sys.executable, "-W", "ignore", "-c", WORKERS),
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    return process.stdin, process.stdout
+
+
+class Job:
+    """A node with one worker, and a node with two."""
+
+    def __init__(self, folder: Path, tasks: Tasks) -> None:
+        self.nodes = {"a": range(1), "b": range(1, 3)}
+        self.services = {name: StackService(lambda _: 0, tasks) for name in self.nodes}
+        self.variables: list[dict[str, str]] = []
+        self._before: dict[int, WorkerStacks] = {}
+        for name, ranks in self.nodes.items():
+            (folder / name).mkdir()
+            shared = self.services[name].listen(folder / name, "run", 1, ranks)
+            self.variables += [{**shared, "LOCAL_RANK": str(rank - ranks.start)} for rank in ranks]
+
+    async def look(self) -> list[Standing]:
+        """Ask all workers."""
+        asked = [self._ask(name) for name in self.nodes]
+        answers = zip(self.nodes.items(), await asyncio.gather(*asked), strict=True)
+        found = [
+            Standing(name, worker.rank, worker, self._before.get(worker.rank))
+            for (name, _), told in answers
+            for worker in told.workers
+        ]
+        self._before = {one.rank: one.now for one in found if one.now is not None}
+        return found
+
+    async def _ask(self, name: str) -> Stacks:
+        answer: asyncio.Future[Stacks] = asyncio.get_running_loop().create_future()
+        ranks = tuple(range(len(self.nodes[name])))
+        self.services[name].read(AskStacks(1, "run", 1, ranks), answer.set_result)
+        return await answer
+
+
+async def heard(told: IO[str], word: str) -> None:
+    """Wait for a line; gloo writes others."""
+    while (line := await asyncio.to_thread(told.readline)) != f"{word}\n":
+        assert line
+
+
+@asynccontextmanager
+async def hung(parent: subprocess.Popen[str], folder: Path, kind: str) -> AsyncIterator[Job]:
+    tasks = Tasks()
+    job = Job(folder, tasks)
+    tell, told = _pipes(parent)
+    store = folder / "store"
+    variables = [{**each, "PIPE": str(folder / "pipe")} for each in job.variables]
+    tell.write(json.dumps({"kind": kind, "store": str(store), "variables": variables}) + "\n")
+    tell.flush()
+    try:
+        for _ in job.variables:
+            await heard(told, "ready")
+        yield job
+    finally:
+        tell.write("\n")
+        tell.flush()
+        await heard(told, "ended")
+        for service in job.services.values():
+            service.close()
+        await tasks.cancel()
+
+
+async def verdict(job: Job, kind: HangKind) -> HangVerdict:
+    """Look until this is the verdict: a busy host may take its time."""
+    async with asyncio.timeout(60):
+        while True:
+            await job.look()
+            found = find_hang(await job.look())
+            if found is not None and found.kind is kind:
+                return found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("stopped", HangKind.STUCK, "rank 2 on node b is stopped for"),
+        ("lock", HangKind.STUCK, "rank 2 on node b stands in lock (<string>:"),
+        ("loop", HangKind.BUSY, "rank 2 on node b computes in loop (<string>:"),
+        ("gil", HangKind.STUCK, "rank 2 on node b stands in gil (<string>:"),
+        ("loader", HangKind.STUCK, "rank 2 on node b stands in _BaseDataLoaderIter.__next__ (<string>:"),
+        ("skipped", HangKind.MISMATCHED, "rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4"),
+        ("sizes", HangKind.MISMATCHED, "rank 2 on node b waits in all_reduce 5, where 2 others wait in all_reduce 4"),
+        ("disk", HangKind.STUCK, "rank 2 on node b stands in disk (<string>:"),
+    ],
+)
+async def test_the_culprit_is_named(
+    parent: subprocess.Popen[str], tmp_path: Path, name: str, kind: HangKind, words: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    async with hung(parent, tmp_path, name) as job:
+        found = await verdict(job, kind)
+        assert found.ranks == (2,)
+        assert words in found.sentence
+        assert kind is HangKind.MISMATCHED or found.sentence.endswith("; the 2 others wait in all_reduce 4")
