@@ -28,11 +28,11 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
-    NodeOffer,
     Observed,
     Phase,
     Refused,
 )
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
 from nodeclient.core.connection_state import ON_THE_WAY
 

@@ -73,6 +73,7 @@ SMALL_BOUNDARIES = {
     "host/control_groups": "a source of the system's, which `cpus` and `memory` read",
     "host/ports": "a resource of the system's: a port that stays reserved",
     "keep/means": "what the modules of the room share, so that none has to know another",
+    "keep/rate_limit": "pure, and apart from what has to wait",
     "operate/admin_commands": "a group of commands",
     "operate/cli": "what the command line calls",
     "operate/formatting": "pure, and used by all commands",

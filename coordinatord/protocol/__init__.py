@@ -1,9 +1,9 @@
 """The messages and data that coordinatord and nodeclient exchange, and nothing else.
 
 `messages` has the messages of a session, `log_messages` those that read a log, and `stack_messages` those that ask
-where workers stand; `kept_state`, `kept_parts`, `persisted_state`, `worker_ends`, `scale_up` and `fields` are parts of
-messages. `schema` checks that received data is a message, `codec` turns it into bytes and back, `versions` has the
-fields of each version. `api` has the requests and answers of the HTTP API, `failure_answers`, `log_answers`,
+where workers stand; `node_offer`, `kept_state`, `kept_parts`, `persisted_state`, `worker_ends`, `scale_up` and `fields`
+are parts of messages. `schema` checks that received data is a message, `codec` turns it into bytes and back, `versions`
+has the fields of each version. `api` has the requests and answers of the HTTP API, `failure_answers`, `log_answers`,
 `stack_answers` and `kept_answers` those about failures, logs, stacks and kept state, `answer_fields` the types of their
 fields, and `page_events` the events of the live page, all written and read by the same schema. `access_token` is the
 form of the tokens that come with both. `exit_codes` explains exit codes; `errors` says by whose fault something went

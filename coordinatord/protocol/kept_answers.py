@@ -29,6 +29,11 @@ class KeptStatus:
     """How much memory that takes on all nodes."""
     skipped: Whole = 0
     """How many saves were left out because no place was free."""
+    copied: Whole | None = None
+    """The newest step that outlives the loss of any one host, since what that alone had is copied to another one; None
+    if there is none at present."""
+    copy_problem: AnyText = ""
+    """Why what one host alone has is not copied; empty if it is, or is about to be."""
     disk_step: Whole | None = None
     """The newest step of this run that is whole on the disk; None if there is none, or none is written."""
     disk_writing: Whole | None = None
@@ -51,3 +56,7 @@ class NodeKeptStatus:
     """How far it has come with what its workers resume from: `nothing`, `fetching`, `ready` or `failed`."""
     problem: AnyText = ""
     """Why its last save or restore failed, if it did."""
+    copied_to: AnyText = ""
+    """The node that has a copy of what this node alone keeps; empty if none has."""
+    copied_step: Whole | None = None
+    """The step of that copy."""

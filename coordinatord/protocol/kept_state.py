@@ -25,6 +25,9 @@ SOURCES_MAX = 64
 """The most nodes that one node gets parts from. It needs so many only if the number of ranks has changed and each of
 these nodes has another shard, and then it has to have memory for the state of all of them."""
 
+COPIES_MAX = 2
+"""The most nodes whose parts a node is told to copy at a time; it is told of others when it has these."""
+
 PROTECTED_MAX = 3
 """The newest step that is whole, the one that is to take its place, and the one that is being written to a disk."""
 
@@ -45,6 +48,8 @@ class Keeper:
     """How much memory it may use."""
     persist: PersistOffer | None = None
     """How it may write steps to a disk; None if it may not."""
+    takes_copies: bool = False
+    """Whether it keeps copies of what other nodes keep."""
 
     def __repr__(self) -> str:
         """Return it without the key, which belongs into no log."""
@@ -106,6 +111,8 @@ class Holding:
     """The newest steps of the job that are whole on the disk, of any run, the newest first."""
     persisting: PersistReport | None = None
     """What it has done of the last order to write a step; None where there is none."""
+    copy_problem: Sentence = ""
+    """Why the node cannot have a copy that it is to get; empty if it has them, or is getting them."""
 
 
 @frozen
@@ -123,6 +130,20 @@ class KeptSource:
     def __repr__(self) -> str:
         """Return it without the key, which belongs into no log."""
         return f"KeptSource(node={self.node!r}, address={self.address!r}, port={self.port}, parts={self.parts!r})"
+
+
+@frozen
+class KeptCopy:
+    """Parts of one step that a node is to get from another one, and to keep as a copy while the step is protected."""
+
+    round: Counter
+    step: Step
+    source: KeptSource
+
+    @property
+    def at(self) -> KeptStep:
+        """The step."""
+        return KeptStep(self.round, self.step)
 
 
 @frozen

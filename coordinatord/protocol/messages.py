@@ -32,8 +32,9 @@ from coordinatord.protocol.fields import (
 )
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import PROTECTED_MAX, Halt, Holding, Keeper, Resume
+from coordinatord.protocol.kept_state import COPIES_MAX, PROTECTED_MAX, Halt, Holding, Keeper, KeptCopy, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.persisted_state import PersistOrder
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import Length, Range, SchemaError
@@ -48,7 +49,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 224 KiB, and the largest `Join` below 144. What
+node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. What
 is usual is below 1 KiB, and 4 KiB with a report."""
 
 
@@ -139,36 +140,6 @@ class JobSpec:
         """Refuse an empty range. Raises `SchemaError`."""
         if self.nodes_min > self.nodes_max:
             raise SchemaError(f"nodes_min is {self.nodes_min}, more than nodes_max, {self.nodes_max}")
-
-
-@frozen
-class NodeOffer:
-    """What one node brings into a run, fixed for the life of its process."""
-
-    host: Address
-    """The host's own name, for people and for the order of new nodes; never used to connect."""
-    host_id: Name
-    """Equal on two nodes exactly if they reach each other over loopback: the boot id and the network namespace."""
-    workers: Annotated[int, Range(1, WORKERS_MAX)]
-    """The size of its local worker group."""
-    role: Name
-    topology: Annotated[str, Length(0, 128)]
-    """Nodes with equal or neighbouring keys get neighbouring ranks; empty if unknown."""
-    group_rank: Count | None
-    """The group rank that its user asks for; granted as far as others do not ask for the same."""
-    advertise_address: Address | None
-    """The address that its user wants others to reach it at."""
-    routable_address: Address | None
-    """Its own guess at such an address, used only where the coordinator has seen none."""
-    probe_port: Port
-    """The port at which it answers with its node id, so that others can find out whether an address leads to it."""
-    join_timeout_s: Seconds
-    """How long it is willing to wait for a round."""
-    stop_timeout_s: Seconds
-    """How long its workers get to end after SIGTERM at most, before SIGKILL."""
-    log_dir: Annotated[str, Length(0, LOG_MAX)] = ""
-    """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; empty if it keeps none, or it is
-    not known."""
 
 
 @frozen
@@ -368,6 +339,8 @@ class Desired:
     """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
     persist: PersistOrder | None = None
     """What the node writes of a step to the disk; None if nothing."""
+    copies: Annotated[tuple[KeptCopy, ...], Length(0, COPIES_MAX)] = ()
+    """What the node is to get of other nodes' state and does not have yet; nothing else is to be got any more."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

@@ -27,12 +27,12 @@ from coordinatord.protocol.messages import (
     Follower,
     JobSpec,
     Join,
-    NodeOffer,
     Observed,
     Phase,
     RefusalCode,
     Report,
 )
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import SecondaryFailure
 
@@ -80,6 +80,7 @@ ADDED = (
     Added(6, Desired, "protected"),
     Added(6, Desired, "halt"),
     Added(6, Desired, "persist"),
+    Added(6, Desired, "copies"),
 )
 
 

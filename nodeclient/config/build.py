@@ -18,7 +18,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
@@ -106,6 +106,7 @@ def join_config(
         virtual_local_rank=given.virtual_local_rank,
         preload=given.preload,
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
+        keep_rate=_first(given.keep_rate, KEEP_RATE),
         keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
         persist=_persist(given, job or DEFAULT_JOB),
         error_file=_error_file(environ),
@@ -134,6 +135,7 @@ def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[st
         "stop_timeout": config.stop_timeout_s,
         "abort_timeout": config.abort_timeout_s,
         "keep_memory": config.keep_bytes,
+        "keep_rate": config.keep_rate,
         "keep_timeout": config.keep_timeout_s,
         "log_level": config.log_level,
         "signals_to_handle": [signum.name for signum in config.signals],

@@ -36,6 +36,9 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 ROTATE_BYTES_MIN = 10_000
 """Smaller logs would be rotated all the time."""
 
+RATE_MIN = 2_000_000
+"""Agents drop a transfer that is half as fast."""
+
 _PERCENT_MAX = 90
 """Workers need memory too."""
 
@@ -234,6 +237,15 @@ def memory_share(text: str) -> int | float:
     if not (share.isascii() and share.isdecimal()) or not 1 <= int(share) <= _PERCENT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a share, such as 25%, of at most {_PERCENT_MAX}%")
     return int(share) / 100
+
+
+def rate(text: str) -> int:
+    """Read a number of bytes a second, such as `100MB`; 0 is none."""
+    match = _SIZE.fullmatch(text)
+    number = 0 if text == "0" or match is None else size(text)
+    if text != "0" and number < RATE_MIN:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected bytes a second, such as 100MB, of at least 2MB, or 0")
+    return number
 
 
 def modules(text: str) -> tuple[str, ...]:

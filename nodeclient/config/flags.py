@@ -120,6 +120,14 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
     )
     add_own(
         parser,
+        "--keep-rate",
+        type=flag_values.rate,
+        toml=WHOLE_OR_TEXT,
+        metavar="SIZE",
+        help="bytes a second of other nodes' state that are copied to this node; 0 is none (default: 100MB)",
+    )
+    add_own(
+        parser,
         "--keep-timeout",
         type=flag_values.seconds_or_none,
         toml=NUMBER,

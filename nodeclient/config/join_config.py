@@ -11,7 +11,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config.flag_values import Endpoint
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 
@@ -58,6 +58,8 @@ class JoinConfig:
     """Modules that are imported once, for all workers of all rounds."""
     keep_bytes: int = 0
     """How much memory there is for state that workers keep; 0 for none."""
+    keep_rate: float = KEEP_RATE
+    """How many bytes a second of other nodes' state are copied to this node at most; 0 for none."""
     keep_timeout_s: float = KEEP_TIMEOUT_S
     """How long workers get at most to save what they keep when their round is over."""
     persist: PersistSettings | None = None

@@ -11,6 +11,10 @@ ABORT_TIMEOUT_S = 0.5
 """The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
 itself."""
 
+KEEP_RATE = 100e6
+"""How many bytes a second of other nodes' state a node copies: what a network of 1 Gbit/s carries at most, and twice
+what keeps up with saves that take 1 % of the time."""
+
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save what they keep: as long as they get in a planned stop."""
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Resume
+from coordinatord.protocol.kept_state import KeptCopy, Resume
 from coordinatord.protocol.messages import Assignment, Observed, Report
 from coordinatord.protocol.persisted_state import PersistOrder
 
@@ -65,6 +65,14 @@ class Persist:
 
     run: str
     order: PersistOrder | None
+
+
+@frozen
+class CopyKept:
+    """Get these parts of other nodes' state, and no others, and keep them as copies."""
+
+    run: str
+    copies: tuple[KeptCopy, ...]
 
 
 @frozen
@@ -153,21 +161,9 @@ class Exit:
     """Why workers failed for good, if they did."""
 
 
+KeptOrder = Restore | Protect | CopyKept | Persist | SaveKept | HaltWorkers
+"""What is done about the state that workers keep."""
+
 Effect = (
-    Probe
-    | Start
-    | Restore
-    | Protect
-    | Persist
-    | SaveKept
-    | HaltWorkers
-    | Terminate
-    | Kill
-    | Sweep
-    | SendObserved
-    | Reconnect
-    | Notice
-    | Show
-    | Waiting
-    | Exit
+    Probe | Start | KeptOrder | Terminate | Kill | Sweep | SendObserved | Reconnect | Notice | Show | Waiting | Exit
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Halt, Resume
+from coordinatord.protocol.kept_state import Halt, KeptCopy, Resume
 from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.protocol.persisted_state import PersistOrder
 from nodeclient.core import notices
-from nodeclient.core.effects import HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
 from nodeclient.core.worker_group import WorkerGroup
 
 
@@ -20,8 +20,9 @@ class KeptGoals:
         self._resume: Resume | None = None
         self._protected: tuple[str, tuple[KeptStep, ...]] | None = None
         self._persist: tuple[str, PersistOrder | None] = ("", None)
+        self._copies: tuple[str, tuple[KeptCopy, ...]] = "", ()
 
-    def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist]:
+    def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist | CopyKept]:
         """Return what is to be done by a node that is in this round, if anything is new.
 
         The answer to what a round resumes from is in the goal that begins it. It may be made complete later. When the
@@ -29,7 +30,7 @@ class KeptGoals:
         """
         if desired is None or desired.run != run:
             return []
-        new: list[Restore | Protect | Persist] = []
+        new: list[Restore | Protect | Persist | CopyKept] = []
         if desired.protected is not None and self._protected != (run, desired.protected):
             self._protected = run, desired.protected
             new.append(Protect(run, desired.protected))
@@ -41,6 +42,9 @@ class KeptGoals:
             if begins or desired.resume not in {None, self._resume}:
                 self._round, self._resume = (run, number), desired.resume
                 new.append(Restore(run, number, desired.resume))
+        if desired.copies != self._copies[1] or (desired.copies and run != self._copies[0]):
+            self._copies = run, desired.copies
+            new.append(CopyKept(run, desired.copies))
         return new
 
 

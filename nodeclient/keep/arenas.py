@@ -20,13 +20,20 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
 from nodeclient.keep.part_messages import Kind
 from nodeclient.workers import syscalls
-from workerlib.keep.arena import GENERATIONS, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
+from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
 
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 _SPARE_SHARE = 0.9
 """The share of the memory that is free which may be taken. Where a control group runs out of memory, the kernel kills
 one of its processes; it does not refuse."""
+
+COPIES = 2
+"""How many copies of what another node's rank has are kept: of the step that is protected, and of the one that is to
+take its place."""
+
+COPIES_WITH_DISK = 3
+"""A step that is being written to a disk is protected as well."""
 
 PATIENCE_S = 30.0
 """How long a holder that does not give a part is asked again. The coordinator knows long before whether it is lost: a
@@ -48,6 +55,8 @@ class KeepSettings:
     """How long the coordinator has to name another holder, if one does not give its part."""
     address: str = ""
     """The address of this host at which other nodes reach what is kept; empty for all."""
+    copy_rate: float = 0.0
+    """How many bytes a second of other nodes' state may be copied to this node; 0 if nothing is."""
 
     def save_within_s(self, kept_bytes: int) -> float:
         """Return how long workers that keep so much have to save one generation of it."""
@@ -78,17 +87,25 @@ class Held:
 class _Owned:
     file: int
     arena: Arena
+    size: int
+    """The memory that counts."""
 
 
 class Arenas:
     """The arenas of one node. All is for the thread of the event loop; what counts memory is for any thread."""
 
-    def __init__(self, limit_bytes: int, available: Callable[[], int]) -> None:
-        """Begin with none. `limit_bytes` is the most that they may have in all; `available` is what the host has."""
+    def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
+        """Begin with none. `limit_bytes` is the most that they may have in all; `available` is what the host has.
+
+        There is memory for so many `copies` of what another node's rank has.
+        """
+        self._places = copies
         self._limit_bytes = limit_bytes
         self._available = available
         self._owned: dict[int, list[_Owned]] = {}
         """The arenas of each local rank; the last one is in use."""
+        self._copies: dict[int, list[_Owned]] = {}
+        """Copies of what other nodes keep, by rank; the last one is in use."""
         self._protected: Collection[tuple[int, int]] = ()
         self._lock = Lock()
         self._coming_bytes = 0
@@ -97,25 +114,76 @@ class Arenas:
         """All that is taken of the limit, with what is being allocated and what is received."""
 
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
-        """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`."""
+        """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
+
+        Copies of what other nodes keep have to go if there is no memory otherwise.
+        """
         owned = self._owned.get(local_rank, [])
         if owned and owned[-1].arena.sizes.holds(sizes):
             return owned[-1].file
         what = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
-        self.claim(sizes.total, what)
+        try:
+            self.claim(sizes.total, what)
+        except NoMemoryError:
+            if not self._copies:
+                raise
+            self._drop_all_copies()
+            self.claim(sizes.total, what)
+        new = await self._allocate(sizes, sizes.total, what)
+        self._owned.setdefault(local_rank, []).append(new)
+        return new.file
+
+    async def _allocate(self, sizes: ArenaSizes, size: int, what: str) -> _Owned:
+        """Return a new arena of which so many bytes, which were claimed, have memory. Raises `NoMemoryError`."""
         try:
             # Now, and not when a worker writes: it must not meet a lack of memory. Each page is zeroed, which takes
             # a second for each gigabyte, so it is done in a thread.
-            file = await asyncio.to_thread(allocate, sizes, sizes.total)
+            file = await asyncio.to_thread(allocate, sizes, size)
         except OSError as error:
-            self.give_back(sizes.total)
+            self.give_back(size)
             raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
         finally:
-            self.note_allocated(sizes.total)
+            self.note_allocated(size)
         arena = Arena.attach(file, writable=True)
         arena.protect(self._protected)
-        self._owned.setdefault(local_rank, []).append(_Owned(file, arena))
-        return file
+        return _Owned(file, arena, size)
+
+    async def reserve_copy(self, commit: Commit) -> Place:
+        """Return a place for a copy of another node's part, which is no longer whole. Raises `NoMemoryError`.
+
+        There is memory for each step that may be protected: the older one stays until the newer one is here.
+        """
+        sizes, several = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
+        if not several or not several[-1].arena.sizes.holds(sizes):
+            size = HEADER_BYTES + self._places * sizes.generation
+            what = f"to keep {self._places} copies of what rank {commit.rank} has takes {size_in_words(size)}"
+            self.claim(size, what)
+            owned = await self._allocate(sizes, size, what)
+            several = self._copies.setdefault(commit.rank, [])
+            several.append(owned)
+        places = several[-1].arena.generations[: self._places]
+        held = [(place, place.read()) for place in places]
+        free = [(place, one) for place, one in held if one is None or not self.is_protected(one)]
+        if not free:
+            raise NoMemoryError(f"all {self._places} copies of what rank {commit.rank} has are still wanted")
+        place, _ = min(free, key=lambda one: (0, 0) if one[1] is None else (one[1].round, one[1].step))
+        place.begin()
+        return place
+
+    def drop_copies(self, keep: Collection[int]) -> None:
+        """Drop the copies that are not protected, but for those of some ranks, which are to be replaced."""
+        for rank, several in list(self._copies.items()):
+            last = [several[-1]] if rank in keep else []
+            stay = [one for one in several if one in last or self._has_protected(one.arena)]
+            self._close([one for one in several if one not in stay])
+            if stay:
+                self._copies[rank] = stay
+            else:
+                del self._copies[rank]
+
+    def _drop_all_copies(self) -> None:
+        self._close([one for several in self._copies.values() for one in several])
+        self._copies.clear()
 
     def claim(self, size: int, what: str) -> None:
         """Count memory that is about to be allocated. Raises `NoMemoryError` with `what` if that is too much.
@@ -197,15 +265,16 @@ class Arenas:
         """Drop everything. The memory is free when no worker has it any more."""
         self._close(self._all())
         self._owned.clear()
+        self._copies.clear()
         self._protected = ()
 
     def _all(self) -> list[_Owned]:
-        return [owned for several in self._owned.values() for owned in several]
+        return [owned for several in (*self._owned.values(), *self._copies.values()) for owned in several]
 
     def _close(self, several: Collection[_Owned]) -> None:
         for owned in several:
             os.close(owned.file)
-            self.give_back(owned.arena.sizes.total)
+            self.give_back(owned.size)
 
 
 def allocate(sizes: ArenaSizes, size: int) -> int:

@@ -45,11 +45,23 @@ class PartSource(Protocol):
         """The key of that agent."""
 
 
-def fetch(source: PartSource, name: PartName, room: Callable[[Commit], Place], given_up: Event) -> None:
+def at_once(size: int) -> None:
+    """Let the next piece come at once, whatever the size of the last."""
+    del size
+
+
+def fetch(
+    source: PartSource,
+    name: PartName,
+    room: Callable[[Commit], Place],
+    given_up: Event,
+    pace: Callable[[int], None] = at_once,
+) -> None:
     """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
 
     `room` is called once, with the control words of the part, and returns the place for it. `given_up` is set by
-    another thread when nobody wants the part any more. Raises `FetchError`, and whatever `room` raises.
+    another thread when nobody wants the part any more. `pace` is called with the size of each piece that has come, and
+    returns when the next one may. Raises `FetchError`, and whatever `room` raises.
     """
     try:
         connection, exchange = _ask(source, name, given_up)
@@ -60,7 +72,7 @@ def fetch(source: PartSource, name: PartName, room: Callable[[Commit], Place], g
             if (commit.rank, commit.round, commit.step) != (name.rank, name.round, name.step):
                 raise FetchError(f"{source.address} offers another part")
             place = room(commit)
-            crc = _take(connection, exchange, place.data[: commit.length], given_up)
+            crc = _take(connection, exchange, place.data[: commit.length], given_up, pace)
     except (TimeoutError, EOFError):
         raise FetchError(f"{source.address} was too slow, or broke off") from None
     except OSError as error:
@@ -84,7 +96,13 @@ def _ask(source: PartSource, name: PartName, given_up: Event) -> tuple[socket.so
     return connection, exchange
 
 
-def _take(connection: socket.socket, exchange: Exchange, memory: memoryview, given_up: Event) -> int:
+def _take(
+    connection: socket.socket,
+    exchange: Exchange,
+    memory: memoryview,
+    given_up: Event,
+    pace: Callable[[int], None],
+) -> int:
     """Receive a part into memory; return its CRC, which its holder has worked out for the data that the tag is of.
 
     Raises `ValueError` if they are not what was saved.
@@ -95,6 +113,7 @@ def _take(connection: socket.socket, exchange: Exchange, memory: memoryview, giv
         chunk = memory[begin : begin + CHUNK_BYTES]
         _receive_into(connection, chunk, until, given_up)
         tag.update(chunk)
+        pace(len(chunk))
     crc = exchange.read_end(tag, _receive(connection, END_BYTES, until, given_up))
     if crc is None:
         raise ValueError("what it holds is not what was saved")

@@ -16,11 +16,12 @@ from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
-from nodeclient.core.effects import HaltWorkers, Level, Persist, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Level, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep.arenas import Arenas, Held, KeepSettings, NoMemoryError, part_of
+from nodeclient.keep.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, NoMemoryError, part_of
+from nodeclient.keep.copier import Copier
 from nodeclient.keep.digests import Digests
 from nodeclient.keep.means import THREADS, Means, Notify
 from nodeclient.keep.part_messages import Kind, PartName
@@ -74,9 +75,10 @@ class StateKeeper:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
         self._digests = Digests(self._threads)
         self._tasks = tasks
-        self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available)
         changed = partial(submit, KeptChanged())
         uses_disk = persist is not None and settings.limit_bytes > 0
+        copies = COPIES_WITH_DISK if uses_disk else COPIES
+        self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
         self._disk = Persister(persist, self._arenas, notify, changed, tasks) if persist and uses_disk else None
         self._means = Means(
             settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify, self._disk
@@ -86,8 +88,11 @@ class StateKeeper:
         self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
         self.run = ""
         """The run whose state is kept."""
+        self._wanted: tuple[str, set[tuple[int, int]]] = "", set()
+        """The rounds and steps that are to be protected, and their run, of which nothing may be kept yet."""
         self._round = RoundWorkers()
         self._resuming = Resuming(self._means, self._channel.send)
+        self._copier = Copier(self._means)
         self._asked = 0
         """The number of the last request to save."""
         self._save_s: float | None = None
@@ -98,8 +103,9 @@ class StateKeeper:
         """How other nodes get at what is kept here; None if nothing is."""
         if self._server is None:
             return None
+        limit, copies = self._settings.limit_bytes, self._settings.copy_rate > 0
         persist = None if self._disk is None else self._disk.offer
-        return Keeper(self._server.port, self._key, self._settings.limit_bytes, persist)
+        return Keeper(self._server.port, self._key, limit, persist, takes_copies=copies)
 
     async def look_at_disk(self) -> None:
         """Find what a first round may resume from, before this node joins."""
@@ -109,6 +115,7 @@ class StateKeeper:
     def close(self) -> None:
         """Drop everything."""
         self._resuming.give_up()
+        self._copier.close()
         if self._disk is not None:
             self._disk.close()
         if self._server is not None:
@@ -119,14 +126,18 @@ class StateKeeper:
 
     # What the agent wants
 
-    def carry_out(self, order: Restore | Protect | Persist | SaveKept | HaltWorkers) -> None:
+    def carry_out(self, order: KeptOrder) -> None:
         """Do what the agent of this node wants."""
         match order:
             case Restore():
                 self._restore(order)
             case Protect(run, steps):
+                self._wanted = run, {(at.round, at.step) for at in steps}
                 if run == self.run:
-                    self._arenas.protect({(at.round, at.step) for at in steps})
+                    self._arenas.protect(self._wanted[1])
+            case CopyKept(run, copies):
+                self._enter(run)
+                self._copier.want(run, copies)
             case Persist(run, wanted):
                 if self._disk is not None and run == self.run:
                     self._disk.carry_out(run, wanted)
@@ -141,10 +152,17 @@ class StateKeeper:
         if (run, number) != (self.run, self._round.number):
             self._resuming.give_up()
             self._round, self._resuming = RoundWorkers(number), Resuming(self._means, self._channel.send, run, number)
+        self._enter(run)
+        self._resuming.pursue(order.resume)
+
+    def _enter(self, run: str) -> None:
+        """Keep the state of a run from now on, and that of no other."""
         if run != self.run:
+            self._copier.want(run, ())
             self._arenas.drop()
             self.run, self._save_s = run, None
-        self._resuming.pursue(order.resume)
+            if self._wanted[0] == run:
+                self._arenas.protect(self._wanted[1])
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
         """Let the workers of a round connect; return the variable that says where. Nothing if nothing is kept."""
@@ -199,6 +217,7 @@ class StateKeeper:
             checkpointed=current.checkpointed if here else None,
             persisted=() if self._disk is None else self._disk.found,
             persisting=None if self._disk is None else self._disk.report,
+            copy_problem=clip(self._copier.problem, MESSAGE_MAX),
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
 

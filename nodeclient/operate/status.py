@@ -139,6 +139,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
         yield work
     if job.kept is not None and (kept := _kept(job.kept)):
         yield kept
+    if copies := _copies(job):
+        yield copies
     if job.earlier:
         yield f"before: {'; '.join(map(_earlier, job.earlier))}"
     if missing := job.missing.count:
@@ -194,6 +196,8 @@ def _kept(kept: KeptStatus) -> str:
         parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")
     if kept.step is not None:
         parts.append(f"step {kept.step:,} is whole there")
+    if kept.copied is not None:
+        parts.append(f"step {kept.copied:,} outlives the loss of any host")
     if kept.skipped:
         parts.append(f"{count(kept.skipped, 'save')} left out, no place was free")
     if kept.disk_step is not None:
@@ -202,6 +206,15 @@ def _kept(kept: KeptStatus) -> str:
         parts.append(f"step {kept.disk_writing:,} is being written there")
     if kept.disk_problem:
         parts.append(f"the last step could not be written to the disk: {kept.disk_problem}")
+    return ", ".join(parts)
+
+
+def _copies(job: JobStatus) -> str:
+    """Return who has a copy of what another host alone has."""
+    pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
+    parts = [f"copies of {listed(pairs)}"] if pairs else []
+    if job.kept is not None and job.kept.copy_problem:
+        parts.append(f"what one host alone has is not copied: {job.kept.copy_problem}")
     return ", ".join(parts)
 
 

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, NodeOffer, Observed
+from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, Observed
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
 from nodeclient.host.addresses import host_id, routable_address
 

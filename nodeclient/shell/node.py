@@ -23,16 +23,12 @@ from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
     Exit,
-    HaltWorkers,
+    KeptOrder,
     Kill,
     Level,
     Notice,
-    Persist,
     Probe,
-    Protect,
     Reconnect,
-    Restore,
-    SaveKept,
     SendObserved,
     Show,
     Start,
@@ -123,7 +119,7 @@ class Node:
         """Kills by the kernel's OOM killer, counted before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
-        keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address)
+        keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
         means = (config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist)
         self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
@@ -237,14 +233,15 @@ class Node:
     # Effects out
 
     def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
+        if isinstance(effect, KeptOrder):
+            self._keeper.carry_out(effect)
+            return
         match effect:
             case Probe():
                 self._assignment = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
                 self._start(effect)
-            case Restore() | Protect() | Persist() | SaveKept() | HaltWorkers():
-                self._keeper.carry_out(effect)
             case Terminate(signum):
                 self._exit_reporter.expect_exits()
                 self._workers.terminate(signum)

@@ -45,7 +45,7 @@ class Host:
         self._asked: list[effects.Effect] = []
         """What the agent has asked for, and is not done yet."""
         self._started: dict[str, int] = {}
-        """The latest round of each run whose workers were started."""
+        """The latest round whose workers were started, of the run that the agent is in: it remembers no other."""
         self._kills = 0
         self._handle(events.SearchBegan())
         if settings.preloads:
@@ -189,6 +189,7 @@ class Host:
         wanted = self._agent.handle(event, self._now)
         assert len(wanted) <= EFFECTS_MAX
         assert not (was_exited and wanted), "nothing follows the end"
+        self._started = {run: number for run, number in self._started.items() if run == self._agent.run}
         for effect in wanted:
             match effect:
                 case effects.Start(run, number):

@@ -74,6 +74,38 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
+def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the like with nodes that keep shards of their own and copy them. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_scenario(chance)
+    nodes = chance.choice([2, 3, 3, 4])
+    workers = replace(drawn.workers, first_step_s=chance.choice([0.0, 0.7]), stalls=0.0, work_s=60.0, fails_at_once=0.0)
+    scenario = replace(
+        drawn,
+        hosts=nodes + chance.choice([0, 0, 1]),
+        nodes_min=max(1, nodes - 1),
+        nodes_max=nodes,
+        max_restarts=9,
+        keeps=Keeps.UNIQUE,
+        copies=True,
+        racks=chance.choice([0, 0, 1, 2, 3]),
+        skips_idle=False,
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.3, 1.0])
+    names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
+    for _ in range(chance.randint(1, 6)):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
+    for _ in range(chance.choice([0, 0, 0, 1])):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
+    world.go_on(FAULTS_FOR_S)
+    world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
 def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose

@@ -6,15 +6,16 @@ are the same exactly if their chains are, so a mixture shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
-from coordinatord.protocol.kept_state import Holding, Keeper, KeptSource, Restoring, Resume
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from nodeclient.core.effects import HaltWorkers, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
+from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored
 from tests.support.kept_state import a_keeper, kept_parts
 
 if TYPE_CHECKING:  # hosts have one
@@ -26,9 +27,6 @@ PLACES = 3
 INTERVAL = 1
 """The steps between two saves of what no other node has: places are overwritten before they are reported."""
 
-COPY_S = 0.3
-"""How long it takes to write a state at most; it is not whole before the end."""
-
 FETCH_S = 0.6
 """How long it takes to get one from another node at most."""
 
@@ -36,16 +34,11 @@ FETCH_WITHIN_S = 8.0
 """A node gives up after so long."""
 
 SAVE_WITHIN_S = 1.0
-GARBLED = 0.02
-"""How often what arrives is not what was sent."""
-
 NOT_SAVED = 0.1
 """How often workers cannot save their state at the break."""
 
 ONE_MORE = 0.3
 """How often a survivor has completed a step that a worker which is gone had not."""
-
-Chain = tuple[KeptStep, ...]
 
 
 class Keeps(StrEnum):
@@ -57,26 +50,16 @@ class Keeps(StrEnum):
     """Each has a shard of its own, and saves it at an interval."""
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A state in memory."""
-
-    run: str
-    parts: KeptParts
-    chain: Chain
-    whole: bool = True
-    damaged: bool = False
-
-
 class KeptMemory:
     """The memory of one life of a nodeclient."""
 
     def __init__(self, host: Host, world: World, keeps: Keeps) -> None:
         self._host, self._world, self._keeps = host, world, keeps
         self._agent = host.agent
-        self.keeper: Keeper = a_keeper()
+        self.keeper = a_keeper(options="copies" if world.scenario.copies else "yes")
         self.places: list[Stored | None] = [None] * PLACES
         self.fetched: list[Stored] = []
+        self.copies = KeptCopies(host, world, self)
         self.withdrawn: set[KeptStep] = set()
         """Steps of which a part proved to be damaged."""
         self.key = ("", 0)
@@ -86,7 +69,7 @@ class KeptMemory:
         self.saving = False
         """Its workers were asked to save their state, and will then be asked to end."""
         self._restoring, self._problem = Restoring.NOTHING, ""
-        self._protected: tuple[KeptStep, ...] = ()
+        self.protected: tuple[KeptStep, ...] = ()
         self._attempt = 0
         self._saved = -1
         self._ending = False
@@ -103,46 +86,58 @@ class KeptMemory:
     @property
     def stored(self) -> list[Stored]:
         """Everything that is whole."""
-        return [one for one in (*self.places, *self.fetched) if one is not None and one.whole]
+        return [one for one in (*self.places, *self.fetched, *self.copies.places) if one is not None and one.whole]
 
     def holding(self, observed: Observed) -> Holding | None:
         """Return what it holds of the node's run."""
         here = (observed.run, observed.round) == self.key
         held = {(one.parts.at, one.parts.first_rank): one.parts for one in self.stored if one.run == observed.run}
-        parts = tuple(replace(one, protected=one.at in self._protected) for one in held.values())
+        parts = tuple(replace(one, protected=one.at in self.protected) for one in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
         can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
-        if not parts and restoring is Restoring.NOTHING and not can_halt:
+        if not parts and restoring is Restoring.NOTHING and not can_halt and not self.copies.problem:
             return None
         problem = self._problem if restoring is Restoring.FAILED else ""
-        return Holding(parts, restoring, problem, can_halt=can_halt, halts_after=self.halts_after if here else None)
+        halts_after = self.halts_after if here else None
+        return Holding(
+            parts, restoring, problem, can_halt=can_halt, halts_after=halts_after, copy_problem=self.copies.problem
+        )
 
     # Effects of the agent
 
-    def carry_out(self, effect: Protect | Restore | SaveKept | HaltWorkers) -> None:
+    def carry_out(self, effect: Protect | Restore | CopyKept | SaveKept | HaltWorkers) -> None:
         """Do what the agent wants."""
         match effect:
             case Protect():
                 self.protect(effect)
             case Restore():
                 self.restore(effect)
+            case CopyKept():
+                self._enter(effect.run)
+                self.copies.want(effect.copies)
             case SaveKept():
                 self.save_at_break()
             case HaltWorkers(None):
                 self._ending = True
-                self._later(0.01, self._halt)
+                self.later(0.01, self._halt)
             case HaltWorkers(int(step)):
                 self._keep_named(step)
 
     def protect(self, effect: Protect) -> None:
         """Let no step of these be overwritten."""
-        if effect.run == self.key[0] or not self.key[0]:
-            self._protected = effect.steps
+        self._enter(effect.run)
+        self.protected = effect.steps
+
+    def _enter(self, run: str) -> None:
+        """Keep the state of a run, and of no other."""
+        if run != self.key[0]:
+            self.places, self.fetched, self.protected = [None] * PLACES, [], ()
+            self.copies.clear()
+            self.key = run, 0
 
     def restore(self, effect: Restore) -> None:
         """Get what the workers of a round resume from."""
-        if effect.run != self.key[0]:
-            self.places, self.fetched, self._protected = [None] * PLACES, [], ()
+        self._enter(effect.run)
         if (effect.run, effect.round) != self.key:
             self.key, self.resumed = (effect.run, effect.round), None
             self._restoring, self._problem, self._saved = Restoring.NOTHING, "", -1
@@ -156,12 +151,12 @@ class KeptMemory:
         self._restoring = Restoring.FETCHING
         began_at = self._world.queue.now
         if effect.resume.complete:
-            self._later(FETCH_S, self._fetch, self._attempt, effect.resume, began_at)
+            self.later(FETCH_S, self._fetch, self._attempt, effect.resume, began_at)
 
     def started(self) -> None:
         """Say that the workers which were just started keep state."""
         self.saving = self._ending = False
-        self._later(0.01, lambda: self._host.submit(Keeping(SAVE_WITHIN_S)))
+        self.later(0.01, lambda: self._host.submit(Keeping(SAVE_WITHIN_S)))
 
     def save_at_break(self) -> None:
         """Save the last completed step of what all have."""
@@ -169,7 +164,7 @@ class KeptMemory:
         chance, training = self._world.chance, self._host.workers.training
         step = None if training is None else training.stepped()
         if self._keeps is Keeps.UNIQUE or step is None or self.resumed is None or chance.random() < NOT_SAVED:
-            self._later(COPY_S, lambda: self._host.submit(KeptSaved()))
+            self.later(COPY_S, lambda: self._host.submit(KeptSaved()))
         else:
             assert training is not None
             more = training.broken and chance.random() < ONE_MORE
@@ -201,7 +196,7 @@ class KeptMemory:
             one.whole for one in self.places if one is not None and (one.run, one.parts.at) == (training.key[0], at)
         ]
         if stepped is None or stepped[0] < step or held == [False]:
-            self._later(0.2, self._await_named, training, step)
+            self.later(0.2, self._await_named, training, step)
         elif held:
             self._named_is_kept()
         else:
@@ -216,7 +211,7 @@ class KeptMemory:
     def begin(self, training: Training) -> None:
         """Save at an interval from now on, if that is needed."""
         if self._keeps is Keeps.UNIQUE:
-            self._later(0.5, self._look, training)
+            self.later(0.5, self._look, training)
 
     def damage(self) -> bool:
         """Flip a bit of something that is kept; return whether there was anything."""
@@ -234,9 +229,9 @@ class KeptMemory:
         stepped = training.stepped()
         step = -1 if stepped is None else stepped[0] - stepped[0] % INTERVAL
         if stepped is not None and step > self._saved and step >= training.first_step:
-            self._save(training, step, lambda: self._later(0.5, self._look, training))
+            self._save(training, step, lambda: self.later(0.5, self._look, training))
         else:
-            self._later(0.5, self._look, training)
+            self.later(0.5, self._look, training)
 
     def _save(self, training: Training, step: int, then: object) -> None:
         """Write the state of a step over a place that is not protected."""
@@ -253,14 +248,14 @@ class KeptMemory:
         )
         steps = [None if one is None else one.parts.at for one in self.places]
         # What is kept twice, since it was saved again at the end of a round, need only be kept once.
-        free = [n for n, at in enumerate(steps) if at not in self._protected or at in steps[:n]]
+        free = [n for n, at in enumerate(steps) if at not in self.protected or at in steps[:n]]
         place = min(
             free, key=lambda n: (-1, -1) if (one := self.places[n]) is None else (one.parts.round, one.parts.step)
         )
         assert self.resumed is not None
         stored = Stored(training.key[0], parts, self.resumed[1], whole=False)
         self.places[place] = stored
-        self._later(COPY_S, self._commit, place, stored, then)
+        self.later(COPY_S, self._commit, place, stored, then)
 
     def _commit(self, place: int, stored: Stored, then: object) -> None:
         if self._host.workers.alive and self.places[place] is stored:
@@ -281,7 +276,7 @@ class KeptMemory:
         elif self._world.queue.now - began_at > FETCH_WITHIN_S:
             self._fail("no source has it")
         else:
-            self._later(2 * FETCH_S, self._fetch, attempt, resume, began_at)
+            self.later(2 * FETCH_S, self._fetch, attempt, resume, began_at)
 
     def _get(self, source: KeptSource, resume: Resume) -> list[Chain] | None:
         """Return the chains of the parts that a source gives; None if it lacks one or cannot be reached."""
@@ -323,6 +318,7 @@ class KeptMemory:
         self.withdrawn.add(stored.parts.at)
         self.places = [None if one == stored else one for one in self.places]
         self.fetched = [one for one in self.fetched if one != stored]
+        self.copies.withdraw(stored)
         self._host.submit(KeptChanged())
 
     def _settle(self, at: KeptStep | None, chain: Chain) -> None:
@@ -336,7 +332,7 @@ class KeptMemory:
         self._restoring, self._problem = Restoring.FAILED, problem
         self._host.submit(KeptChanged())
 
-    def _later(self, within_s: float, act: object, *arguments: object) -> None:
+    def later(self, within_s: float, act: object, *arguments: object) -> None:
         """Do something a moment later, if the nodeclient still lives then."""
 
         def do() -> None:

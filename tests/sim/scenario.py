@@ -7,7 +7,8 @@ import random
 from dataclasses import dataclass, field
 
 from coordinatord.core.policy import Policy
-from coordinatord.protocol.messages import JobSpec, NodeOffer
+from coordinatord.protocol.messages import JobSpec
+from coordinatord.protocol.node_offer import NodeOffer
 from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_memory import Keeps
 
@@ -101,6 +102,10 @@ class Scenario:
     """Whether each node starts its workers with a command of its own."""
     keeps: Keeps | None = None
     """What state nodes keep in memory; None if none do."""
+    copies: bool = False
+    """Whether nodes take copies of what others keep."""
+    racks: int = 0
+    """How many racks the hosts stand in; 0: each is a failure domain of its own."""
     keeps_nothing: float = 0.0
     """How many nodeclients keep none all the same, if nodes do."""
     prepares_within_s: float = 0.0
@@ -121,7 +126,7 @@ class Scenario:
             host_id=f"boot-{name}",
             workers=self.workers.each,
             role="default",
-            topology="",
+            topology=f"rack-{sum(map(ord, name)) % self.racks}" if self.racks else "",
             group_rank=None,
             advertise_address=None,
             routable_address=None,

@@ -16,13 +16,16 @@ from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.history import coincident_keeping_world, coincident_world, keeping_world, small_world
+from tests.sim.history import coincident_keeping_world, coincident_world, copying_world, keeping_world, small_world
 from tests.sim.scenario import Network, Scenario, Workers
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
 CHUNKS = 18
 KEEPING_CHUNKS = 2
+COPYING = 40
+"""The histories of nodes that copy what others have."""
+
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
 
@@ -107,6 +110,12 @@ def test_every_history_of_nodes_that_keep_state_keeps_the_invariants(chunk: int)
     worlds = [keeping_world(seed) for seed in range(first, first + SEEDS_PER_CHUNK)]
     assert sum(world.invariants.kept.resumed for world in worlds) > SEEDS_PER_CHUNK / 4
     assert sum(world.invariants.kept.kept_named for world in worlds) > SEEDS_PER_CHUNK / 25
+
+
+@pytest.mark.slow
+def test_every_history_of_nodes_that_copy_what_others_have_keeps_the_invariants() -> None:
+    worlds = [copying_world(seed) for seed in range(COPYING)]
+    assert sum(world.invariants.kept.promised for world in worlds) > COPYING / 5
 
 
 @pytest.mark.slow

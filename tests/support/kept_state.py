@@ -21,11 +21,15 @@ KEY = "0123456789abcdef" * 2
 """The key of each node that keeps state."""
 
 
-def a_keeper(port: int = 9_000, disk_every: str = "") -> Keeper:
-    """Build how others get at what a node keeps; `600s` says how often it writes a step to a disk."""
-    seconds = disk_every.removesuffix("s")
-    offer = PersistOffer(float(seconds), 2) if seconds.isdecimal() else None
-    return Keeper(port, KEY, limit_bytes=2**30, persist=offer)
+def a_keeper(port: int = 9_000, options: str = "yes") -> Keeper | None:
+    """Build how others get at what a node keeps, if it does.
+
+    `copies` says that it takes copies, `600s` how often it writes a step to a disk, and `copies+600s` both.
+    """
+    words = options.split("+")
+    every_s = next((float(word[:-1]) for word in words if word[:-1].isdecimal()), None)
+    offer = None if every_s is None else PersistOffer(every_s, 2)
+    return Keeper(port, KEY, limit_bytes=2**30, persist=offer, takes_copies="copies" in words) if options else None
 
 
 def kept_parts(

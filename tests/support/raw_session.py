@@ -24,11 +24,11 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
-    NodeOffer,
     Observed,
     Phase,
     Refused,
 )
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from tests.support.programs import TIMEOUT_S
 

@@ -147,7 +147,7 @@ class Stage:
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
         phase = Phase(options.pop("phase", Phase.IDLE))
-        top["keeper"] = a_keeper(9_000 + _number(node), keeps) if (keeps := options.pop("keeps", "")) else None
+        top["keeper"] = a_keeper(9_000 + _number(node), options.pop("keeps", ""))
         offer: dict[str, Any] = {
             name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
         }

@@ -6,5 +6,6 @@ open time of a run is cut in two. `handover` says who stays for what it keeps, `
 a planned end. `report_builder` builds the report of a failure, `job_view` and `kept_view` the JSON of a job, and
 `samples` what its charts are made of. `log_sources` finds who has the log files of a round, `stack_groups` whom to ask
 where workers stand, and `resumption` the step that a round resumes from. `growth` says what nodes wait for that arrive
-while a round goes on. `persistence` says which step is written to the disk, by whom, and who waits for that.
+while a round goes on. `persistence` says which step is written to the disk, by whom, and who waits for that. `copying`
+says which copies each node is to get.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.queries.conditions import settled
+from coordinatord.core.queries.copying import copies_for
 from coordinatord.core.queries.growth import waiting_words
 from coordinatord.core.queries.halting import halt_for
 from coordinatord.core.queries.persistence import order_for, writes
@@ -67,6 +68,7 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
         and sent.goal is Goal.RUN
         and sent.report is None
         and sent.resume is None
+        and not sent.copies
         and sent.heartbeat_s == heartbeat_s
         and sent.lease_s == lease_s(member, run.policy, heartbeat_s)
     ):
@@ -111,6 +113,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         protected=protected_for(run, member),
         halt=halt_for(run, member, goal),
         persist=None if goal is Goal.EXIT else order_for(run, member),
+        copies=copies_for(run, member),
     )
 
 

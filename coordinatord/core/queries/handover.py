@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from coordinatord.core.queries.persistence import ends_by, writes
-from coordinatord.core.queries.resumption import has_restored
+from coordinatord.core.queries.resumption import has_restored, is_reachable
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
@@ -24,12 +24,28 @@ def keeps_shards(run: Run, member: Member) -> bool:
 
 
 def has_to_give(run: Run, member: Member) -> bool:
-    """Whether others need what this node keeps: without it the newest whole step would not be whole."""
+    """Whether others need what this node keeps: without it the newest whole step would not be whole.
+
+    Of two nodes that leave with the same shard, the second one has to give: what is released counts no more.
+    """
     at = run.kept.newest_whole
     if at is None or not keeps_shards(run, member) or all(one.leaves for one in run.members.values()):
         return False
-    others = (parts for node, parts in run.kept.holders(at).items() if node != member.node)
+    held = run.kept.holders(at).items()
+    others = (parts for node, parts in held if node != member.node and is_reachable(run.members[node]))
     return not are_whole([one for parts in others for one in parts if one.big])
+
+
+def has_to_stay(run: Run, member: Member) -> bool:
+    """Whether a node outside the round that wants to leave stays, as one does that was in the last round.
+
+    A coordinator that was started again meanwhile does not know what others keep before it has heard them.
+    """
+    if not keeps_shards(run, member) or _is_given(run):
+        return False
+    if not run.kept.all_heard:
+        return not all(one.leaves for one in run.members.values())
+    return has_to_give(run, member)
 
 
 def given_by(run: Run) -> float | None:
@@ -39,11 +55,13 @@ def given_by(run: Run) -> float | None:
 
 def member_given_by(run: Run, member: Member) -> float:
     """Return when a node that stayed may leave: others have what they need and it writes nothing, or it takes long."""
-    has_next_round = run.durable.state in {State.STARTING, State.RUNNING}
-    taken = has_next_round and (run.durable.stepped or _have_all(run))
+    is_needed = not _is_given(run) and (has_to_give(run, member) or not run.kept.all_heard)
     written_by = ends_by(run) if writes(run, member) else -math.inf
-    return max(written_by, -math.inf if taken else member.gives_until)
+    return max(written_by, member.gives_until if is_needed else -math.inf)
 
 
-def _have_all(run: Run) -> bool:
-    return run.durable.resume is None or all(has_restored(run, member) for member in run.inside)
+def _is_given(run: Run) -> bool:
+    """Whether all nodes of the round have what they resume from, or resume from nothing."""
+    if run.durable.state not in {State.STARTING, State.RUNNING}:
+        return False
+    return run.durable.stepped or run.durable.resume is None or all(has_restored(run, member) for member in run.inside)

@@ -290,7 +290,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,
-        kept=node_kept_view(member),
+        kept=node_kept_view(run, member),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinatord.core.queries.copying import copy_problem
 from coordinatord.core.queries.reasons import memory_of
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
@@ -25,17 +26,20 @@ def kept_view(run: Run) -> KeptStatus | None:
         save_s=max((one.save_s for one in held if one.save_s is not None), default=None),
         used_bytes=sum(one.used_bytes for one in held),
         skipped=sum(one.skipped for one in held),
+        copied=None if (copied := run.kept.copied) is None else copied.step,
+        copy_problem=copy_problem(run),
         disk_step=None if persisting.step is None else persisting.step.step,
         disk_writing=None if persisting.work is None else persisting.work.at.step,
         disk_problem=persisting.problem,
     )
 
 
-def node_kept_view(member: Member) -> NodeKeptStatus | None:
+def node_kept_view(run: Run, member: Member) -> NodeKeptStatus | None:
     """Return what a node keeps; None if it keeps nothing."""
     kept = member.observed.kept
     if kept is None:
         return None
+    copied_to, copied_at = run.kept.copy_of(member.node) or ("", None)
     return NodeKeptStatus(
         used_bytes=kept.used_bytes,
         limit_bytes=None if member.keeper is None else member.keeper.limit_bytes,
@@ -44,4 +48,6 @@ def node_kept_view(member: Member) -> NodeKeptStatus | None:
         skipped=kept.skipped,
         restoring=kept.restoring,
         problem=kept.problem,
+        copied_to=copied_to,
+        copied_step=None if copied_at is None else copied_at.step,
     )

@@ -16,7 +16,8 @@ from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogStream, ReadLog
-from coordinatord.protocol.messages import Launcher, NodeOffer
+from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 64

@@ -71,7 +71,7 @@ def _may_be_chosen(run: Run, at: KeptStep) -> bool:
 
 def _point(run: Run, at: KeptStep) -> ResumePoint | None:
     """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
-    held = ((node, parts) for node, parts in run.kept.holders(at).items() if _is_reachable(run.members[node]))
+    held = ((node, parts) for node, parts in run.kept.holders(at).items() if is_reachable(run.members[node]))
     big = [(node, one) for node, parts in held for one in parts if one.big]
     if not are_whole([one for _, one in big]):
         return None
@@ -82,7 +82,8 @@ def _point(run: Run, at: KeptStep) -> ResumePoint | None:
     return ResumePoint(at.round, at.step, some.world_size, some.shards, redone, named, others)
 
 
-def _is_reachable(member: Member) -> bool:
+def is_reachable(member: Member) -> bool:
+    """Whether parts that a node keeps can be had from it."""
     connected = member.session is not None and not member.expired and member.durable.outcome is None
     return connected and member.keeper is not None
 

@@ -20,7 +20,8 @@ from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.messages import Assignment, JobSpec, NodeOffer, Outcome, Report
+from coordinatord.protocol.messages import Assignment, JobSpec, Outcome, Report
+from coordinatord.protocol.node_offer import NodeOffer
 
 FORGOTTEN_MAX = 1_000
 """The most that are kept, as in the store: nodes give up long before so many jobs are forgotten."""

@@ -4,6 +4,9 @@ The newest whole step must not be overwritten before a newer one is safe everywh
 hold, so the coordinator names two steps: `whole`, and a `candidate` for its place. Nodes protect both and say so. Only
 when all parts of the candidate are protected does it become the whole one, and the old one may be overwritten. With one
 name, a node could overwrite the new step while another, which has heard of it already, gives up the old one.
+
+What only one host has is copied to another one, and those copies are protected like everything else. The candidate
+waits for its copies too, so the old step and its copies stay until the new one outlives the loss of a host.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import replace
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.state.persisting import Persisting
+from coordinatord.core.values.copy_plan import CopyPlan
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import are_whole
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
@@ -31,6 +35,16 @@ class _StepHolders:
         """How many ranks are held with big state, and protected; one that two nodes hold counts twice."""
         self._whole: bool | None = None
         self._protected: bool | None = None
+
+    @property
+    def is_protected_twice(self) -> bool:
+        """Whether two nodes protect each shard, as they do where only one host had it and it was copied."""
+        holders: dict[int, set[str]] = {}
+        for node, parts in self.held.items():
+            for one in parts:
+                for offset in range(one.ranks if one.big and one.protected else 0):
+                    holders.setdefault((one.first_shard + offset) % one.shards, set()).add(node)
+        return self.is_protected and all(len(nodes) > 1 for nodes in holders.values())
 
     def put(self, node: str, parts: Parts) -> None:
         """Let a node hold these parts and no others."""
@@ -77,13 +91,17 @@ class KeptIndex:
         self.candidate: KeptStep | None = None
         """A newer step that is whole and not yet protected everywhere."""
         self._passed: KeptStep | None = None
-        """The last candidate; one that was given up may be gone on some node, so it never is one again."""
+        """The newest candidate so far; one that was given up may be gone on some node, so it never is one again."""
         self.changes = self.losses = 0
         """How often parts have come or gone, and how often they have gone."""
         self.plan: tuple[ResumePlan, int, int] | None = None
         """The plan of the current round, and the two numbers as of when it was made."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not get what their workers resume from."""
+        self.copies: dict[KeptStep, CopyPlan] = {}
+        """Who is to have which copies of the steps that are protected; what is not planned yet waits."""
+        self.no_copies: dict[str, str] = {}
+        """Why nodes cannot have the copies that they are to have: nobody waits for these."""
         self.disk = Persisting()
         self.pinned: KeptStep | None = None
         """The step that is being written to the disk, and stays protected meanwhile."""
@@ -115,12 +133,25 @@ class KeptIndex:
         was, now = _by_step(before), _by_step(parts)
         for at in was.keys() | now.keys():
             self._put(at, node, now.get(at, ()))
-            self.losses += not _has_all(now.get(at, ()), was.get(at, ()))
+            lost = not _has_all(now.get(at, ()), was.get(at, ()))
+            self.losses += lost
+            plan = self.copies.get(at)
+            if plan is not None and (lost or (at not in was and node not in plan.wanted)):
+                del self.copies[at]  # it is made anew: somebody has the same shard now, or a copy is gone
         return True
 
+    def note_no_copies(self, node: str, why: str) -> bool:
+        """Take in why a node cannot have its copies, or that it can; return whether that is news."""
+        before = self.no_copies.pop(node, "")
+        if why:
+            self.no_copies[node] = why
+        return why != before
+
     def drop(self, node: str) -> None:
-        """Forget a node that is gone."""
+        """Forget a node that is gone; others may have to take its copies."""
         self.note(node, ())
+        self.no_copies.pop(node, None)
+        self.copies.clear()
 
     def _put(self, at: KeptStep, node: str, parts: Parts) -> None:
         holders = self._of_step.setdefault(at, _StepHolders())
@@ -154,37 +185,74 @@ class KeptIndex:
         return {} if holders is None else holders.held
 
     def begin_round(self, at: KeptStep | None) -> None:
-        """Protect the step that the round resumes from, and no other; it was chosen while no worker lived."""
-        self.whole, self.candidate, self._passed = at, None, at
+        """Protect the step that the round resumes from; it was chosen while no worker lived.
+
+        The older one that was whole before stays until there are copies of this one.
+        """
+        stays = self.whole is not None and at is not None and self.whole < at and self.is_whole(self.whole)
+        self.whole, self.candidate = (self.whole, at) if stays else (at, None)
+        self._passed = max((one for one in (self._passed, at) if one is not None), default=None)
         self.plan = None
         self.failed.clear()
+        self.copies.clear()
 
     def clear(self) -> None:
         """Forget everything: the run is over."""
         self._unheard.clear()
+        self._passed = None
         self._of_node.clear()
         self._of_step.clear()
         self.pinned = None
         self.begin_round(None)
+
+    @property
+    def copied(self) -> KeptStep | None:
+        """The newest step that outlives the loss of all hosts of any one failure domain; None if none does."""
+        return max((at for at in self.protected or () if self._outlives(at)), default=None)
+
+    def _outlives(self, at: KeptStep) -> bool:
+        plan = self.copies.get(at)
+        return plan is not None and self.is_whole(at) and not plan.lonely and plan.is_made(self.holders(at))
+
+    def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
+        """Return who has a copy of what a node alone keeps, and of which step; None if nobody has."""
+        for at in sorted(self.copies, reverse=True):
+            plan = self.copies[at]
+            taker = plan.pairs.get(node, "")
+            if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.holders(at), of=node):
+                return taker, at
+        return None
+
+    @property
+    def unplanned(self) -> list[KeptStep]:
+        """The protected steps whose copies are not planned."""
+        return [at for at in self.protected or () if at not in self.copies]
 
     def advance(self) -> bool:
         """Find the steps to protect anew; return whether they have changed."""
         before = self.protected
         self._judge_candidate()
         if self.whole is None and self._passed is None:
-            # After a restart, what nodes protect already comes first; it may not be known before all are heard.
-            self.whole = self._passed = self._newest(lambda one: one.is_protected)
+            # After a restart, what nodes protect already comes first. What has copies is known before all are heard;
+            # something newer may not have them yet.
+            self.whole = self._passed = self._newest(lambda one: one.is_protected_twice) or (
+                None if self._unheard else self._newest(lambda one: one.is_protected)
+            )
         if self.candidate is None and (self.whole is not None or not self._unheard):
             newest = self.newest_whole
             if newest is not None and (self._passed is None or newest > self._passed):
                 self.candidate = self._passed = newest
+        self.copies = {at: plan for at, plan in self.copies.items() if at in (self.protected or ())}
         return self.protected != before
 
     def _judge_candidate(self) -> None:
         """Let the candidate take its place once it is protected everywhere; give it up if it is whole no longer."""
-        holders = None if self.candidate is None else self._of_step.get(self.candidate)
+        if self.candidate is None:
+            return
+        holders, plan = self._of_step.get(self.candidate), self.copies.get(self.candidate)
         if holders is not None and holders.is_protected:
-            self.whole, self.candidate = self.candidate, None
+            if plan is not None and plan.is_made(holders.held, self.no_copies):
+                self.whole, self.candidate = self.candidate, None
         elif holders is None or not holders.is_whole:
             self.candidate = None
 

@@ -10,7 +10,8 @@ from coordinatord.core.state.durable import DurableMember
 from coordinatord.core.values.ranks import Seat
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.kept_state import Keeper
-from coordinatord.protocol.messages import Desired, NodeOffer, Observed, Phase
+from coordinatord.protocol.messages import Desired, Observed, Phase
+from coordinatord.protocol.node_offer import NodeOffer
 
 
 class MemberState(StrEnum):

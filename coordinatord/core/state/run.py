@@ -59,8 +59,7 @@ class Run:
         """Three values of `durable` that never change, for short."""
         self.policy = policy
         self.revision = 0
-        """A number that grows with each record, each policy and each change of a member's state. Nothing else changes
-        what a node that runs is sent."""
+        """It grows with all that changes what a node that runs is sent: records, policies, states, kept steps."""
         self.remark = ""
         """A warning for the nodes of its first round."""
         self.replaced = False
@@ -128,6 +127,7 @@ class Run:
         """Add a member."""
         self.members[member.node] = member
         self.workers += member.offer.workers
+        self.kept.copies.clear()  # it may take some
         self.missing.pop(member.node, None)
         self.place(member)
 

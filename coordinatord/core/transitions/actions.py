@@ -160,9 +160,9 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     run.kept.disk.wanted |= planned
     if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
         begin_persist(run, reason, decision)
-    leaving = [member for node in sorted(run.leaving) if not _stays(run, member := run.members[node], decision.now)]
-    for member in leaving:
-        release_node(run, member, left(member), decision)
+    for member in [run.members[node] for node in sorted(run.leaving)]:
+        if not _stays(run, member, decision.now):
+            release_node(run, member, left(member), decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
@@ -174,20 +174,24 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
 def _stays(run: Run, member: Member, now: float) -> bool:
     """Let a node that is to leave stay, if it alone keeps what others need, or writes it; return whether it does."""
     gives = has_to_give(run, member)
-    member.gives = gives or persistence.writes(run, member)
-    member.gives_until = now + HAND_OVER_S if gives else -math.inf
-    if member.gives:
-        run.leaving.discard(member.node)
-        run.place(member)
+    if gives or persistence.writes(run, member):
+        let_stay(run, member, now, gives=gives)
     return member.gives
+
+
+def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
+    """Let a node that is to leave stay to write what it keeps, and for others to get it: that not for ever."""
+    member.gives, member.gives_until = True, now + HAND_OVER_S if gives else -math.inf
+    run.leaving.discard(member.node)
+    run.place(member)
 
 
 def let_go(run: Run, reason: Reason, decision: Decision) -> None:
     """Release the nodes that stayed to give or to write what they keep."""
     del reason
-    due = [member for member in run.members_in(MemberState.GIVING) if member_given_by(run, member) <= decision.now]
-    for member in due:
-        release_node(run, member, left(member), decision)
+    for member in list(run.members_in(MemberState.GIVING)):
+        if member_given_by(run, member) <= decision.now:
+            release_node(run, member, left(member), decision)
 
 
 def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:

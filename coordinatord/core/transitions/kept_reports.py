@@ -8,8 +8,10 @@ which checkpoints they have written.
 
 from __future__ import annotations
 
+from coordinatord.core.queries.copying import plan_for
 from coordinatord.core.queries.persistence import found_by
 from coordinatord.core.state.checkpoint_news import NONE_YET
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.kept_parts import KeptStep
@@ -20,8 +22,14 @@ def note(run: Run, member: Member, now: float) -> None:
     """Take in what a member's report says that it keeps; what it keeps of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
-    is_newer = run.kept.note(member.node, parts) and run.kept.advance()
-    if is_newer:
+    problem = kept.copy_problem if kept is not None else ""
+    news = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
+    is_newer = news and run.kept.advance()
+    is_planned = run.durable.state is State.RUNNING and bool(run.kept.unplanned)
+    if is_planned:
+        for at in run.kept.unplanned:
+            run.kept.copies[at] = plan_for(run, at)
+    if is_newer or is_planned:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
     if here and kept is not None:

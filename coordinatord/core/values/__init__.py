@@ -4,7 +4,6 @@
 ranks, `root_cause` finds the failure that came first, `time_ledger` counts where the time went, `round_history` keeps
 the last rounds, `time_series` what charts show, `training_progress` the steps that nodes report, and `deadline_heap`
 the times at which to look again. `shards` says whether kept parts make a step whole, and `resume_plan` who gets them
-from whom.
-`hang_verdict` finds the worker that all others wait for.
-`persist_plan` says which node writes which part of a step to the disk.
+from whom. `persist_plan` says which node writes which part of a step to the disk, and `copy_plan` which nodes keep
+copies of what; `buddies` chooses who keeps them for whom. `hang_verdict` finds the worker that all others wait for.
 """

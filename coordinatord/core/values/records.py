@@ -15,7 +15,8 @@ from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import SPAN_MAX, Spent
 from coordinatord.protocol.fields import RANKS_MAX, Address, Count, Counter, Name, Port, Step
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.messages import Failure, JobSpec, NodeOffer, Outcome, Report
+from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
+from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.schema import Length, Range
 
 

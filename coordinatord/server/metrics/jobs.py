@@ -49,6 +49,7 @@ class JobFigures:
     step: int | None
     steps_per_s: float | None
     kept_step: int | None
+    copied_step: int | None
     """The newest step that is whole in the nodes' memory."""
     health: Health
 
@@ -71,6 +72,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         step=None if run.durable.state.ended else run.step,
         steps_per_s=pace(run, now),
         kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
+        copied_step=None if (copied := run.kept.copied) is None else copied.step,
         health=run.health,
     )
 
@@ -121,6 +123,8 @@ class JobsCollector(Collector):
         yield _gauge("job_steps_per_second", "The pace of the last half minute.", _plain(live, "steps_per_s"))
         kept = "The newest step that is whole in the memory of the nodes."
         yield _gauge("job_kept_step", kept, _plain(live, "kept_step"))
+        copied = "The newest step that outlives the loss of any one host, by its copies on others."
+        yield _gauge("job_copied_step", copied, _plain(live, "copied_step"))
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

@@ -67,6 +67,7 @@ function keptOf({ kept }) {
   const parts = [`${bytes(kept.used_bytes)}${limit}`];
   if (kept.interval_steps !== null) parts.push(`saved every ${plural(kept.interval_steps, "step")}`);
   if (kept.save_s !== null) parts.push(`the last save took ${duration(kept.save_s)}`);
+  if (kept.copied_to) parts.push(`step ${count(kept.copied_step)} is copied to ${kept.copied_to}`);
   if (kept.skipped) parts.push(`${plural(kept.skipped, "save")} left out`);
   if (kept.problem) parts.push(kept.problem);
   return parts.join(" · ");

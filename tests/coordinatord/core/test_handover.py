@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.messages import Goal
+from tests.support.kept_state import kept_parts
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
@@ -88,6 +91,61 @@ def test_it_does_not_stay_for_ever() -> None:
     stage = left(shards=3)
     stage.play(f"advance {HAND_OVER_S}s")
     assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
+    stage = left(shards=3)
+    stage.play("die 1s")
+    stage.play("reconnect n3")
+    assert goal(stage, "n3") is Goal.WAIT
+    for node in ("n1", "n2"):
+        stage.play(f"reconnect {node}")
+    stage.play("advance 1s")
+    assert goal(stage, "n3") is Goal.WAIT
+    for node in ("n1", "n2"):
+        stage.play(f"fetch {node} ready")
+    stage.play("advance 1s")
+    assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=2 max=3 keeps=copies")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards=3")
+    puppet = stage.puppets["n1"]
+    assert puppet.observed.kept is not None
+    copy = kept_parts(1, 12, range(2, 3), world_size=3, shards=3)
+    kept = replace(puppet.observed.kept, parts=(*puppet.observed.kept.parts, copy))
+    puppet.observed = replace(puppet.observed, kept=kept)
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n3")
+    stage.play("stopped n1 n2 n3")
+    assert goal(stage, "n3") is Goal.EXIT
+    assert resumes_at(stage) == 12
+
+
+def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have_it() -> None:
+    stage = Stage()
+    nodes = ("n1", "n2", "n3", "n4")
+    for node in nodes:
+        stage.play(f"join {node} min=2 max=4 keeps=yes")
+    stage.play("running n1 n2 n3 n4")
+    for node in nodes:
+        stage.play(f"keep {node} 1:12 shards=2")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n2 n4")
+    stage.play("stopped n1 n2 n3 n4")
+    assert [goal(stage, node) for node in ("n2", "n4")] == [Goal.EXIT, Goal.WAIT]
+    stage.play("advance 3s")
+    assert [goal(stage, node) for node in ("n1", "n3", "n4")] == [Goal.RUN, Goal.RUN, Goal.WAIT]
+    stage.play("fetch n1 ready")
+    stage.play("fetch n3 ready")
+    assert goal(stage, "n4") is Goal.EXIT
 
 
 def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:

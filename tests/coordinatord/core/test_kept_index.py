@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.kept_index import KeptIndex
+from coordinatord.core.values.copy_plan import CopyPlan
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Ledger
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
@@ -33,10 +34,18 @@ def named(index: KeptIndex) -> list[int]:
     return [at.step for at in index.protected or ()]
 
 
+def note(index: KeptIndex, number: int, *parts: KeptParts) -> bool:
+    """Take in what a node keeps, where no node takes copies; return whether other steps are to be protected."""
+    index.note(f"n{number}", parts)
+    changed = index.advance()
+    for at in index.unplanned:
+        index.copies[at] = CopyPlan({})
+    return changed
+
+
 def keep(index: KeptIndex, step: int, *, protected: bool = False, nodes: int = NODES) -> None:
     for number in range(nodes):
-        index.note(f"n{number}", (shard(number, step, protected=protected),))
-        index.advance()
+        note(index, number, shard(number, step, protected=protected))
 
 
 def test_a_step_is_protected_once_all_hold_it_and_is_the_whole_one_once_all_say_that_they_protect_it() -> None:
@@ -56,14 +65,13 @@ def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() 
     keep(index, 8)
     keep(index, 8, protected=True)
     for number in range(NODES):
-        index.note(f"n{number}", (shard(number, 8, protected=True), shard(number, 16)))
-    assert index.advance()
+        changed = note(index, number, shard(number, 8, protected=True), shard(number, 16))
+    assert changed
     assert named(index) == [8, 16]
-    index.note("n1", (shard(1, 8, protected=True),))
-    assert index.advance()
+    assert note(index, 1, shard(1, 8, protected=True))
     assert named(index) == [8]
-    index.note("n1", (shard(1, 8, protected=True), shard(1, 16)))
-    assert not index.advance(), "a node may have given it up when it was not named"
+    again = note(index, 1, shard(1, 8, protected=True), shard(1, 16))
+    assert not again, "a node may have given it up when it was not named"
 
 
 def test_an_older_step_takes_no_place_and_a_later_round_comes_first() -> None:
@@ -155,9 +163,17 @@ def test_once_a_step_is_whole_and_protected_one_is_for_ever(acts: list[tuple[int
             if steps[number] not in node.places:
                 node.save(steps[number], draw)
         elif act == "report":
-            index.note(f"n{number}", node.report())
-            index.advance()
+            note(index, number, *node.report())
         else:
             node.protected = index.protected or ()
         if index.whole is not None:
             assert all(index.whole.step in one.places for one in nodes)
+
+
+def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before() -> None:
+    index = KeptIndex(a_record(members=NODES))
+    keep(index, 8)
+    keep(index, 8, protected=True)
+    index.begin_round(None)
+    keep(index, 8, protected=True)
+    assert (index.whole, named(index)) == (None, [])

@@ -64,6 +64,7 @@ class KeepingNode:
         memory: int = MEMORY_BYTES,
         patience_s: float = 0,
         disk: Path | None = None,
+        copy_rate: float = 0,
     ) -> None:
         self.name = name
         self.events: list[Event] = []
@@ -73,7 +74,7 @@ class KeepingNode:
         self._folder = folder
         self._changed = asyncio.Event()
         self._living: list[KeepingWorker] = []
-        settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s)
+        settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s, copy_rate=copy_rate)
         persist = None if disk is None else PersistSettings(disk, "job", PersistOffer(600, 2))
         self.keeper = StateKeeper(settings, name, workers, self._submit, self._notify, tasks, persist)
 

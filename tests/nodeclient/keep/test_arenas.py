@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from nodeclient.keep import arenas
-from nodeclient.keep.arenas import Arenas, NoMemoryError
+from nodeclient.keep.arenas import COPIES, Arenas, NoMemoryError
 from workerlib.keep.arena import ArenaSizes
 
 pytestmark = pytest.mark.asyncio
@@ -25,7 +25,7 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
         return allocate(sizes, size)
 
     monkeypatch.setattr(arenas, "allocate", slowly)
-    kept = Arenas(2**40, lambda: 2 * SIZES.total)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(kept.reserve(0, SIZES))
         await asyncio.sleep(0)

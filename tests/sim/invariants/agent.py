@@ -169,7 +169,8 @@ class AgentInvariants(NodeInvariants):
                 assert agent is not None
                 conduct.asked_at = now
                 conduct.planned = _is_planned(agent._desired)
-                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None
+                told_to_end = agent._desired is not None and agent._desired.goal is not Goal.RUN
+                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None and not told_to_end
             case Kill():
                 self._judge_kill(host, conduct, now)
             case SendObserved(observed):

@@ -14,7 +14,8 @@ from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from tests.sim.kept_memory import Chain, KeptMemory
+from tests.sim.kept_copies import Chain
+from tests.sim.kept_memory import KeptMemory
 from tests.sim.workers import Round, Training
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -40,6 +41,11 @@ class KeptStateInvariants:
         """The nodes that have kept it."""
         self.kept_named = 0
         """How many rounds began from a step that was named before the end of the round before."""
+        self._promised: dict[str, KeptStep] = {}
+        self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None]] = {}
+        """The step that counted as copied when last looked at, and who was there."""
+        self.promised = 0
+        """How often another step counted as copied."""
         self.resumed = 0
         """How many rounds began from a step that was kept."""
 
@@ -133,6 +139,7 @@ class KeptStateInvariants:
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
             self._judge_index(run)
+            self._judge_copied(run)
             resume = run.durable.resume
             # Once a round has stepped, a later step may have taken the place of the one that it resumed from.
             resumed = None if resume is None or run.durable.stepped else resume.at
@@ -171,6 +178,45 @@ class KeptStateInvariants:
         gone = run.kept._of_node.keys() - run.members.keys()
         self._check(not gone, "what %s have kept counts, and they are gone", gone)
 
+    def _judge_copied(self, run: Run) -> None:
+        """Check that what counts as copied outlives the loss of any one host, and of a rack where there are several."""
+        at = None if run.durable.state.ended else run.kept.copied
+        self._judge_promise(run, at)
+        hosts = {host.node: host for host in self._world.hosts.values() if host.memory is not None}
+        if at is None or any(host.memory and at in host.memory.withdrawn for host in hosts.values()):
+            return
+        self.promised += at != self._promised.get(run.id)
+        self._promised[run.id] = at
+        held: dict[str, list[KeptParts]] = {}
+        lost = set()
+        for node, believed in run.kept.holders(at).items():
+            host, member = hosts.get(node), run.members[node]
+            held[node] = []
+            if host is not None and host.memory is not None and host.incarnation == member.incarnation:
+                held[node] = [one.parts for one in host.memory.stored if (one.run, one.parts.at) == (run.id, at)]
+            if not _ranks(believed) <= _ranks(held[node]):
+                lost.add(node)
+        topologies = {node: run.members[node].offer.topology for node in held}
+        racks = len({member.offer.topology for member in run.inside}) > 1
+        groups = [
+            {other for other in held if racks and topologies[other] == topologies[node]} | {node} for node in held
+        ]
+        for group in groups:
+            if lost <= group:
+                left = [part for node, parts in held.items() if node not in group for part in parts]
+                self._check(left and _is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
+
+    def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
+        """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory."""
+        members = ((one.node, one.incarnation, one.session) for one in run.members.values())
+        these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
+        before, promised = self._copied.get(run.id, ((), None))
+        self._copied[run.id] = these, at
+        memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
+        excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
+        if promised is not None and these == before and not excused and not run.durable.state.ended:
+            self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
+
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""
         for host in self._world.hosts.values():
@@ -189,6 +235,10 @@ class KeptStateInvariants:
 
     def _check(self, holds: object, text: str, *arguments: object) -> None:
         self._world.invariants.check(bool(holds), text, *arguments)
+
+
+def _ranks(parts: Iterable[KeptParts]) -> set[int]:
+    return {part.first_rank + number for part in parts if part.big for number in range(part.ranks)}
 
 
 def _is_whole(parts: list[KeptParts]) -> bool:

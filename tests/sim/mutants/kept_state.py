@@ -14,8 +14,18 @@ NEEDS_A_COINCIDENCE = {
 }
 """What only matters at one moment."""
 
+NEEDS_COPIES = {"copies-not-awaited", "one-host-alone-counts-as-copied", "copy-of-another-step"}
+"""What only matters where nodes copy what others have."""
+
+
+def _plays(name: str) -> str:
+    if name in NEEDS_COPIES:
+        return "copying_world"
+    return "coincident_keeping_world" if name in NEEDS_A_COINCIDENCE else PLAYS
+
+
 MUTANTS = tuple(
-    Mutant(name, module, breaks, old, new, "coincident_keeping_world" if name in NEEDS_A_COINCIDENCE else PLAYS)
+    Mutant(name, module, breaks, old, new, _plays(name))
     for name, module, breaks, old, new in (
         (
             "one-buffer",
@@ -35,8 +45,8 @@ MUTANTS = tuple(
             "resumed-step-not-protected",
             "coordinatord.core.state.kept_index",
             "what a round resumes from may be overwritten by the first node that does steps",
-            "self.whole, self.candidate, self._passed = at, None, at",
-            "self.whole, self.candidate, self._passed = None, None, at",
+            "(self.whole, at) if stays else (at, None)",
+            "(None, None)",
         ),
         (
             "lonely-fallback",
@@ -128,6 +138,27 @@ MUTANTS = tuple(
             "a node goes on protecting the first step that it was told to",
             "if desired.protected is not None and self._protected != (run, desired.protected):",
             "if desired.protected is not None and self._protected is None:",
+        ),
+        (
+            "copies-not-awaited",
+            "coordinatord.core.state.kept_index",
+            "the step that is copied is let go before the copies of the newer one are there",
+            "if plan is not None and plan.is_made(holders.held, self.no_copies):",
+            "if plan is not None:",
+        ),
+        (
+            "one-host-alone-counts-as-copied",
+            "coordinatord.core.state.kept_index",
+            "a step counts as copied though a shard of it is on one host alone",
+            "return plan is not None and self.is_whole(at) and not plan.lonely and plan.is_made(self.holders(at))",
+            "return plan is not None and self.is_whole(at) and plan.is_made(self.holders(at))",
+        ),
+        (
+            "copy-of-another-step",
+            "coordinatord.core.values.copy_plan",
+            "a step counts as copied before its copies are there",
+            "return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])",
+            "return bool(parts)",
         ),
         (
             "resumes-from-the-first-answer",

@@ -1,0 +1,78 @@
+"""The copies of what only one host has: who keeps them for whom, and what a node is asked to get."""
+
+from __future__ import annotations
+
+from coordinatord.core.queries.master_address import master_address
+from coordinatord.core.queries.resumption import is_reachable
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.buddies import Buddy, buddies
+from coordinatord.core.values.copy_plan import CopyPlan, plan_copies
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource
+from coordinatord.protocol.text import clip
+
+NAMED_MAX = 3
+"""The nodes whose problems are told at a time."""
+
+
+def plan_for(run: Run, at: KeptStep) -> CopyPlan:
+    """Plan the copies of a step, among the nodes of the current round and their spares."""
+    takers = [member for member in run.members.values() if is_reachable(member) and _takes_copies(member)]
+    inside = sorted(
+        (member for member in takers if member.durable.assignment is not None),
+        key=lambda member: member.durable.assignment.group_rank if member.durable.assignment else 0,
+    )
+    spares = [member for member in takers if member.durable.assignment is None and not member.leaves]
+    domains = _domains(run)
+    pairs = buddies(
+        [Buddy(member.node, domains[member.node]) for member in inside],
+        [Buddy(member.node, domains[member.node]) for member in spares],
+    )
+    held = {node: parts for node, parts in run.kept.holders(at).items() if node in domains}
+    return plan_copies(held, domains, pairs)
+
+
+def _domains(run: Run) -> dict[str, str]:
+    """Return the failure domain of each member: its topology key, or its host where the round has one key alone."""
+    keys = {member.offer.topology for member in run.inside}
+    by_host = len(keys) < 2  # noqa: PLR2004 - two domains
+    return {
+        node: f"host {member.offer.host}" if by_host or not member.offer.topology else member.offer.topology
+        for node, member in run.members.items()
+    }
+
+
+def copies_for(run: Run, member: Member) -> tuple[KeptCopy, ...]:
+    """Return the copies that a node is to get and does not have; what it has it keeps while that is protected."""
+    if run.durable.state is not State.RUNNING or not _takes_copies(member):
+        return ()
+    copies = []
+    for at, plan in run.kept.copies.items():
+        for node, wanted in plan.missing(member.node, run.kept.holders(at).get(member.node, ())).items():
+            source = run.members.get(node)
+            if source is not None and source.keeper is not None and is_reachable(source):
+                address = master_address(source, (source, member))
+                of = KeptSource(node, address, source.keeper.port, source.keeper.key, wanted)
+                copies.append(KeptCopy(at.round, at.step, of))
+    return tuple(sorted(copies, key=lambda copy: copy.at, reverse=True)[:COPIES_MAX])
+
+
+def copy_problem(run: Run) -> str:
+    """Return why what one host alone has is not copied; empty if it is, or is about to be."""
+    kept = run.kept
+    refusals = [f"node {node}: {why}" for node, why in kept.no_copies.items() if node in run.members]
+    if refusals:
+        return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
+    if not any(plan.lonely for plan in kept.copies.values()):
+        return ""
+    without = [member.node for member in run.inside if not _takes_copies(member)]
+    if without:
+        return f"node {without[0]} takes no copies, by its --keep-memory or --keep-rate"
+    return "there is no node on another host"
+
+
+def _takes_copies(member: Member) -> bool:
+    return member.keeper is not None and member.keeper.takes_copies

@@ -1,0 +1,83 @@
+"""Says which nodes keep copies of one step, so that it outlives the hosts of any one failure domain.
+
+A shard that nodes of two domains hold needs no copy. Of each other one, a node that holds it is copied to its buddy
+(`buddies`), with the small state that lies beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
+
+Held = Mapping[str, Collection[KeptParts]]
+"""The parts of one step, by the node that holds them."""
+
+
+@dataclass(slots=True)
+class CopyPlan:
+    """The copies of one step, as of when it was found to be whole."""
+
+    pairs: Mapping[str, str]
+    """Who takes a copy, by the node whose state it is."""
+    wanted: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    """The ranks whose parts a node is to have, and from whom, by that node."""
+    lonely: int = 0
+    """How many shards no other domain can have."""
+
+    def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
+        """Return what a node that holds these parts of the step has yet to get, by the node that has it."""
+        parts = [one for one in held if one.big]
+        missing = {
+            source: _grouped([rank for rank in ranks if not _has(parts, rank)])
+            for source, ranks in self.wanted.get(node, {}).items()
+        }
+        return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
+
+    def is_made(self, held: Held, excused: Collection[str] = ()) -> bool:
+        """Whether each node has its copies and protects them, or is excused."""
+        return all(self.has_copies(node, held) for node in self.wanted if node not in excused)
+
+    def has_copies(self, node: str, held: Held, of: str | None = None) -> bool:
+        """Whether a node has the copies that it is to have, of one node or of all, and protects them."""
+        parts = [one for one in held.get(node, ()) if one.big and one.protected]
+        sources = self.wanted.get(node, {})
+        return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])
+
+
+def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]) -> CopyPlan:
+    """Plan the copies of a step of which these nodes hold parts; all nodes have a domain, and some a buddy."""
+    plan = CopyPlan(pairs)
+    holders: dict[int, list[tuple[str, int]]] = {}
+    for node, parts in held.items():
+        for one in parts:
+            for offset in range(one.ranks if one.big else 0):
+                shard = (one.first_shard + offset) % one.shards
+                holders.setdefault(shard, []).append((node, one.first_rank + offset))
+    for shard in sorted(holders):
+        those = holders[shard]
+        copied = [(node, rank) for node, rank in those if (pairs.get(node), rank) in those]
+        if len({domains[node] for node, _ in those}) > 1 and not copied:
+            continue
+        source, rank = next((one for one in (*copied, *those) if one[0] in pairs), ("", 0))
+        if source:
+            plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
+        else:
+            plan.lonely += 1
+    return plan
+
+
+def _has(parts: Iterable[KeptParts], rank: int) -> bool:
+    return any(0 <= rank - one.first_rank < one.ranks for one in parts)
+
+
+def _grouped(ranks: Iterable[int]) -> tuple[WantedParts, ...]:
+    groups: list[WantedParts] = []
+    for rank in ranks:
+        last = groups[-1] if groups else None
+        if last is not None and rank == last.first_rank + last.ranks:
+            groups[-1] = WantedParts(last.first_rank, last.ranks + 1, big=True, small=False)
+        else:
+            groups.append(WantedParts(rank, 1, big=True, small=False))
+    return tuple(groups)

@@ -1,0 +1,130 @@
+"""Gets copies of what other nodes keep, one part after the other and no faster than it may.
+
+Neither the training processes nor their groups take part. What is to be copied is named by the coordinator, and named
+again and again until it is here. Copies lie in the arenas like everything else (`arenas`), so they are given to other
+nodes, and to the workers of this one, in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as NotYetError
+from threading import Event
+
+from coordinatord.protocol.kept_state import KeptCopy
+from nodeclient.core.effects import Level
+from nodeclient.core.events import KeptChanged
+from nodeclient.keep.arenas import NoMemoryError
+from nodeclient.keep.means import Means
+from nodeclient.keep.part_fetch import LOOK_UP_S, FetchError, fetch
+from nodeclient.keep.part_messages import Kind, PartName
+from nodeclient.keep.rate_limit import RateLimit
+from workerlib.keep.arena import Commit, Place
+
+AGAIN_S = 1.0
+"""The pause before a part is asked for again that could not be had."""
+
+_Wanted = tuple[KeptCopy, int]
+"""A copy, and the rank whose part it is."""
+
+
+class Copier:
+    """The copies that this node gets for others."""
+
+    def __init__(self, means: Means) -> None:
+        """Begin with none."""
+        self._means = means
+        self._limit = RateLimit(means.settings.copy_rate, time.monotonic())
+        self._run = ""
+        self._wanted: tuple[KeptCopy, ...] = ()
+        self._working: asyncio.Task[None] | None = None
+        self._getting: tuple[_Wanted, Event] | None = None
+        """What is on its way, and what tells its thread that nobody wants it any more."""
+        self.problem = ""
+        """Why a copy cannot be had; nobody waits for it then."""
+
+    def want(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
+        """Get these copies, and no others."""
+        self._run, self._wanted = run, copies
+        if self._getting is not None and self._getting[0] not in set(self._all()):
+            self._getting[1].set()
+        if not copies:
+            self.problem = ""
+        self._means.arenas.drop_copies(keep={rank for _, rank in self._all()})
+        if copies and (self._working is None or self._working.done()):
+            self._working = self._means.tasks.spawn(self._work(), name="copies")
+
+    def close(self) -> None:
+        """Get nothing any more."""
+        self._wanted = ()
+        if self._getting is not None:
+            self._getting[1].set()
+        if self._working is not None:
+            self._working.cancel()
+
+    async def _work(self) -> None:
+        """Get what is missing until nothing is; a part that cannot be had does not keep the others back."""
+        loop = asyncio.get_running_loop()
+        failing_since: dict[tuple[str, int], float] = {}
+        while missing := [one for one in self._all() if not self._is_here(*one)]:
+            for copy, rank in missing:
+                if (copy, rank) not in set(self._all()):
+                    continue
+                key = copy.source.node, rank
+                try:
+                    await self._get(loop, copy, rank)
+                except NoMemoryError as error:
+                    self._fail(f"there is no copy of node {copy.source.node} here: {error}")
+                except (FetchError, OSError) as error:
+                    since = failing_since.setdefault(key, loop.time())
+                    if loop.time() - since >= self._means.settings.patience_s:
+                        self._fail(f"the state of node {copy.source.node} cannot be copied: {error}")
+                else:
+                    failing_since.pop(key, None)
+                    self.problem = ""
+                    self._means.submit(KeptChanged())
+            if any(not self._is_here(*one) for one in self._all()):
+                await asyncio.sleep(AGAIN_S)
+
+    async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:
+        """Get one part. Raises `NoMemoryError`, `FetchError` and `OSError`."""
+        given_up = Event()
+        self._getting = (copy, rank), given_up
+        name = PartName(self._run, rank, copy.round, copy.step, Kind.BIG)
+
+        def room(commit: Commit) -> Place:
+            """Return the place for the part, which only the loop's thread may choose."""
+            chosen = asyncio.run_coroutine_threadsafe(self._means.arenas.reserve_copy(commit), loop)
+            while not given_up.is_set():
+                try:
+                    return chosen.result(LOOK_UP_S)
+                except NotYetError:
+                    continue
+            chosen.cancel()
+            raise FetchError("nobody wants it any more")
+
+        def pace(size: int) -> None:
+            given_up.wait(self._limit.take(size, time.monotonic()))
+
+        try:
+            await loop.run_in_executor(self._means.threads, fetch, copy.source, name, room, given_up, pace)
+        finally:
+            given_up.set()
+            self._getting = None
+
+    def _fail(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._means.notify(Level.WARNING, problem, "state_not_copied")
+            self._means.submit(KeptChanged())
+
+    def _all(self) -> Iterator[_Wanted]:
+        for copy in self._wanted:
+            for wanted in copy.source.parts:
+                for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
+                    yield copy, rank
+
+    def _is_here(self, copy: KeptCopy, rank: int) -> bool:
+        return self._means.arenas.find(rank, copy.round, copy.step, Kind.BIG) is not None

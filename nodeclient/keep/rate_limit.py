@@ -1,0 +1,21 @@
+"""How fast copies may come, so that they leave the network and the processors to the training."""
+
+from __future__ import annotations
+
+BURST_S = 0.1
+"""What may come at once after a pause: as much as in so many seconds."""
+
+
+class RateLimit:
+    """A token bucket. It is empty at first; the caller passes the time, in seconds of a clock that never goes back."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        """Allow `rate` bytes a second."""
+        self._rate = rate
+        self._spent_at = now
+        """When all that has come so far would have come, at this rate."""
+
+    def take(self, size: int, now: float) -> float:
+        """Count bytes that have come; return how many seconds to wait before more may."""
+        self._spent_at = max(self._spent_at, now - BURST_S) + size / self._rate
+        return max(0.0, self._spent_at - now)

@@ -1,0 +1,206 @@
+"""What only one host has is copied to another one, and the older step stays until the copies of the newer are there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinatord.core.values.records import RoundFormed
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Holding
+from coordinatord.protocol.messages import Desired
+from tests.support.kept_state import kept_parts
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+
+
+class Job:
+    """Three nodes of which each has a shard of its own; `have` is what a node keeps, as steps and ranks."""
+
+    def __init__(self, *nodes: str, **options: str) -> None:
+        self.stage = Stage()
+        self.nodes = nodes or NODES
+        for node in self.nodes:
+            more = options.get(node, "")
+            self.stage.play(f"join {node} min=2 max=3 keeps=copies restarts=9 {more}")
+        self.stage.play(f"running {' '.join(self.nodes[:3])}")
+
+    def have(self, node: str, *parts: tuple[int, int], problem: str = "", shards: int = 3) -> None:
+        """Let a node keep these parts, each a step and a rank, and protect those that it was told to protect."""
+        puppet = self.stage.puppets[node]
+        named = {at.step for at in self.told(node).protected or ()}
+        kept = tuple(
+            kept_parts(1, step, range(rank, rank + 1), world_size=3, shards=shards, protected=step in named)
+            for step, rank in parts
+        )
+        run = self.stage.coordinator.jobs["default"].id
+        puppet.observed = replace(puppet.observed, run=run, kept=Holding(kept, copy_problem=problem))
+        self.stage.play("advance 1s")
+
+    def save(self, *steps: int) -> None:
+        """Let all nodes keep these steps of their own ranks, and protect what they are told to."""
+        for _ in range(2):
+            for rank, node in enumerate(self.nodes[:3]):
+                self.have(node, *((step, rank) for step in steps))
+
+    def told(self, node: str) -> Desired:
+        """Return what a node was told last."""
+        desired = self.stage.puppets[node].desired
+        assert desired is not None
+        return desired
+
+    def copies(self, node: str) -> list[tuple[int, str, int]]:
+        """Return the copies that a node is to get: the step, the node that has it and the rank."""
+        return [
+            (copy.step, copy.source.node, part.first_rank)
+            for copy in self.told(node).copies
+            for part in copy.source.parts
+        ]
+
+    @property
+    def named(self) -> list[int]:
+        """Return the steps that nodes are told to protect."""
+        return [at.step for at in self.told("n1").protected or ()]
+
+    @property
+    def copied(self) -> KeptStep | None:
+        """Return the newest step that outlives the loss of a host."""
+        return self.stage.coordinator.jobs["default"].kept.copied
+
+
+def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() -> None:
+    job = Job()
+    job.save(8)
+    assert [job.copies(node) for node in NODES] == [[(8, "n3", 2)], [(8, "n1", 0)], [(8, "n2", 1)]]
+    job.have("n2", (8, 1), (8, 0))
+    job.have("n2", (8, 1), (8, 0))
+    assert job.copies("n2") == []
+    assert job.copied is None
+
+
+def copy_all(job: Job, *steps: int) -> None:
+    """Let each node have its copies of these steps too."""
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, *((step, rank) for step in steps), *((step, (rank - 1) % 3) for step in steps))
+
+
+def test_a_step_counts_as_copied_when_all_have_their_copies_and_protect_them() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    assert job.copied == KeptStep(1, 8)
+    assert job.named == [8]
+
+
+def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
+    assert job.named == [8, 16]
+    assert job.copied == KeptStep(1, 8)
+    assert job.copies("n2") == [(16, "n1", 0)]
+    copy_all(job, 8, 16)
+    job.stage.play("advance 2s")
+    assert job.named == [16]
+    assert job.copied == KeptStep(1, 16)
+
+
+def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_there() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    kept = job.stage.coordinator.jobs["default"].kept
+    kept.pinned = KeptStep(1, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank), problem="no room")
+    assert job.named == [16, 8]
+    assert job.copied == KeptStep(1, 8)
+    kept.pinned = None
+    assert job.copied is None
+
+
+def test_nobody_waits_for_a_node_that_cannot_take_a_copy_and_the_step_does_not_count_as_copied() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (16, rank), (16, (rank - 1) % 3), problem="no memory")
+    job.have("n2", (16, 1), problem="no memory")
+    job.stage.play("advance 2s")
+    assert job.named == [16]
+    assert job.copied is None
+
+
+def test_what_all_have_alike_is_copied_nowhere_and_outlives_any_host() -> None:
+    job = Job()
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), shards=1)
+    assert [job.copies(node) for node in NODES] == [[], [], []]
+    assert job.copied == KeptStep(1, 8)
+
+
+def test_nodes_of_one_host_are_copied_to_a_spare_on_another() -> None:
+    job = Job("n1", "n2", "n3", "n4", n1="host=a", n2="host=a", n3="host=a")
+    job.save(8)
+    assert sorted(job.copies("n4")) == [(8, "n1", 0), (8, "n2", 1)]
+    job.have("n4", (8, 0), (8, 1))
+    job.have("n4", (8, 0), (8, 1))
+    assert sorted(job.copies("n4")) == [(8, "n3", 2)]
+    assert job.copies("n2") == []
+
+
+def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> None:
+    racks = Job(n1="topology=r1", n2="topology=r1", n3="topology=r2")
+    racks.save(8)
+    assert racks.copies("n2") == []
+    assert [step for step, _, _ in racks.copies("n3")] == [8, 8]
+    assert racks.copies("n1") == [(8, "n3", 2)]
+    one = Job(n1="topology=r", n2="topology=r", n3="topology=r")
+    one.save(8)
+    assert [len(one.copies(node)) for node in NODES] == [1, 1, 1]
+
+
+def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
+    job = Job(n2="keeps=yes")
+    job.save(8)
+    assert job.copies("n2") == []
+    assert job.copies("n3") == [(8, "n1", 0)]
+    assert job.copied is None
+
+
+def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    job.stage.play("advance 1s")
+    job.stage.play("step n1 9")
+    job.stage.play("silence n3")
+    job.stage.play("advance 20s")
+    job.stage.play("stopped n1 n2")
+    job.stage.play("advance 20s")
+    formed = [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+    assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
+    assert formed.resume is not None
+    assert (formed.resume.step, formed.resume.redone) == (8, 1)
+
+
+def test_after_a_restart_the_step_whose_copies_are_there_stays_the_whole_one() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    for _ in range(3):
+        for rank, node in enumerate(NODES):
+            job.have(node, (8, rank), (8, (rank - 1) % 3), (16, rank))
+    job.stage.play("die 1s")
+    for node in NODES:
+        job.stage.play(f"reconnect {node}")
+    job.stage.play("advance 2s")
+    assert job.named == [8, 16]
+    assert job.copied == KeptStep(1, 8)
