@@ -23,10 +23,12 @@ from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.server.http.request_body import BODY_WITHIN_S
+from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
 from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
+from nodeclient.keep.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
 
 ALL = ConnectionLimits.of(1 << 20)
@@ -49,6 +51,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((VIEWERS_MAX,), f"{SERVER}/page/test_stream.py", "test_one_viewer_too_many_is_refused_until_another_one_goes"),
     ((FOLLOWERS_MAX,), f"{SERVER}/http/test_events_api.py", "test_followers_are_limited"),
     ((READERS_MAX,), f"{SERVER}/http/test_logs_api.py", "test_no_more_read_at_once_than_people_do"),
+    ((STACKS_READERS_MAX,), f"{SERVER}/http/test_stacks_api.py", "test_what_cannot_be_asked_is_refused"),
     (
         (WORKERS_AT_ONCE_MAX,),
         "tests/coordinatord/core/test_log_sources.py",
@@ -96,6 +99,16 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
         (FAILURES_MAX,),
         "tests/coordinatord/security/test_tokens.py",
         "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not",
+    ),
+    (
+        (CONNECTIONS_MAX,),
+        "tests/nodeclient/keep/test_strange_readers.py",
+        "test_a_flood_of_connections_without_the_key_keeps_nobody_out",
+    ),
+    (
+        (REQUEST_WITHIN_S,),
+        "tests/nodeclient/keep/test_strange_readers.py",
+        "test_strange_readers_cost_the_holder_nothing",
     ),
 ]
 """The numbers of each row of the two tables, in their order, and who meets them."""

@@ -10,9 +10,9 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.runtime.pinned_tls import server_context
-from coordinatord.runtime.private_files import write_private
+from coordinatord.runtime.private_files import read_private, write_private
 from coordinatord.security.identity import KEY, Identity, own_identity
-from coordinatord.security.setup import FOLDER
+from coordinatord.security.setup import FOLDER, PIN
 from coordinatord.security.token_store import TokenStore
 from coordinatord.token_flags import TokenConfig, TokenVerb
 
@@ -48,6 +48,8 @@ def _pin(config: TokenConfig) -> str:
     directory = config.state_dir / FOLDER
     if config.certificate is not None and config.key is not None:
         identity = Identity(config.certificate, config.key)
+    elif (pin := read_private(directory / PIN)) is not None:
+        return pin.strip()
     else:
         if not (directory / KEY).exists():
             text = (

@@ -36,6 +36,11 @@ class Identity:
     certificate: Path
     key: Path
 
+    @property
+    def text(self) -> str:
+        """The certificate in PEM, without those between it and its authority. Raises `OSError` and `ValueError`."""
+        return _first_certificate(self.certificate)
+
     def load_into(self, context: ssl.SSLContext) -> str:
         """Let a context show this certificate from now on; return the pin of its key. Raises `IdentityError`.
 
@@ -43,7 +48,7 @@ class Identity:
         is there to type it.
         """
         try:
-            pin = pin_of(ssl.PEM_cert_to_DER_cert(_first_certificate(self.certificate)))
+            pin = pin_of(ssl.PEM_cert_to_DER_cert(self.text))
             # A context with half of a new pair would be of no use, so the pair is tried in another one first.
             for each in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), context):
                 each.load_cert_chain(self.certificate, self.key, password=_no_password)

@@ -6,6 +6,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from coordinatord.protocol.access_token import AccessToken, Role
@@ -26,6 +27,9 @@ FOLDER = "security"
 
 HANDED_OUT = "tokens"
 """The file in it with the first tokens, where they can be left nowhere better. It may be copied, and removed."""
+
+PIN = "pin"
+"""The file in it with the hash of the key that is shown, where that is an organisation's: for new tokens."""
 
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
 """The tokens of the first start: for nodes and for operators, who may read as well."""
@@ -58,6 +62,8 @@ class Security:
         self.gatekeeper = gatekeeper
         self.context: ssl.SSLContext
         self.pin = ""
+        self._certificate = ""
+        """The organisation's certificate that is shown, in PEM; empty for one of our own."""
 
     @classmethod
     def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
@@ -95,6 +101,7 @@ class Security:
         What cannot be read is logged, and stays as it was.
         """
         if self._settings.directory is not None or self._settings.certificate is not None:
+            before = self._certificate
             try:
                 pin = self._load_identity()
             except (IdentityError, PrivateFileError) as error:
@@ -103,6 +110,8 @@ class Security:
                 if pin != self.pin:
                     text = "the key of the certificate is another one now: tokens of the old one no longer fit"
                     log.warning(text, extra=fields("key_changed"))
+                elif self._certificate != before:
+                    log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
                 self.pin = pin
         self.refresh()
 
@@ -118,8 +127,15 @@ class Security:
     def _load_identity(self) -> str:
         settings = self._settings
         if settings.certificate is not None and settings.key is not None:
-            return Identity(settings.certificate, settings.key).load_into(self.context)
+            identity = Identity(settings.certificate, settings.key)
+            pin = identity.load_into(self.context)
+            with suppress(OSError, ValueError):  # it was read a moment ago
+                self._certificate = identity.text
+            if settings.directory is not None and pin != self.pin:
+                write_private(settings.directory / PIN, f"{pin}\n")
+            return pin
         if settings.directory is not None:
+            (settings.directory / PIN).unlink(missing_ok=True)
             return own_identity(settings.directory).load_into(self.context)
         return load_passing_identity(self.context)
 

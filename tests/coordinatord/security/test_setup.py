@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 import stat
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import trustme
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from coordinatord.protocol.access_token import Role, tokens_in
+from coordinatord.commands.token import change
+from coordinatord.config import parse
+from coordinatord.protocol.access_token import Role, parse_token, tokens_in
 from coordinatord.runtime.pinned_tls import CertificateError, pin_of, text_of
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
+from coordinatord.token_flags import TokenConfig
 from tests.support.programs import NO_HOME, clean_environ
 from tests.support.secured import secured
 
@@ -126,6 +132,42 @@ def test_a_certificate_of_an_organisation_is_shown_and_reloaded(
     security.reload()
     assert security.pin != before
     assert "the key of the certificate is another one now" in caplog.text
+
+
+def test_new_tokens_are_for_the_key_that_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def pin_of_new() -> str:
+        config = parse(["token", "new", "--state-dir", str(tmp_path)], {})
+        assert isinstance(config, TokenConfig)
+        change(config)
+        return parse_token(capsys.readouterr().out.strip()).pin
+
+    folder = tmp_path / FOLDER
+    ours = opened(folder).pin
+    assert pin_of_new() == ours
+    certificate, key = _organisation(tmp_path)
+    shown = opened(folder, certificate=certificate, key=key)
+    assert pin_of_new() == shown.pin != ours
+    _organisation(tmp_path)
+    shown.reload()
+    assert pin_of_new() == shown.pin
+    assert opened(folder).pin == pin_of_new() == ours
+
+
+def test_that_a_renewed_certificate_is_shown_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    certificate, key = _organisation(tmp_path)
+    security = opened(tmp_path / "s", certificate=certificate, key=key)
+    with caplog.at_level(logging.INFO):
+        security.reload()
+        assert "another certificate" not in caplog.text
+        renewed = x509.load_pem_x509_certificate(certificate.read_bytes())
+        signing = serialization.load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(signing, ec.EllipticCurvePrivateKey)
+        builder = x509.CertificateBuilder(renewed.issuer, renewed.subject, signing.public_key(), 7)
+        builder = builder.not_valid_before(datetime(2020, 1, 1, tzinfo=UTC)).not_valid_after(datetime.max)  # noqa: DTZ901
+        again = builder.sign(signing, hashes.SHA256())
+        certificate.write_bytes(again.public_bytes(serialization.Encoding.PEM))
+        security.reload()
+    assert "another certificate is shown from now on" in caplog.text
 
 
 def test_a_certificate_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
