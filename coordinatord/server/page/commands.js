@@ -65,6 +65,7 @@ function commandsOf(job, ended) {
     { what: "The last failure in full, with hints", text: command("report", job) },
   ];
   const living = [
+    { what: "Where the workers stand, and which of them all others wait for", text: command("stacks", job) },
     { what: "Begin a new round, as planned: workers save first", text: command("restart", job), act: restart(job) },
     { what: "End the job, as planned: workers save first", text: command("stop", job), act: stop(job) },
     { what: "Let a node's workers save, and keep the node out of rounds", text: `nodeclient drain --coord ${quoted(endpoint())} NODE` },

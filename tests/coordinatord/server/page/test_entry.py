@@ -160,6 +160,7 @@ def test_who_may_only_read_has_nothing_to_press(guarded: Guarded, open_page: Ope
     guarded.coordinatord("token", "new", "--role", "read", "--output", str(tmp_path / "read"))
     page = open_page(guarded.link("--token-file", tmp_path / "read"))
     page.wait_for_text("Act on this job")
+    assert "nodeclient stacks --coord " in page.evaluate("document.querySelector('.commands').textContent")
     assert page.evaluate("[...document.querySelectorAll('.act')].every((each) => each.offsetParent === null)")
     assert page.evaluate(POST_STOP) == [403, "role"]
     forgive(page)
