@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.hang_verdict import Standing
+from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
@@ -79,13 +79,13 @@ def _sources_of(run: Run, own: Ranks, local_ranks: range) -> Iterator[StackSourc
         )
 
 
-def standings(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) -> list[Standing]:
+def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) -> list[SeenWorker]:
     """Return where each worker stands that was asked for, also of nodes that have not answered."""
     found = []
     for source, workers in answers:
         told = {worker.rank: worker for worker in workers}
         ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
-        found += [Standing(source.node, rank, told.get(rank)) for rank in ranks]
+        found += [SeenWorker(source.node, rank, told.get(rank)) for rank in ranks]
     return found
 
 

@@ -50,7 +50,7 @@ class HangKind(StrEnum):
 
 
 @frozen
-class Standing:
+class SeenWorker:
     """Where one worker of a round stands."""
 
     node: str
@@ -78,12 +78,12 @@ class HangVerdict:
         return self.kind is not HangKind.BUSY
 
 
-def find_hang(standings: Sequence[Standing]) -> HangVerdict | None:
+def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return who holds up the workers of a round; None if somebody gets on, or nobody is seen to wait."""
-    waiting = [one for one in standings if _state(one) is CollectiveState.WAITS]
-    if not waiting or any(_state(one) is CollectiveState.MOVES for one in standings):
+    waiting = [one for one in seen_workers if _state(one) is CollectiveState.WAITS]
+    if not waiting or any(_state(one) is CollectiveState.MOVES for one in seen_workers):
         return None
-    rest = [one for one in standings if _state(one) is not CollectiveState.WAITS]
+    rest = [one for one in seen_workers if _state(one) is not CollectiveState.WAITS]
     if rest:
         kind, blamed = _not_waiting(rest)
         does = _does(kind, blamed)
@@ -103,27 +103,29 @@ def find_hang(standings: Sequence[Standing]) -> HangVerdict | None:
     return _verdict(HangKind.MISMATCHED, blamed, waiting, sentence)
 
 
-def find_longest(standings: Iterable[Standing]) -> float:
+def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
     """Return for how long the worker waits that has waited the longest, in seconds; 0 if none does."""
-    return max((_collective(one).age_s for one in standings if _state(one) is CollectiveState.WAITS), default=0.0)
+    return max((_collective(one).age_s for one in seen_workers if _state(one) is CollectiveState.WAITS), default=0.0)
 
 
-def _verdict(kind: HangKind, blamed: Sequence[Standing], waiting: Collection[Standing], sentence: str) -> HangVerdict:
+def _verdict(
+    kind: HangKind, blamed: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
+) -> HangVerdict:
     ranks = tuple(sorted(one.rank for one in blamed))
     return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
 
 
-def _state(one: Standing) -> CollectiveState | None:
+def _state(one: SeenWorker) -> CollectiveState | None:
     return None if one.now is None or one.now.collective is None else one.now.collective.state
 
 
-def _collective(one: Standing) -> Collective:
+def _collective(one: SeenWorker) -> Collective:
     assert one.now is not None  # noqa: S101 - only of those that wait
     assert one.now.collective is not None  # noqa: S101 - as above
     return one.now.collective
 
 
-def _not_waiting(rest: Sequence[Standing]) -> tuple[HangKind, list[Standing]]:
+def _not_waiting(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
     """Return which of those that wait in no collective are to blame.
 
     While one of them is busy, the others may wait for it by other means.
@@ -135,7 +137,7 @@ def _not_waiting(rest: Sequence[Standing]) -> tuple[HangKind, list[Standing]]:
     return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(rest))
 
 
-def _is_busy(one: Standing) -> bool:
+def _is_busy(one: SeenWorker) -> bool:
     now, before = one.now, one.before
     if now is None or now.state in _HALTED:
         return False
@@ -155,7 +157,7 @@ def _main(worker: WorkerStacks) -> bytes:
 # Words
 
 
-def _does(kind: HangKind, blamed: Sequence[Standing]) -> str:
+def _does(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
     """Say what those do that are to blame, and where the first of them does it."""
     alone, one = len(blamed) == 1, blamed[0].now
     if one is None or kind is HangKind.ABSENT:
@@ -189,14 +191,14 @@ def _split(frame: str) -> tuple[str, str, str]:
     return name, file, line
 
 
-def _by_place(waiting: Sequence[Standing]) -> dict[str, list[Standing]]:
+def _by_place(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
     """Return those who wait in the same collective, by its name: with its group and its size only where these tell."""
     collectives = [_collective(one) for one in waiting]
     groups = len({each.group for each in collectives}) > 1
     names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
     if len(set(names)) == 1 and _is_even(collectives[0]) and len({each.shape for each in collectives}) > 1:
         names = [f"{_name(each)} with {each.shape or 'nothing'}" for each in collectives]
-    places: dict[str, list[Standing]] = {}
+    places: dict[str, list[SeenWorker]] = {}
     for name, one in zip(names, waiting, strict=True):
         places.setdefault(name, []).append(one)
     return places
@@ -216,11 +218,11 @@ def _name(collective: Collective) -> str:
     return f"{_operation(collective)} {collective.number:,}"
 
 
-def _since(waiting: Sequence[Standing]) -> str:
+def _since(waiting: Sequence[SeenWorker]) -> str:
     return f"{find_longest(waiting):.0f} s"
 
 
-def _others(waiting: Sequence[Standing]) -> str:
+def _others(waiting: Sequence[SeenWorker]) -> str:
     """Say where those wait that are not to blame: most of them, if they are not at one place."""
     [(place, number)] = Counter(_name(_collective(one)) for one in waiting).most_common(1)
     if len(waiting) == 1:
@@ -228,18 +230,18 @@ def _others(waiting: Sequence[Standing]) -> str:
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
 
 
-def _these(standings: Sequence[Standing]) -> str:
-    return f"rank {standings[0].rank} waits" if len(standings) == 1 else f"{len(standings)} others wait"
+def _these(seen_workers: Sequence[SeenWorker]) -> str:
+    return f"rank {seen_workers[0].rank} waits" if len(seen_workers) == 1 else f"{len(seen_workers)} others wait"
 
 
-def _who(blamed: Sequence[Standing]) -> str:
+def _who(blamed: Sequence[SeenWorker]) -> str:
     """Name those who are to blame, and their nodes."""
     named = ", ".join(str(one.rank) for one in blamed[:NAMED_MAX])
     more = f" and {len(blamed) - NAMED_MAX} more" if len(blamed) > NAMED_MAX else ""
     return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_nodes(blamed)}"
 
 
-def _nodes(standings: Sequence[Standing]) -> str:
-    nodes = list(dict.fromkeys(one.node for one in standings))
+def _nodes(seen_workers: Sequence[SeenWorker]) -> str:
+    nodes = list(dict.fromkeys(one.node for one in seen_workers))
     more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
     return f"node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}"

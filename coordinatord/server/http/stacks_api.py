@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, stack_sources, standings
+from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, seen_workers, stack_sources
 from coordinatord.core.values.hang_verdict import find_hang
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_answers import HangStatus, StacksAnswer
@@ -55,7 +55,7 @@ class StacksApi:
             self._readers -= 1
         told = [(source, workers) for source, (workers, _) in zip(sources, answers, strict=True)]
         found = [(source, worker) for source, workers in told for worker in workers]
-        hang = None if ranks else find_hang(standings(told))
+        hang = None if ranks else find_hang(seen_workers(told))
         notes = [f"node {source.node}: {why}" for source, (_, why) in zip(sources, answers, strict=True) if why]
         answer = StacksAnswer(
             job=job,

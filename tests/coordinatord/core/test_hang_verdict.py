@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.values.hang_verdict import HangKind, Standing, find_hang
+from coordinatord.core.values.hang_verdict import HangKind, SeenWorker, find_hang
 from coordinatord.protocol.stack_messages import (
     Collective,
     CollectiveState,
@@ -37,11 +37,11 @@ def stands(rank: int, collective: Collective | None = WAITS, **changes: Any) -> 
     return replace(worker, **changes)
 
 
-def one(rank: int, now: WorkerStacks | None, before: WorkerStacks | None = None) -> Standing:
-    return Standing(f"gpu{rank // 8}", rank, now, before)
+def one(rank: int, now: WorkerStacks | None, before: WorkerStacks | None = None) -> SeenWorker:
+    return SeenWorker(f"gpu{rank // 8}", rank, now, before)
 
 
-def job(*others: Standing) -> list[Standing]:
+def job(*others: SeenWorker) -> list[SeenWorker]:
     """Return a job of which all wait but these."""
     known = {other.rank: other for other in others}
     return [known.get(rank) or one(rank, stands(rank)) for rank in range(WORLD)]
@@ -53,7 +53,7 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
 
 
 @pytest.mark.parametrize(
-    ("standing", "kind", "sentence"),
+    ("seen", "kind", "sentence"),
     [
         (STUCK, HangKind.STUCK, f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41) {THE_OTHERS}"),
         (
@@ -110,8 +110,8 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
         ),
     ],
 )
-def test_each_kind_of_hang_has_a_sentence(standing: WorkerStacks | None, kind: HangKind, sentence: str) -> None:
-    found = find_hang(job(one(5, standing)))
+def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangKind, sentence: str) -> None:
+    found = find_hang(job(one(5, seen)))
     assert found is not None
     assert (found.kind, found.sentence) == (kind, sentence)
     assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
@@ -196,10 +196,10 @@ LOOKS = st.none() | st.builds(
 )
 
 
-@given(st.lists(st.builds(Standing, st.sampled_from("ab"), st.integers(0, 9), LOOKS, LOOKS), max_size=6))
-def test_whatever_workers_say_the_verdict_names_some_of_them(standings: list[Standing]) -> None:
-    found = find_hang(standings)
+@given(st.lists(st.builds(SeenWorker, st.sampled_from("ab"), st.integers(0, 9), LOOKS, LOOKS), max_size=6))
+def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[SeenWorker]) -> None:
+    found = find_hang(seen_workers)
     if found is not None:
-        assert set(found.ranks) <= {standing.rank for standing in standings}
+        assert set(found.ranks) <= {worker.rank for worker in seen_workers}
         assert found.ranks
         assert found.sentence.isprintable()

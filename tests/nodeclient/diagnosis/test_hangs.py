@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import HangKind, HangVerdict, Standing, find_hang
+from coordinatord.core.values.hang_verdict import HangKind, HangVerdict, SeenWorker, find_hang
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService
@@ -129,12 +129,12 @@ class Job:
             shared = self.services[name].listen(folder / name, "run", 1, ranks)
             self.variables += [{**shared, "LOCAL_RANK": str(rank - ranks.start)} for rank in ranks]
 
-    async def look(self) -> list[Standing]:
+    async def look(self) -> list[SeenWorker]:
         """Ask all workers."""
         asked = [self._ask(name) for name in self.nodes]
         answers = zip(self.nodes.items(), await asyncio.gather(*asked), strict=True)
         found = [
-            Standing(name, worker.rank, worker, self._before.get(worker.rank))
+            SeenWorker(name, worker.rank, worker, self._before.get(worker.rank))
             for (name, _), told in answers
             for worker in told.workers
         ]
