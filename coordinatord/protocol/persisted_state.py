@@ -96,6 +96,8 @@ class PersistOrder:
     """All nodes have written their parts: it is to make the step whole."""
     in_use: Serial | None = None
     """A step that is not dropped now, though newer ones are there: the workers resume from it."""
+    small: Annotated[int, Range(0, RANKS_MAX)] = 0
+    """The number of ranks whose small state is written by all nodes together: who makes the step whole must find it."""
 
     @property
     def at(self) -> KeptStep:

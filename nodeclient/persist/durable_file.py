@@ -21,6 +21,10 @@ from coordinatord.protocol.frozen_class import frozen
 CHUNK_BYTES = 4 << 20
 """What is written or read in one go: a few milliseconds of a fast disk, and progress is seen after each."""
 
+FLUSH_BYTES = 64 << 20
+"""What is flushed in one go. Written bytes that are in memory alone are no progress: a disk that needs minutes to flush
+many of them at the end would look as if it hangs, and one that writes 64 MiB in 20 s does not."""
+
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""
 
@@ -59,7 +63,7 @@ class Written:
 def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progress) -> Written:
     """Write a file, which is there afterwards even if the power fails. Raises `OSError` and `GivenUpError`."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{TEMPORARY}")
-    size = crc = 0
+    size = crc = flushed = 0
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         try:
@@ -69,8 +73,12 @@ def write_file(path: Path, blocks: Iterable[memoryview | bytes], progress: Progr
                     chunk = view[begin : begin + CHUNK_BYTES]
                     _write_all(file, chunk)
                     size, crc = size + len(chunk), zlib.crc32(chunk, crc)
-                    progress.note(len(chunk))
+                    if size - flushed >= FLUSH_BYTES:
+                        os.fdatasync(file)
+                        progress.note(size - flushed)
+                        flushed = size
             os.fsync(file)
+            progress.note(size - flushed)
         finally:
             os.close(file)
         temporary.rename(path)

@@ -236,7 +236,7 @@ class Persister:
         name = StepName(run, order.round, order.step, order.world_size, order.shards)
         folder, keep = self._folder, self.offer.keep
         try:
-            await self._watched(lambda: step_folder.commit(folder, name), Progress())
+            await self._watched(lambda: step_folder.commit(folder, name, order.small), Progress())
         except (OperationalError, OSError) as error:
             self._fail(order, error)
             return
@@ -299,7 +299,7 @@ class Persister:
 
 
 def _is_same_work(before: PersistOrder, order: PersistOrder) -> bool:
-    return replace(before, commit=False, in_use=None) == replace(order, commit=False, in_use=None)
+    return replace(before, commit=False, in_use=None, small=0) == replace(order, commit=False, in_use=None, small=0)
 
 
 def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:

@@ -212,8 +212,11 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def commit(job: Path, of: StepName) -> Manifest:
-    """Make a step whole, all of whose files are written. Raises `OSError` and `UnusableError`."""
+def commit(job: Path, of: StepName, small: int = 0) -> Manifest:
+    """Make a step whole, all of whose files are written: its shards, and the small state of so many ranks.
+
+    Raises `OSError` and `UnusableError`.
+    """
     folder = job / of.folder
     try:
         return read_manifest(folder)  # it was made so before, and the word of it was lost
@@ -222,6 +225,7 @@ def commit(job: Path, of: StepName) -> Manifest:
     names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
     notes: list[Note] = [_read(path, _read_note, NOTE_MAX) for path in names]
     files = tuple(sorted((one.file for one in notes if one.of == of), key=lambda one: one.name))
+    _check_all_here(of, files, small, job.parent)
     _check_whole(of, files)
     _check_sizes(folder, files)
     serial = max((one.serial for one in find_whole(job)[0]), default=0) + 1
@@ -264,6 +268,16 @@ def _folders(job: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     return [job / name for name in sorted(found)[:FOLDERS_MAX]]
+
+
+def _check_all_here(of: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
+    shards_here = len({one.shard for one in files if one.contents is Contents.SHARD})
+    small_here = sum(one.contents is Contents.SMALL for one in files)
+    if shards_here < of.shards or small_here < small:
+        what = f"{shards_here} of {of.shards} shards" if shards_here < of.shards else f"{small_here} of {small} ranks"
+        raise UnusableError(
+            f"all nodes have written, and only {what} are found: is {root} one directory for all nodes?"
+        )
 
 
 def _check_whole(of: StepName, files: tuple[PartFile, ...]) -> None:

@@ -75,6 +75,7 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
         work.writers[member.node],
         commit,
         _in_use(run, member) if commit else None,
+        small=sum(one.ranks for parts in work.writers.values() for one in parts if one.small) if commit else 0,
     )
 
 

@@ -222,7 +222,8 @@ async def test_a_directory_that_is_not_shared_is_said_and_nothing_is_whole(tmp_p
         worker.save(4, None, SMALL)
         order = an_order(commit=True, parts=WantedParts(0, 1, big=False, small=True))
         found = await write(node, order)
-        assert found.problem == "1 of 1 shards are not written, such as shard 0"
+        words = f"only 0 of 1 shards are found: is {tmp_path / 'mine'} one directory for all nodes?"
+        assert found.problem == f"all nodes have written, and {words}"
         assert find_whole(tmp_path / "mine" / "job") == ([], [])
 
 

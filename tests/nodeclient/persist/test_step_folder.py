@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.persist import step_folder
+from nodeclient.persist import durable_file, step_folder
 from nodeclient.persist.durable_file import GivenUpError, Progress, write_file
 from nodeclient.persist.part_reader import read_part
 from nodeclient.persist.part_writer import DamagedPartError, PartLostError, write_big, write_small
@@ -72,9 +72,11 @@ def test_a_part_comes_back_as_it_was(tmp_path: Path, rank: int) -> None:
 def test_a_step_is_not_there_before_its_manifest_is(tmp_path: Path) -> None:
     write(tmp_path, name(), ranks=(0,))
     assert find_whole(tmp_path) == ([], [])
-    with pytest.raises(UnusableError, match="1 of 2 shards are not written, such as shard 1"):
+    with pytest.raises(UnusableError, match=r"only 1 of 2 shards are found: is .* one directory for all nodes"):
         step_folder.commit(tmp_path, name())
     write(tmp_path, name(), ranks=(1,))
+    with pytest.raises(UnusableError, match=r"only 2 of 3 ranks are found: is .* one directory for all nodes"):
+        step_folder.commit(tmp_path, name(), 3)
     manifest = step_folder.commit(tmp_path, name())
     assert find_whole(tmp_path) == ([manifest], [])
     assert step_folder.commit(tmp_path, name()) == manifest, "the word of it may be lost"
@@ -271,3 +273,14 @@ def test_a_full_disk_is_an_error_that_leaves_nothing_behind(small_disk: Path) ->
         write_file(small_disk / "file", [bytes(2_000_000)], Progress())
     assert not list(small_disk.iterdir())
     write_file(small_disk / "file", [bytes(100_000)], Progress())
+
+
+def test_bytes_count_as_written_when_they_are_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress, seen = Progress(), []
+    for call in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, call, lambda _: seen.append(progress.bytes))
+    monkeypatch.setattr(durable_file, "FLUSH_BYTES", 2 * durable_file.CHUNK_BYTES)
+    size = 5 * durable_file.CHUNK_BYTES
+    write_file(tmp_path / "file", [bytes(size)], progress)
+    assert seen == [0, size * 2 // 5, size * 4 // 5, size], "the last one is that of the folder"
+    assert progress.bytes == size
