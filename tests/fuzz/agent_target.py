@@ -38,7 +38,8 @@ class Host:
         self._choices = choices
         self._workers = choices.of((1, 2))
         self._now = 100.0
-        settings = Settings(self._workers, 60.0, 10.0, preloads=choices.one_in(4), kills=not choices.one_in(8))
+        preloads, kills, keeps = choices.one_in(4), not choices.one_in(8), choices.one_in(2)
+        settings = Settings(self._workers, 60.0, 10.0, preloads=preloads, keeps=keeps, kills=kills)
         self._agent = Agent(settings, PORT, self._now)
         self._open = False
         self._alive: set[int] = set()
@@ -69,6 +70,8 @@ class Host:
             self._handle(events.Tick())
         elif step == 14:
             self._close()
+        elif self._choices.one_in(4) and self._alive and self._has_started:
+            self._tell_of_kept_state()
         elif self._choices.one_in(8):
             self._handle(events.LeaveRequested(self._choices.of((15, 2))))
 
@@ -120,8 +123,8 @@ class Host:
         if not self._asked:
             return
         match self._asked.pop(0):
-            case effects.Notice():
-                self._handle(events.Prepared())
+            case effects.Notice() | effects.SaveKept() | effects.HaltWorkers() as wanted:
+                self._handle(events.Prepared() if isinstance(wanted, effects.Notice) else events.KeptSaved())
             case effects.Probe(run, number):
                 answers = (events.Reached(run, number), events.Unreached(run, number, "no answer"))
                 self._handle(answers[self._choices.one_in(4)])
@@ -140,6 +143,14 @@ class Host:
                     self._handle(events.SweepFailed("a process does not die"))
                 else:
                     self._handle(events.Swept(PORT + self._choices.byte()))
+
+    def _tell_of_kept_state(self) -> None:
+        within_s = self._choices.of((1.0, 0.0, 30.0))
+        told: tuple[events.Event, ...] = (
+            events.Keeping(within_s, writes_checkpoints=self._choices.one_in(2)),
+            events.KeptChanged(),
+        )
+        self._handle(self._choices.of(told))
 
     def _end_worker(self, code: int) -> None:
         local_rank = min(self._alive)
@@ -201,7 +212,9 @@ class Host:
                 case effects.Kill():
                     self._kills += 1
                     self._asked.append(effect)
-                case effects.Probe() | effects.Terminate() | effects.Sweep():
+                case (
+                    effects.Probe() | effects.Terminate() | effects.Sweep() | effects.SaveKept() | effects.HaltWorkers()
+                ):
                     self._asked.append(effect)
                 case effects.Exit():
                     assert effect is wanted[-1]

@@ -39,6 +39,7 @@ from coordinatord.protocol.messages import (
     Phase,
     Refused,
 )
+from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.store import row_codec
@@ -55,7 +56,8 @@ OTHER_POLICY = Policy(jobs_max=3, nodes_max=6, heartbeat_s=3.0, reconnect_grace_
 JOBS = ("a", "b", "c", "d", "e")
 NODES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "host-n1")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "127.0.0.1", "::1", "fe80::1", "unknown")
-SPECS = (JobSpec(1, 2, 1), JobSpec(2, 2, 0), JobSpec(1, 1, 3), JobSpec(1, 2, 1, Launcher.TORCHRUN))
+LATE_SPECS = tuple(JobSpec(1, 2, 1, scale_up=when) for when in (ScaleUp.AT_CHECKPOINT, ScaleUp.NEVER))
+SPECS = (JobSpec(1, 2, 1), JobSpec(2, 2, 0), JobSpec(1, 1, 3), JobSpec(1, 2, 1, Launcher.TORCHRUN), *LATE_SPECS)
 PAUSES_S = (0.0, 0.001, 0.3, 1.0, 2.1, 5.5, 16.0, 31.0, 400.0, 90_000.0)
 REQUESTS = (StopJob, RestartJob, ForgetJob, DrainNode, UndrainNode)
 
