@@ -1,0 +1,56 @@
+"""How state is saved from a GPU: beside a training that is stuck, and not at all once an error has spoilt the context.
+
+What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keep/test_device_order.py`.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nodeclient.host.devices import Gpu
+from tests.gpu.conftest import WITHIN_S
+from tests.support.programs import clean_environ
+
+pytestmark = pytest.mark.slow
+
+BESIDE = """
+import torch
+from workerlib.keep.device_order import CudaOrder
+
+of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
+order = CudaOrder(of.device)
+order.note_end()
+assert order.has_ended(60), "the end of the step is not seen"
+torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
+order.copy([to], [of])
+assert to.tolist() == list(range(1_000)), "something else was copied"
+assert not torch.cuda.current_stream().query(), "the copy waited for what training does"
+order.note_end()
+assert not order.has_ended(0.05), "a step that is on is said to have ended"
+"""
+
+SPOILT = """
+import torch
+from workerlib.keep.device_order import CudaOrder
+
+few = torch.zeros(1, device="cuda")
+order = CudaOrder(few.device)
+few[torch.tensor([5], device="cuda")]  # a place that is not there: each later call fails
+try:
+    order.note_end()
+    order.has_ended(60)
+except RuntimeError:
+    raise SystemExit(0)
+raise SystemExit("the context is said to be in order")
+"""
+
+
+@pytest.mark.parametrize("program", [BESIDE, SPOILT], ids=["beside", "spoilt"])
+def test_a_save_is_made_beside_training_or_refused(program: str, gpus: list[Gpu]) -> None:
+    del gpus
+    command = (sys.executable, "-c", program)
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False)
+    assert ended.returncode == 0, ended.stderr
