@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding
 from coordinatord.protocol.messages import Desired
+from coordinatord.protocol.persisted_state import PersistedStep
 from tests.support.kept_state import kept_parts
 from tests.support.script import Stage
 
@@ -20,6 +23,8 @@ class Job:
     def __init__(self, *nodes: str, **options: str) -> None:
         self.stage = Stage()
         self.nodes = nodes or NODES
+        self.on_disk: tuple[PersistedStep, ...] = ()
+        """What all nodes find on a disk."""
         for node in self.nodes:
             more = options.get(node, "")
             self.stage.play(f"join {node} min=2 max=3 keeps=copies restarts=9 {more}")
@@ -34,7 +39,9 @@ class Job:
             for step, rank in parts
         )
         run = self.stage.coordinator.jobs["default"].id
-        puppet.observed = replace(puppet.observed, run=run, kept=Holding(kept, copy_problem=problem))
+        puppet.observed = replace(
+            puppet.observed, run=run, kept=Holding(kept, copy_problem=problem, persisted=self.on_disk)
+        )
         self.stage.play("advance 1s")
 
     def save(self, *steps: int) -> None:
@@ -189,6 +196,22 @@ def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
     assert formed.resume is not None
     assert (formed.resume.step, formed.resume.redone) == (8, 1)
+
+
+@pytest.mark.parametrize(("on_disk", "step", "place"), [(8, 8, "the memory of nodes n1, n2"), (9, 9, "disk")])
+def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int, step: int, place: str) -> None:
+    job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
+    job.save(8)
+    parts = kept_parts(1, on_disk, range(3), world_size=3, shards=3)
+    job.on_disk = (PersistedStep(1, job.stage.coordinator.jobs["default"].id, (parts,)),)
+    copy_all(job, 8)
+    job.stage.play("step n1 9")
+    job.stage.play("silence n3")
+    job.stage.play("advance 20s")
+    job.stage.play("stopped n1 n2")
+    job.stage.play("advance 20s")
+    formed = [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+    assert f"resumes at step {step} from {place}" in formed.reason
 
 
 def test_after_a_restart_the_step_whose_copies_are_there_stays_the_whole_one() -> None:
