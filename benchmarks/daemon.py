@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,12 +83,13 @@ async def coordinatord(
         state = Path(folder, "state")
         access = Access(trusting_context(), _new_token(state)) if tls else None
         where = ("--state-dir", str(state), *(() if tls else ("--insecure",)))
-        async with server((*COORDINATORD, *where, *flags), core) as served:
+        # The first start leaves tokens where the user's configuration is.
+        async with server((*COORDINATORD, *where, *flags), core, {"XDG_CONFIG_HOME": folder}) as served:
             yield Daemon(served.url, served.pid, Ledger(state), access)
 
 
 def _new_token(state: Path) -> str:
-    """Make a key and a token before the first start, which then leaves none at the user's."""
+    """Make a key and a token before the first start."""
     argv = (sys.executable, "-m", "coordinatord", "token", "new", "--state-dir", str(state))
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603 - ours
 
@@ -99,14 +100,19 @@ def trusting_context() -> ssl.SSLContext:
 
 
 @asynccontextmanager
-async def server(command: Sequence[str], core: int | None = None) -> AsyncIterator[Server]:
+async def server(
+    command: Sequence[str], core: int | None = None, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Server]:
     """Run a program that prints ` listening on URL`, and ends well on SIGTERM. Raises `BenchmarkError`.
 
-    It is kept on one core of the host, if one is given. Its log goes into a file that is shown only if it fails.
+    It is kept on one core of the host, if one is given, and has the variables of `environ` beside those of this
+    process. Its log goes into a file that is shown only if it fails.
     """
     with tempfile.TemporaryFile() as log:
         with _kept_on(core):
-            process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=log)
+            process = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=log, env=os.environ | (environ or {})
+            )
         try:
             yield Server(await _read_url(process, log), process.pid)
         finally:
