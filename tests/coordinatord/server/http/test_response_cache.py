@@ -102,14 +102,14 @@ async def test_what_is_dear_is_made_anew_after_its_rest_alone(
 
 async def test_what_is_cheap_says_how_it_is_right_then(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_cache, "CHEAP_S", NEVER_S)
-    async with start() as server, connect(server.url, join("a")) as a:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a, connect(server.url, join("b", nodes=2)):
         run = await a.receive_goal(Goal.RUN)
-        for phase in (Phase.STARTING, Phase.STOPPING):  # neither is recorded
+        for phase in (Phase.STARTING, Phase.RUNNING):  # neither is recorded, while the other node has not begun
             await a.report(phase, run)
             await a.beat()
             await a.receive_goal(Goal.RUN)
-            [node] = (await get(f"{server.url}/v1/jobs/job"))[2]["nodes"]
-            assert node["state"] == {Phase.STARTING: "assigned", Phase.STOPPING: "stopping"}[phase]
+            node = (await get(f"{server.url}/v1/jobs/job"))[2]["nodes"][0]
+            assert node["state"] == {Phase.STARTING: "assigned", Phase.RUNNING: "running"}[phase]
 
 
 async def test_an_unknown_job_is_looked_for_again_each_time(start: Start, dear: Callable[[float], None]) -> None:
