@@ -8,15 +8,19 @@
 
 A writer puts what this rank has into the memory of its node: all of it, as its own plan says. The global plan of torch
 spreads what all ranks have over the ranks, and would make single copies of it. What is no tensor comes from the planner
-as a pickle, and goes back to it as such: only if it needs nothing but the types that torch takes for safe.
+as a pickle, and goes back to it as such: only if it needs nothing but the types that torch takes for safe, numpy's, and
+a few of Python's.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import sys
 import threading
 from contextlib import suppress
+from datetime import date, datetime, timedelta, timezone
+from functools import cache
 from typing import Any
 
 import torch
@@ -272,6 +276,7 @@ def _check_plain(name: str, pickled: bytes) -> None:
 
     Raises `KeptStateError`.
     """
+    _trust_plain_types()
     try:
         torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
     except Exception as error:  # what it raises is not documented, and the bytes may be anything
@@ -279,3 +284,17 @@ def _check_plain(name: str, pickled: bytes) -> None:
             f"{name} is no plain value, and bytes that others may have written could run code: keep numbers, texts, "
             "lists and dicts of them, or name its class to torch.serialization.add_safe_globals"
         ) from error
+
+
+@cache
+def _trust_plain_types() -> None:
+    """Add to what torch takes for safe in this process what states of samplers and schedulers have.
+
+    To make any of it runs nobody's code.
+    """
+    plain: list[Any] = [list, dict, set, frozenset, int, float, str, date, datetime, timedelta, timezone]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        kinds = getattr(numpy, "dtypes", None)
+        plain += [numpy.ndarray, numpy.dtype, *(getattr(kinds, name) for name in getattr(kinds, "__all__", ()))]
+        plain += [one.__reduce__()[0] for one in (numpy.zeros(1), numpy.float64(0))]
+    torch.serialization.add_safe_globals(plain)
