@@ -72,7 +72,8 @@ class Program:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(  # noqa: S603 - the words are ours
                     argv,
-                    env={**os.environ, "XDG_CONFIG_HOME": str(config)},
+                    # The nodes share the cores of this machine: threads of each would wait for those of the others.
+                    env={"OMP_NUM_THREADS": "1", **os.environ, "XDG_CONFIG_HOME": str(config)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
