@@ -207,13 +207,17 @@ class KeptStateInvariants:
                 self._check(left and _is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
 
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
-        """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory."""
+        """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
+
+        Nor while a shard can have no copy: without a taker a newer step is preferred to an older one that had copies.
+        """
         members = ((one.node, one.incarnation, one.session) for one in run.members.values())
         these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         self._copied[run.id] = these, at
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
         excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
+        excused = excused or any(plan.lonely for plan in run.kept.copies.values())
         if promised is not None and these == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
