@@ -63,15 +63,20 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = chance.choice([0.7, 1.0])
+    _disturb(world, chance, 10, [0, 0, 1, 3])
+    return world
+
+
+def _disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
+    """Let up to so many faults happen, damage what is kept as often as one of `damages` says, and wait for the end."""
     names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
-    for _ in range(chance.randint(1, 10)):
+    for _ in range(chance.randint(1, faults_max)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
-    for _ in range(chance.choice([0, 0, 1, 3])):
+    for _ in range(chance.choice(damages)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
     world.go_on(FAULTS_FOR_S)
     world.go_on(chance.uniform(0.0, LAST_S))
     come_to_rest(world)
-    return world
 
 
 def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -95,14 +100,7 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = chance.choice([0.3, 1.0])
-    names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
-    for _ in range(chance.randint(1, 6)):
-        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
-    for _ in range(chance.choice([0, 0, 0, 1])):
-        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
-    world.go_on(FAULTS_FOR_S)
-    world.go_on(chance.uniform(0.0, LAST_S))
-    come_to_rest(world)
+    _disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 
 

@@ -16,7 +16,7 @@ from coordinatord.protocol.stack_messages import Collective, CollectiveState, Wo
 from coordinatord.protocol.text import clip
 
 BUSY_CPUS = 0.1
-"""Two hundredths of a second in a fifth: threads that wait and look now and then use less."""
+"""The CPUs that a busy worker uses at least, over a fifth of a second: threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
 """The least that a worker reads and writes between two looks if it gets on, as one that saves to a slow disk does."""

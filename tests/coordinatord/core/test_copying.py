@@ -182,17 +182,18 @@ def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:
     assert job.copied is None
 
 
+def next_round_without_n3(job: Job) -> RoundFormed:
+    for line in ("step n1 9", "silence n3", "advance 20s", "stopped n1 n2", "advance 20s"):
+        job.stage.play(line)
+    return [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+
+
 def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
     job = Job()
     job.save(8)
     copy_all(job, 8)
     job.stage.play("advance 1s")
-    job.stage.play("step n1 9")
-    job.stage.play("silence n3")
-    job.stage.play("advance 20s")
-    job.stage.play("stopped n1 n2")
-    job.stage.play("advance 20s")
-    formed = [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+    formed = next_round_without_n3(job)
     assert [ranks.node for ranks in formed.nodes] == ["n1", "n2"]
     assert formed.resume is not None
     assert (formed.resume.step, formed.resume.redone) == (8, 1)
@@ -205,12 +206,7 @@ def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int
     parts = kept_parts(1, on_disk, range(3), world_size=3, shards=3)
     job.on_disk = (PersistedStep(1, job.stage.coordinator.jobs["default"].id, (parts,)),)
     copy_all(job, 8)
-    job.stage.play("step n1 9")
-    job.stage.play("silence n3")
-    job.stage.play("advance 20s")
-    job.stage.play("stopped n1 n2")
-    job.stage.play("advance 20s")
-    formed = [record for _, record in job.stage.past if isinstance(record, RoundFormed)][-1]
+    formed = next_round_without_n3(job)
     assert f"resumes at step {step} from {place}" in formed.reason
 
 
