@@ -66,3 +66,5 @@ class Batch:
     effects: tuple[Effect, ...]
     hurry: bool = False
     """Nothing recorded depends on the effects: they need not wait for the records that are being written."""
+    repeats: bool = False
+    """The effects are the last ones of their sessions once more: they wait only if those still do."""

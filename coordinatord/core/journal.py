@@ -2,7 +2,9 @@
 
 Nobody learns anything that a crash could forget. Records are written in groups: all that comes while one group is being
 written goes into the next. What is to be said of a group waits for it, and what was decided later, on the state that
-these records led to, waits as well. Who writes, and how long that takes, is the driver's business.
+these records led to, waits as well. Only what a session has been told already may be told again meanwhile: most answers
+to heartbeats are that, and they do not wait for the joins of a thousand other nodes. Who writes, and how long that
+takes, is the driver's business.
 """
 
 from __future__ import annotations
@@ -46,8 +48,15 @@ class Journal:
         last = self._next or self._writing
         if batch.hurry or last is None:
             return batch.effects
+        if batch.repeats:
+            return () if self._holds(batch) else batch.effects
         last.hold(batch, now)
         return ()
+
+    def _holds(self, batch: Batch) -> bool:
+        """Whether anything waits to be said to a session of this batch."""
+        groups = [group.effects for group in (self._writing, self._next) if group is not None]
+        return any(effect.session in effects for effect in batch.effects for effects in groups)
 
     def begin(self) -> tuple[Decided, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""

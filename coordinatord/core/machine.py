@@ -144,7 +144,8 @@ class Coordinator:
             return self._conclude(decision)
         if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
             self._due = self._first_due()
-        return Batch((), (answer(event.session, run, member, heartbeat_s, now),))
+        before, sent = member.sent, answer(event.session, run, member, heartbeat_s, now)
+        return Batch((), (sent,), repeats=sent.message is before)
 
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:

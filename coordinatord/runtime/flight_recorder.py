@@ -10,6 +10,8 @@ import json
 import os
 import sys
 import traceback
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,12 @@ OBJECTS_MAX = 12_000
 """The largest state that is copied: some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so
 there is none, and a file has the last stimuli alone: to be read, not run again."""
 
-STIMULI_MAX = 50_000
-"""The most that are kept where there is no copy: 10 MB, and what 10,000 nodes send in twelve seconds."""
+OBJECTS_PER_NODE = 4
+"""The least that a node has. To look at their number costs nothing, and a copy that is given up takes 0.1 s."""
+
+STIMULI_MAX = 10_000
+"""The most that are kept where there is no copy: 2 MB. Python looks at all of them now and then, for garbage: 50,000
+held up the nodes for 70 ms."""
 
 FILES_KEPT = 3
 """A bug that ends the program again after each restart shows in its first files as well as in its last."""
@@ -50,6 +56,8 @@ class Subject:
     """The packages that the classes of its state and of its stimuli are in."""
     code: tuple[str, ...]
     """Attributes of the machine that its construction makes anew."""
+    nodes: Callable[[Any], int] = lambda _: 1
+    """The number of nodes that a machine knows, which says about how large its state is."""
 
 
 class FlightRecorder:
@@ -61,16 +69,23 @@ class FlightRecorder:
         self._before: Any = None
         """A copy of the machine, before the first of the stimuli; None where it is too large for that."""
         self._limit = 0
-        self._stimuli: list[tuple[float, object]] = []
+        self._stimuli: deque[tuple[float, object]] = deque()
 
     def note(self, stimulus: object, now: float) -> None:
         """Keep a stimulus that the machine is about to handle; now and then the state anew, and only what follows."""
         if len(self._stimuli) >= self._limit:
-            self._begin_anew()
+            self._make_room()
         self._stimuli.append((now, stimulus))
 
-    def _begin_anew(self) -> None:
-        self._before, objects = copied(self._machine, without=self._subject.code, most=OBJECTS_MAX)
+    def _make_room(self) -> None:
+        is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
+        if is_large and self._before is None and self._stimuli:
+            self._stimuli.popleft()
+            return
+        objects = 0
+        self._before = None
+        if not is_large:
+            self._before, objects = copied(self._machine, without=self._subject.code, most=OBJECTS_MAX)
         self._limit = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects) if self._before is not None else STIMULI_MAX
         self._stimuli.clear()
 
@@ -111,7 +126,7 @@ class FlightRecorder:
             "program": self._subject.program,
             "release": __version__,
             "error": _named(error),
-            **written((None if self._before is None else list(attributes(self._before)), self._stimuli)),
+            **written((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             json.dump(story, file)

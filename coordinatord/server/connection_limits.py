@@ -40,7 +40,7 @@ REQUESTS_OF_ADDRESS = 1 / 4
 
 @frozen
 class ConnectionLimits:
-    """The number of connections of each kind."""
+    """The number of connections of each kind, as many as nobody else takes from them."""
 
     silent: int
     joining: int
@@ -51,6 +51,17 @@ class ConnectionLimits:
     def requests_of_address(self) -> int:
         """How many connections over HTTP one address may have."""
         return max(1, int(self.requests * REQUESTS_OF_ADDRESS))
+
+    def silent_beside(self, sessions: int) -> int:
+        """Return how many may have shown nothing beside so many sessions: they have the place that is left for nodes.
+
+        All nodes are such connections when they come, and 10,000 may come at once.
+        """
+        return min(SILENT_MAX, self.silent + self.joining + self.nodes - sessions)
+
+    def joining_beside(self, nodes: int) -> int:
+        """Return how many sessions may be without a `Join` beside so many that have sent it, likewise."""
+        return min(JOINING_MAX, self.joining + self.nodes - nodes)
 
     @classmethod
     def of(cls, descriptors: int) -> ConnectionLimits:
@@ -88,10 +99,9 @@ class Unproven(Generic[Waiting]):
     connections, and not of those that others have.
     """
 
-    def __init__(self, within_s: float, most: int, give_up: Callable[[Waiting], None]) -> None:
-        """Wait so many seconds for each, for so many at one time, and then `give_up`."""
+    def __init__(self, within_s: float, most: Callable[[], int], give_up: Callable[[Waiting], None]) -> None:
+        """Wait so many seconds for each, for as many as `most` says at one time, and then `give_up`."""
         self._most = most
-        self._most_of_address = max(1, int(most * SHARE_OF_ADDRESS))
         self._give_up = give_up
         self._patience = Patience[Waiting](within_s, self._end)
         self._addresses: dict[Waiting, str] = {}
@@ -108,10 +118,10 @@ class Unproven(Generic[Waiting]):
 
     def add(self, waiting: Waiting, address: str) -> None:
         """Begin to wait for something of a connection from an address."""
-        of_address = self._by_address.get(address)
-        if of_address is not None and len(of_address) >= self._most_of_address:
+        of_address, most = self._by_address.get(address), self._most()
+        if of_address is not None and len(of_address) >= max(1, int(most * SHARE_OF_ADDRESS)):
             self._end(next(iter(of_address)))
-        elif len(self._addresses) >= self._most:
+        elif self._addresses and len(self._addresses) >= most:
             crowded = max(self._by_address, key=lambda one: len(self._by_address[one]))
             self._end(next(iter(self._by_address[crowded])))
         self._addresses[waiting] = address

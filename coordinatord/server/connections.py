@@ -7,6 +7,9 @@ One of these is usual: a proxy reuses its connection to us for a session.
 
 A connection that sends no request is closed: each takes a descriptor, and when these are used up no node can come back.
 aiohttp closes one that is silent after a request, but not before its first.
+
+Sessions are begun a few in each turn of the event loop. The others wait, so that thousands who come at once do not hold
+up those who are in.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import asyncio
 import dataclasses
 import socket
 import ssl
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import cast
@@ -40,6 +43,9 @@ less, and the next request opens another."""
 LINE_BYTES_MAX = 8_190
 """The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
 
+BEGUN_AT_ONCE = 64
+"""Sessions that are begun without a pause. With their first messages, which come in a later turn, some 15 ms."""
+
 SESSION_REQUEST = f"GET {SESSION_PATH} HTTP/1.1\r\n".encode()
 
 UNUSUAL = frozenset({"content-length", "expect", "origin", "transfer-encoding"})
@@ -57,7 +63,12 @@ class Connections:
         self._sessions = sessions
         self._gatekeeper = gatekeeper
         self._limits = limits
-        self._silent = Unproven[Silent](ASK_WITHIN_S, limits.silent, lambda silent: silent.force_close())
+        self._loop = asyncio.get_running_loop()
+        self._silent = Unproven[Silent](
+            ASK_WITHIN_S, lambda: limits.silent_beside(sessions.size), lambda silent: silent.force_close()
+        )
+        self._whole = deque[_Newcomer]()
+        """Connections with a whole request for a session, in the order in which these came."""
         self._tasks = tasks
         self._servers: list[asyncio.Server | TlsListener] = []
         self._http: web.Server
@@ -110,6 +121,8 @@ class Connections:
         for server in self._servers:
             server.close()
         self._silent.close()
+        while self._whole:
+            self._whole.popleft().force_close()
 
     def _newcomer(self) -> _Newcomer:
         return _Newcomer(self)
@@ -125,24 +138,44 @@ class Connections:
         self._silent.discard(newcomer)
 
     def recognize(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> bool:
-        """Hand a connection over, with what it has sent; return whether that is enough to know to whom."""
-        if SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
-            end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
-            if end < len(END_OF_HEAD) and len(data) < HEAD_BYTES_MAX:
-                return False
-            found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
-            if found is not None:
-                answer, caller = found
-                self._silent.discard(newcomer)
-                self._sessions.open(transport, answer, data[end:], caller)
-                return True
+        """Hand a connection over by what it has sent, at once or in its turn; return whether that was enough for it."""
+        if not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
+            self._hand_to_http(newcomer, transport, data)
+            return True
+        if data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) < 0 and len(data) < HEAD_BYTES_MAX:
+            return False
+        self._silent.discard(newcomer)
+        transport.pause_reading()
+        if not self._whole:
+            self._loop.call_soon(self._begin_some)
+        self._whole.append(newcomer)
+        return True
+
+    def _begin_some(self) -> None:
+        for _ in range(min(BEGUN_AT_ONCE, len(self._whole))):
+            newcomer = self._whole.popleft()
+            if newcomer.transport is not None:
+                newcomer.transport.resume_reading()
+                self._begin(newcomer, newcomer.transport, newcomer.data)
+        if self._whole:
+            self._loop.call_soon(self._begin_some)
+
+    def _begin(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> None:
+        end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
+        found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
+        if found is None:
+            self._hand_to_http(newcomer, transport, data)
+        else:
+            answer, caller = found
+            self._sessions.open(transport, answer, data[end:], caller)
+
+    def _hand_to_http(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> None:
         self._silent.discard(newcomer)
         handler = self._http()
         self._silent.add(handler, site_of(transport))
         transport.set_protocol(handler)
         handler.connection_made(transport)
         handler.data_received(data)
-        return True
 
     def _too_many(self, handler: web.RequestHandler) -> str:
         """Return why a connection over HTTP is one too many, which counts itself; empty if it is not."""
@@ -178,35 +211,37 @@ class Connections:
 class _Newcomer(asyncio.Protocol):
     """A connection that has not sent enough to know what it is."""
 
-    __slots__ = ("_connections", "_data", "_transport")
+    __slots__ = ("_connections", "_is_known", "data", "transport")
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._transport: asyncio.Transport | None = None
-        self._data = b""
+        self._is_known = False
+        self.transport: asyncio.Transport | None = None
+        """The connection; None once it has ended."""
+        self.data = b""
+        """What it has sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._connections.note_made(self, transport)
 
     def data_received(self, data: bytes) -> None:
         """Look at what it has sent so far."""
-        if self._transport is None:
-            return
-        self._data += data
-        if self._connections.recognize(self, self._transport, self._data):
-            self._transport, self._data = None, b""
+        self.data += data
+        if not self._is_known and self.transport is not None:
+            self._is_known = self._connections.recognize(self, self.transport, self.data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         del exc
+        self.transport = None
         self._connections.note_lost(self)
 
     def force_close(self) -> None:
         """End the connection."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
 
 class _Tail:

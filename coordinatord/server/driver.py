@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from coordinatord.runtime.flight_recorder import FlightRecorder, Subject
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
+from coordinatord.server.paced_effects import PacedEffects
 from coordinatord.server.refusal_log import Refusals
 from coordinatord.store.interface import Entry, Store, StoreError
 
@@ -37,13 +38,21 @@ LOOKS = 4
 """The number of looks at the clock within that time. If the loop itself is busy, as when 10,000 nodes join, the disk is
 not at fault: between two looks the loop has seen all writes that are done."""
 
+SHOWN_AT_ONCE = 100
+"""Records that are logged and counted without a pause: some 5 ms."""
+
 RETRY_S = 1.0
 """The pause between attempts to write: when somebody makes room on a disk, the jobs go on at once."""
 
 
 Carried = TypeVar("Carried", bound=Effect)
 
-RECORDED = Subject("coordinatord", ("coordinatord.core", "coordinatord.protocol"), code=("_handlers",))
+RECORDED = Subject(
+    "coordinatord",
+    ("coordinatord.core", "coordinatord.protocol"),
+    code=("_handlers",),
+    nodes=lambda machine: machine.sessions,
+)
 """The machine as the flight recorder sees it."""
 
 
@@ -67,6 +76,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
+        self._effects = PacedEffects(self._release)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
         self._closed = False
@@ -111,7 +121,7 @@ class Driver:
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
-            self._release(self._journal.take(batch, now))
+            self._effects.put(self._journal.take(batch, now))
         except Exception as error:
             # It is a bug: the state can no longer be trusted, so the daemon ends instead of deciding by it.
             self._tasks.fail(self._recorder.explain(error, self._crashes))
@@ -126,14 +136,21 @@ class Driver:
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
-            self._release(self._journal.finish())  # first: the lines in the log for a thousand nodes take 50 ms
-            for watch in self.watchers:
-                watch(entries)
+            await self._effects.put_all(self._journal.finish())
+            await self._tell_watchers(entries)
             if self.machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self.submit(StoreRecovered())
         self._writing = False
         self._written.set()
+
+    async def _tell_watchers(self, entries: Sequence[Entry]) -> None:
+        """Show records that are durable, a piece in each turn of the loop: a line in the log takes some 50 us."""
+        for begin in range(0, len(entries), SHOWN_AT_ONCE):
+            if begin:
+                await asyncio.sleep(0)
+            for watch in self.watchers:
+                watch(entries[begin : begin + SHOWN_AT_ONCE])
 
     async def _write(self, entries: Sequence[Entry]) -> None:
         """Make records durable, and let the machine know when that fails or takes too long."""
@@ -168,14 +185,13 @@ class Driver:
             self._written.set()  # readers of durable state are answered with what is known
             self.submit(StoreFailed(why))
 
-    def _release(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Refuse):
-                self._counters.refused[effect.message.code] += 1
-                if self._refusals.is_new(effect):
-                    names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
-                    log.warning("refused: %s", effect.message.message, extra=names)
-            self._carry_out[type(effect)](effect)
+    def _release(self, effect: Effect) -> None:
+        if isinstance(effect, Refuse):
+            self._counters.refused[effect.message.code] += 1
+            if self._refusals.is_new(effect):
+                names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
+                log.warning("refused: %s", effect.message.message, extra=names)
+        self._carry_out[type(effect)](effect)
 
 
 def _log_records(entries: Sequence[Entry]) -> None:

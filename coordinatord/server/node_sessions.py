@@ -72,7 +72,9 @@ class NodeSessions:
         self.stack_reads = NodeReads[AskStacks, Stacks]("is its host overloaded?")
         self._most = limits.nodes
         self._pace = JoinPace()
-        self._joining = Unproven[NodeSession](JOIN_WITHIN_S, limits.joining, self._refuse_late)
+        self._joining = Unproven[NodeSession](
+            JOIN_WITHIN_S, lambda: limits.joining_beside(len(self._open)), self._refuse_late
+        )
         self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         self._refused = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
@@ -122,6 +124,11 @@ class NodeSessions:
         while self._parting:
             self._all_gone.clear()
             await self._all_gone.wait()
+
+    @property
+    def size(self) -> int:
+        """How many there are, with and without a `Join`."""
+        return len(self._open) + len(self._joining)
 
     @property
     def now(self) -> float:
@@ -235,7 +242,8 @@ class NodeSessions:
             self.stack_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
-        self._turn_away(session, Refused(RefusalCode.MALFORMED, f"no join within {JOIN_WITHIN_S:g} s", retry=True))
+        text = f"no join within {JOIN_WITHIN_S:g} s, or before too many others came"
+        self._turn_away(session, Refused(RefusalCode.MALFORMED, text, retry=True))
 
     def _turn_away(self, session: NodeSession, refused: Refused) -> None:
         """End a session that no node has begun."""

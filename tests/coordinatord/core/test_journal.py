@@ -85,6 +85,29 @@ def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     assert journal.finish() == (a_send(1),)
 
 
+def test_what_a_session_has_been_told_is_told_again_whatever_is_being_written() -> None:
+    journal = Journal()
+    journal.take(a_batch(a_send(1), records=1), 0.0)
+    journal.begin()
+    again = Batch((), (a_send(2),), repeats=True)
+    assert journal.take(again, 0.0) == (a_send(2),)
+    assert journal.finish() == (a_send(1),)
+
+
+def test_what_still_waits_to_be_said_is_not_said_again_before_that() -> None:
+    journal = Journal()
+    journal.take(a_batch(a_send(1), records=1), 0.0)
+    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == ()
+    journal.begin()
+    journal.take(a_batch(a_send(2), records=1), 0.0)
+    for session in (1, 2):
+        assert journal.take(Batch((), (a_send(session),), repeats=True), 0.0) == ()
+    assert journal.finish() == (a_send(1),)
+    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == (a_send(1),)
+    journal.begin()
+    assert journal.finish() == (a_send(2),)
+
+
 def test_records_keep_the_time_at_which_they_were_decided_however_long_they_wait() -> None:
     journal = Journal()
     journal.take(a_batch(records=1), 5.0)

@@ -122,6 +122,16 @@ def test_a_state_that_is_too_large_is_not_copied_and_the_last_stimuli_can_be_rea
         read(path, RECORDED, a_coordinator())
 
 
+def test_of_a_large_state_the_last_stimuli_are_kept_and_no_copy_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_recorder, "STIMULI_MAX", 3)
+    subject = replace(RECORDED, nodes=lambda _: flight_recorder.OBJECTS_MAX)
+    recorder = FlightRecorder(subject, a_coordinator())
+    monkeypatch.setattr(flight_recorder, "copied", None)
+    for now in range(7):
+        recorder.note(Tick(), float(now))
+    assert [at for at, _ in recorder._stimuli] == [4.0, 5.0, 6.0]
+
+
 def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recorder = FlightRecorder(RECORDED, a_coordinator())

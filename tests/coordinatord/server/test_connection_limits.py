@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -25,6 +26,12 @@ from tests.support.raw_websocket import MASK, Wire, message, request, wire
 from tests.support.secured import Secured, secured
 
 FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
+
+FEW_OF_ADDRESS = 8
+"""How many connections of one address may have shown nothing where there are no nodes: three quarters of eleven."""
+
+FEW_JOINING = 5
+"""How many sessions of one address may be without a `Join` then: three quarters of seven."""
 
 ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 WHOLE = ASKING + b"\r\n"
@@ -52,19 +59,34 @@ async def refusal(peer: Wire) -> Refused:
 async def test_of_too_many_who_ask_nothing_those_go_whose_address_has_the_most(start: Start) -> None:
     async with (
         start(limits=FEW) as server,
-        wires(server.url, 6, ASKING) as flood,
+        wires(server.url, FEW_OF_ADDRESS + 2, ASKING) as flood,
         connect(server.url, join("a")) as node,
     ):
         await node.receive_goal(Goal.RUN)
-        for gone in flood[:4]:
+        for gone in flood[:3]:
             await gone.end()
         flood[-1].send(b"\r\n")
         assert b"200 OK" in await flood[-1].answer()
 
 
 @pytest.mark.asyncio
+async def test_nodes_that_come_at_once_do_not_take_each_others_places(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BEGUN_AT_ONCE", 2)
+    many = 5 * FEW.silent
+    async with start(limits=dataclasses.replace(FEW, nodes=many)) as server:
+        waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(many)]
+        for number, one in enumerate(waiting):  # nothing of this is seen before the loop goes on
+            one.sendall(request() + message(encode(join(f"node-{number}", nodes=many))))
+        await until(lambda: server.driver.machine.sessions == many)
+        for one in waiting:
+            one.close()
+
+
+@pytest.mark.asyncio
 async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start) -> None:
-    async with start(limits=FEW) as server, wires(server.url, 4, request()) as waiting:
+    async with start(limits=FEW) as server, wires(server.url, FEW_JOINING + 1, request()) as waiting:
         said = await refusal(waiting[0])
         assert (said.code, said.retry) == (RefusalCode.MALFORMED, True)
         waiting[-1].send(message(encode(join("a"))))
@@ -209,8 +231,8 @@ async def serving(ours: Secured, limits: ConnectionLimits = FEW) -> AsyncIterato
 @pytest.mark.asyncio
 async def test_of_too_many_half_agreements_on_tls_the_oldest_goes_and_a_node_comes_in(tmp_path: Path) -> None:
     ours = secured(tmp_path)
-    async with serving(ours) as server, wires(server.url, 12, b"\x16\x03\x01") as half:
-        for gone in half[:9]:
+    async with serving(ours) as server, wires(server.url, FEW_OF_ADDRESS + 4, b"\x16\x03\x01") as half:
+        for gone in half[:4]:
             await gone.end()
         opening = request(f"Authorization: Bearer {ours.token().text}") + message(encode(join("a")))
         async with wire(server.url, opening, tls=TRUSTING) as node:
@@ -250,7 +272,8 @@ async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others() -> None:
     given_up: list[int] = []
-    unproven = Unproven[int](1e9, ConnectionLimits.of(1 << 19).silent, given_up.append)
+    most = ConnectionLimits.of(1 << 19).silent
+    unproven = Unproven[int](1e9, lambda: most, given_up.append)
     for number in range(10_000):
         unproven.add(number, "10.0.0.1")
     assert given_up == []
@@ -261,6 +284,22 @@ async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_
     for number in range(4_000):
         unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
     assert len(given_up) == before
+
+
+def test_ten_thousand_nodes_of_one_address_come_in_at_once_with_twenty_thousand_descriptors() -> None:
+    limits = ConnectionLimits.of(20_000)
+    assert min(limits.silent_beside(0), limits.joining_beside(0)) * 3 // 4 >= 10_000
+    assert limits.silent_beside(0) + limits.requests <= 20_000
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 5_000, 11_000])
+def test_who_comes_has_the_places_that_nodes_leave_and_no_others(nodes: int) -> None:
+    limits = ConnectionLimits.of(20_000)
+    joining = limits.joining_beside(nodes)
+    silent = limits.silent_beside(nodes + joining)
+    assert joining >= limits.joining
+    assert silent >= limits.silent
+    assert silent + joining + nodes + limits.requests <= 20_000
 
 
 @pytest.mark.parametrize("descriptors", [8, 256, 1_024, 4_096, 65_536, 1 << 20])
