@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.queries.halting import furthest_promised, is_halting
@@ -107,13 +108,17 @@ class Reasons:
     @property
     def chosen(self) -> str:
         """The nodes to form a round of now."""
-        candidates = self._run.candidates
-        return name_some((member.node for member in candidates), len(candidates))
+        return name_some((member.node for member in self._candidates), len(self._candidates))
+
+    @cached_property
+    def _candidates(self) -> list[Member]:
+        """The same as members; to put 10,000 into their order takes 0.1 s."""
+        return self._run.candidates
 
     @property
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if that is nothing."""
-        point = resume_point(self._run, self._run.candidates)
+        point = resume_point(self._run, self._candidates)
         return "" if point is None else f"; resumes {resumed(point)}"
 
     @property
