@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import resource
 from contextlib import suppress
 
@@ -39,5 +38,7 @@ def load_thread_end() -> None:
     Python ends daemon threads by `pthread_exit` when the program is over. glibc opens the library only then, and aborts
     the process if it cannot: a program that ran out of descriptors would lose its exit code.
     """
+    import ctypes  # noqa: PLC0415 - programs that only ask something end without threads
+
     with suppress(OSError):  # other C libraries have nothing to load
         ctypes.CDLL("libgcc_s.so.1")

@@ -78,7 +78,10 @@ def _make_parser(
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
     add_completion(parser, _whole_parser)
+    wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()  # to make the parsers of all takes a tenth of a status
     for word, (_, summary) in SUBCOMMANDS.items():
+        if word not in wanted:
+            continue
         chosen = _command_line(word) if word in words else None  # errors in the variables of others do not matter
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
         own = commands.add_parser(word, help=summary, env_prefix=prefix, environ=environ)

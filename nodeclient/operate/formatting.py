@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 
 from coordinatord.protocol.api import RestartsStatus
@@ -42,4 +41,6 @@ def listed(names: Sequence[str], total: int | None = None) -> str:
 
 def meant(wrong: str, known: Collection[str]) -> str | None:
     """Return the known name that may be meant by a wrong one."""
+    import difflib  # noqa: PLC0415 - few names are wrong
+
     return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)

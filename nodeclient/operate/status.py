@@ -22,7 +22,6 @@ from nodeclient.operate.formatting import budget, count, duration, listed
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
-from nodeclient.operate.watch import watch_lines, watch_screen
 
 ROWS_MAX = 24
 """The rows of a job's table on a terminal, unless all are asked for: a screen."""
@@ -85,6 +84,8 @@ def show(config: StatusConfig) -> int:
     if not config.watch:
         write(lines(look()))
         return ExitCode.OK
+    from nodeclient.operate.watch import watch_lines, watch_screen  # noqa: PLC0415 - most look once
+
     if where.is_terminal and not config.json:
         return watch_screen(look, _screen, client)
     return watch_lines(look, lambda status: lines(status) if config.json else [_now(), *lines(status), ""], _gist)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 import unicodedata
 from collections.abc import Iterable
 from enum import StrEnum
@@ -50,6 +49,8 @@ class TerminalInfo:
         """Break a line that is too wide into several, all but the first indented."""
         if self.columns is None or width(text) <= self.columns:
             return [text]
+        import textwrap  # noqa: PLC0415 - few lines are too wide
+
         return textwrap.wrap(
             text,
             self.columns,
