@@ -62,21 +62,6 @@ def test_an_empty_database_has_no_history() -> None:
     assert database.count() == 0
 
 
-def test_of_each_job_the_last_run_is_loaded_in_the_order_of_the_records_and_the_ends_of_earlier_ones() -> None:
-    database = Database.in_memory()
-    database.append(made_at(0.0, an_opening("a"), an_opening("b"), a_join_of("n1", "a")))
-    database.append(made_at(1.0, an_opening("a", "e-9"), a_join_of("n1", "b"), a_join_of("n2", "a", "e-9")))
-    loaded = [(entry.record.job, entry.record.run, entry.record.KIND) for entry in database.load()]
-    assert loaded == [
-        ("a", "e-1", "RunOpened"),
-        ("b", "e-1", "RunOpened"),
-        ("a", "e-9", "RunOpened"),
-        ("b", "e-1", "NodeJoined"),
-        ("a", "e-9", "NodeJoined"),
-    ]
-    assert database.runs() == [("a", "e-1"), ("b", "e-1"), ("a", "e-9")]
-
-
 def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(path: Path) -> None:
     database = Database.open(path)
     database.append(made_at(0.0, an_opening(), a_join_of("n1")))
@@ -94,15 +79,6 @@ def test_records_that_do_not_fit_are_not_kept_in_part_and_can_be_appended_again(
     database.append(made_at(3.0, *many))
     assert [entry.at for entry in database.load()] == [0.0, 0.0, 2.0, *[3.0] * 500]
     database.close()
-
-
-def test_a_record_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:
-    database = Database.in_memory()
-    broken = type(a_loss_of("n1"))(JOB, "e-1", "silent", "n1", 1, float("nan"), leaving=False)
-    with pytest.raises(ValueError, match="Out of range"):
-        database.append(made_at(0.0, an_opening(), broken))
-    database.append(made_at(1.0, an_opening()))
-    assert database.load() == [Entry(1.0, an_opening())]
 
 
 def test_records_that_make_nothing_superfluous_are_added_in_one_statement() -> None:

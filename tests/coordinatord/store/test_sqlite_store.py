@@ -20,19 +20,6 @@ from tests.support.histories import a_forgetting, a_join_of, an_opening, made_at
 pytestmark = pytest.mark.asyncio
 
 
-async def test_what_one_life_appends_the_next_one_loads(tmp_path: Path) -> None:
-    store = SqliteStore.open(tmp_path / "state")
-    assert list(await store.load()) == []
-    await store.append(made_at(1.0, an_opening(), a_join_of("n1")))
-    await store.append(made_at(2.5, a_join_of("n2")))
-    await store.close()
-    again = SqliteStore.open(tmp_path / "state")
-    entries = await again.load()
-    await again.close()
-    assert [entry.record for entry in entries] == [an_opening(), a_join_of("n1"), a_join_of("n2")]
-    assert [entry.at for entry in entries] == [1.0, 1.0, 2.5]
-
-
 async def test_what_is_read_ahead_is_loaded_once_and_then_read_anew(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path)
     await store.append(made_at(1.0, an_opening()))
