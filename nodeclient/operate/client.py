@@ -1,13 +1,14 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-Several addresses are tried in turn. Every failure is a `RequestError`, one line that says which address failed and how.
-`protocol.api` defines the answers.
+Several addresses are tried in turn, of a name each, and so is the leader that a standby names. Every failure is a
+`RequestError`, one line that says which address failed and how. `protocol.api` defines the answers.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPMethod, HTTPStatus
@@ -22,11 +23,15 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
+from nodeclient.access.turns import ADDRESSES_MAX, ELSEWHERE, Turn, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
 """A person waits no longer; a coordinator answers in milliseconds."""
+
+REACH_WITHIN_S = 2.0
+"""How long to wait for a host's kernel where another coordinator may be tried."""
 
 SILENT_S_MAX = 45.0
 """How long a stream may be silent: a coordinator sends a comment every 15 s, so two may be missed before the connection
@@ -66,11 +71,20 @@ class _StrangeError(OperationalError):
     """The answer is not from a coordinatord, or is malformed."""
 
 
+class _StandbyError(OperationalError):
+    """The coordinator stands by, and has done nothing."""
+
+    def __init__(self, leader: Endpoint | None) -> None:
+        """Name who leads, if it has."""
+        super().__init__("stands by, and nobody leads")
+        self.leader = leader
+
+
 class _UnknownOutcomeError(RequestError):
     """A command was sent, or a part of it, and there is no answer."""
 
 
-_TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError)
+_TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError, _StandbyError)
 """Errors that concern one address only, so the next one is tried."""
 
 
@@ -79,7 +93,9 @@ class Client:
 
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
         """Send requests to the first of these that answers, as somebody with this access."""
-        self._coordinators = list(coordinators)
+        self._given = tuple(coordinators)
+        self._turns = [Turn(one) for one in coordinators]
+        """What to try, in this order."""
         self._access = access
         self.certificate: bytes | None = None
         """The certificate of the coordinator that was asked last, in DER; None if that was in the clear."""
@@ -87,13 +103,13 @@ class Client:
     @property
     def where(self) -> str:
         """The address that answered last."""
-        return str(self._coordinators[0])
+        return str(self._turns[0].coordinator)
 
     def get(self, path: str) -> Any:
         """Return the decoded answer to a read."""
 
-        def ask(coordinator: Endpoint) -> Any:
-            with self._connected(coordinator, Role.READ) as (connection, headers):
+        def ask(turn: Turn) -> Any:
+            with self._connected(turn, Role.READ) as (connection, headers):
                 connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK, **headers})
                 return _decoded(connection.getresponse())
 
@@ -102,15 +118,15 @@ class Client:
     def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
         """Carry out a command, at most once; return the decoded answer."""
 
-        def ask(coordinator: Endpoint) -> Any:
-            with self._connected(coordinator, Role.ADMIN) as (connection, token):
+        def ask(turn: Turn) -> Any:
+            with self._connected(turn, Role.ADMIN) as (connection, token):
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
                     connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     words = "so it is not known whether it was done: see nodeclient events"
-                    raise _UnknownOutcomeError(f"{coordinator}: {_why(error)}, {words}") from error
+                    raise _UnknownOutcomeError(f"{turn}: {_why(error)}, {words}") from error
 
         return self._in_turn(ask)
 
@@ -120,9 +136,9 @@ class Client:
         if after is not None:
             headers["Last-Event-ID"] = after
 
-        def ask(coordinator: Endpoint) -> tuple[ExitStack, http.client.HTTPResponse]:
+        def ask(turn: Turn) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
-                connection, token = stack.enter_context(self._connected(coordinator, Role.READ, SILENT_S_MAX))
+                connection, token = stack.enter_context(self._connected(turn, Role.READ, SILENT_S_MAX))
                 connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
                 _check_stream(answer)
@@ -139,13 +155,17 @@ class Client:
 
     @contextmanager
     def _connected(
-        self, coordinator: Endpoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
+        self, turn: Turn, role: Role, silent_s_max: float = ANSWER_WITHIN_S
     ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
         """Yield a connection, whose peer's key was compared, and the headers to send. Raises `AccessError`."""
+        coordinator = turn.coordinator
         attempt = SecuredAttempt(self._access, coordinator, role)
         connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
         with closing(connection):
-            connection.connect()
+            reach_within_s = ANSWER_WITHIN_S if self._alone(turn) else REACH_WITHIN_S
+            address = (turn.address or coordinator.host, coordinator.port)
+            connection.sock = socket.create_connection(address, reach_within_s)
+            connection.sock.settimeout(ANSWER_WITHIN_S)
             try:
                 if attempt.context is not None:
                     secured = attempt.context.wrap_socket(connection.sock, server_hostname=coordinator.host)
@@ -155,6 +175,9 @@ class Client:
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 raise self._about_access(attempt, error) or error from error
 
+    def _alone(self, turn: Turn) -> bool:
+        return turn.address is None and self._turns == [turn]
+
     @staticmethod
     def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
         """Return the error for one that came because the two sides do not speak alike."""
@@ -162,28 +185,50 @@ class Client:
             return attempt.locked_out()
         return attempt.explain(error)
 
-    def _in_turn(self, ask: Callable[[Endpoint], Found]) -> Found:
+    def _in_turn(self, ask: Callable[[Turn], Found]) -> Found:
         """Try one address after the other; the next time, the address that answered comes first."""
         errors: list[str] = []
         refusals: list[str] = []
-        for coordinator in list(self._coordinators):
+        for turn in [one for several in self._turns for one in _addresses_in(several)]:
             try:
-                found = ask(coordinator)
+                served, found = _ask_leader(ask, turn)
             except _TROUBLES as error:
-                errors.append(f"{coordinator}: {_why(error)}")
+                errors.append(f"{turn}: {_why(error)}")
             except AccessError as error:
                 refusals.append(str(error))
             else:
-                self._coordinators.sort(key=lambda one: one != coordinator)
+                self._turns = [served, *(one for one in map(Turn, self._given) if one != served)]
                 return found
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
         raise LostError(f"{'; '.join(errors)}: is coordinatord running there? see --coord")
 
 
+def _ask_leader(ask: Callable[[Turn], Found], turn: Turn) -> tuple[Turn, Found]:
+    """Ask one coordinator, or the leader that it names if it stands by; return who answered, and what."""
+    try:
+        return turn, ask(turn)
+    except _StandbyError as error:
+        if error.leader is None:
+            raise
+        leader = Turn(error.leader)
+    try:
+        return leader, ask(leader)
+    except _TROUBLES as error:
+        raise _StrangeError(f"stands by, and names {leader} as the leader: {_why(error)}") from error
+
+
+def _addresses_in(turn: Turn) -> list[Turn]:
+    """Return one turn for each address of a name that has several."""
+    addresses = addresses_of(turn.coordinator) if turn.address is None else ()
+    return [Turn(turn.coordinator, one) for one in addresses[:ADDRESSES_MAX]] if len(addresses) > 1 else [turn]
+
+
 def _decoded(answer: http.client.HTTPResponse) -> Any:
     """Return the data of an answer; raise the exception that a coordinatord's error stands for."""
     body = answer.read(ANSWER_BYTES_MAX)
+    if answer.status == ELSEWHERE:
+        raise _StandbyError(leader_in(answer.getheader("Location") or ""))
     try:
         decoded = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -196,6 +241,8 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         data = read(ErrorAnswer, decoded)
     except AnswerError as error:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
+    if data.error == "standby":
+        raise _StandbyError(None)
     if data.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(data.message)
     raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))

@@ -2,7 +2,8 @@
 
 A session that ends is followed by another attempt, after a pause that grows and is random: when a coordinator comes
 back, a thousand nodes must not come at the same moment. The first attempt goes to the same coordinator if it had let
-the node in, each further one to the next in the list.
+the node in, unless it fell silent; each further one to the next in the list. Only a leader that a standby names is
+tried at once.
 """
 
 from __future__ import annotations
@@ -41,12 +42,17 @@ from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt
+from nodeclient.access.turns import ELSEWHERE, Turn, Turns, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
 
 CONNECT_WITHIN_S = 5.0
 """One lease: a node whose attempt takes longer would be lost before its session began."""
+
+REACH_WITHIN_S = 1.0
+"""How long to wait for a host's kernel where another coordinator may be tried: a host that is gone answers nothing, and
+a busy one takes connections all the same."""
 
 CLOSE_WITHIN_S = 0.5
 """How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
@@ -114,7 +120,7 @@ class CoordinatorConnection:
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
         to `submit`, and its requests for logs and stacks to `read_log` and `read_stacks`.
         """
-        self._coordinators = coordinators
+        self._turns = Turns(coordinators)
         self._access = access
         self._make_join = make_join
         self._submit = submit
@@ -131,6 +137,8 @@ class CoordinatorConnection:
         """The coordinator has sent a desired state. One that only accepts and closes is not tried again at once."""
         self._turned_away = False
         """The coordinator was reached, and has no place for this node until a person or another node makes one."""
+        self._leader: Endpoint | None = None
+        """The leader that the coordinator has named, which stands by."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
@@ -145,69 +153,82 @@ class CoordinatorConnection:
 
     async def run(self) -> None:
         """Connect and carry messages until cancelled."""
-        pause, place = PAUSE_FIRST_S, 0
+        pause = PAUSE_FIRST_S
         parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         while True:
-            reason = await self._attend(self._coordinators[place], parting)
+            turn = self._turns.turn
+            reason = await self._attend(turn, parting)
             self._submit(SessionClosed(reason))
+            silent = self._welcome and bool(self._why_closed)
+            by_name = turn.address is None and self._leader is None and (silent or not self._welcome)
+            addresses = await asyncio.to_thread(addresses_of, turn.coordinator) if by_name else ()
+            if self._turns.note(served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
+                continue
             pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
-            if not self._welcome:
-                place = (place + 1) % len(self._coordinators)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attend(self, coordinator: Endpoint, parting: Patience[WebSocket]) -> str:
+    async def _attend(self, turn: Turn, parting: Patience[WebSocket]) -> str:
         """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
         self._welcome = self._turned_away = False
+        self._leader, self._why_closed = None, ""
+        coordinator = turn.coordinator
         refused: Refused | None = None
         try:
             for self._version in SPOKEN:
                 if not has_phase(self._version, self._make_join().observed.phase):
                     return f"{coordinator} is of the release before, and this node joins it when it is prepared"
-                ended = await self._carry(coordinator, parting)
+                ended = await self._carry(turn, parting)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
         except AccessError as error:
             return str(error)
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
+            if isinstance(error, HandshakeError) and error.status == ELSEWHERE:
+                self._leader = leader_in(error.location)
             return explain(coordinator, error)
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
 
-    async def _carry(self, coordinator: Endpoint, parting: Patience[WebSocket]) -> str | Refused:
+    async def _carry(self, turn: Turn, parting: Patience[WebSocket]) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version.
 
         Raises `AccessError` where the two sides do not speak alike, and errors of connections.
         """
+        coordinator = turn.coordinator
         attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
         try:
-            return await self._hold(_Session(self, coordinator, self._version, parting, attempt), attempt)
+            return await self._hold(_Session(self, coordinator, self._version, parting, attempt), turn)
         except (HandshakeError, OSError) as error:
             if self._proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 self._proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._carry(coordinator, parting)
+                return await self._carry(turn, parting)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
             if not isinstance(explained, ClearError) or not self._access.clear_allowed:
                 raise explained or error from error
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
-        return await self._hold(_Session(self, coordinator, self._version, parting, in_the_clear), in_the_clear)
+        return await self._hold(_Session(self, coordinator, self._version, parting, in_the_clear), turn)
 
-    async def _hold(self, session: _Session, attempt: SecuredAttempt) -> str | Refused:
+    async def _hold(self, session: _Session, turn: Turn) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version."""
-        self._why_closed = ""
-        loop = asyncio.get_running_loop()
+        loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
         try:
-            async with asyncio.timeout(CONNECT_WITHIN_S):
+            async with asyncio.timeout(CONNECT_WITHIN_S if self._turns.alone else REACH_WITHIN_S) as patience:
+
+                def reached() -> _Session:
+                    patience.reschedule(loop.time() + CONNECT_WITHIN_S)
+                    return session
+
                 await loop.create_connection(
-                    lambda: session,
-                    host,
+                    reached,
+                    turn.address or host,
                     session.coordinator.port,
-                    ssl=attempt.context,
-                    server_hostname=None if attempt.context is None else host,
+                    ssl=tls,
+                    server_hostname=None if tls is None else host,
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
@@ -325,6 +346,8 @@ def _describe(error: HandshakeError) -> str:
     """Describe an answer that opens no session."""
     if error.status is None:
         return " does not answer in HTTP: is it a coordinatord?"
+    if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
+        return f" stands by: {leader} leads"
     if error.status not in DENIALS:
         return f" answers with HTTP {error.status}: is it a coordinatord?"
     found = DESCRIPTION.search(error.challenge)

@@ -31,6 +31,18 @@ def packed(value: Any, status: int = 200) -> Answer:
     return body(msgpack.packb(value), status)
 
 
+def stands_by(leader: str) -> Answer:
+    """Answer as a coordinator that stands by; `leader` is the address of the one that leads."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(307)
+        handler.send_header("Location", f"http://{leader}{handler.path}")
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+
+    return answer
+
+
 def hang_up(handler: BaseHTTPRequestHandler) -> None:
     """Close the connection without an answer."""
     handler.close_connection = True

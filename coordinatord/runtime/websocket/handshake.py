@@ -41,11 +41,12 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 class HandshakeError(OperationalError):
     """A request is not, or was not, answered with a WebSocket. Nothing has changed."""
 
-    def __init__(self, text: str, status: int | None = None, challenge: str = "") -> None:
-        """Say why, with the status of the answer over HTTP if there was one, and its header `WWW-Authenticate`."""
+    def __init__(self, text: str, status: int | None = None, challenge: str = "", location: str = "") -> None:
+        """Say why, with the answer's status over HTTP if there was one, its `WWW-Authenticate` and its `Location`."""
         super().__init__(text)
         self.status = status
         self.challenge = challenge
+        self.location = location
 
 
 def accepted(key: str) -> str:
@@ -118,7 +119,7 @@ def check_answer(head: bytes, key: str) -> None:
         raise HandshakeError("the answer is not HTTP")
     status, headers = int(found[1]), _by_name(head.decode("latin-1").split("\r\n")[1:-2])
     if status != SWITCHED:
-        challenge = headers.get("www-authenticate", "")
-        raise HandshakeError(f"the answer has the status {status}", status, challenge)
+        challenge, location = headers.get("www-authenticate", ""), headers.get("location", "")
+        raise HandshakeError(f"the answer has the status {status}", status, challenge, location)
     if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):
         raise HandshakeError("the answer is that to another request", status)

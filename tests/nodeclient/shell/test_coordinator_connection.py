@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join, a_spec, an_observed
+from tests.support.canned_http import canned, stands_by
 from tests.support.raw_session import until
 from tests.support.secured import secured
 from tests.support.strange_coordinator import WAIT, strange_coordinator
@@ -74,6 +76,37 @@ async def test_one_that_did_not_is_followed_by_the_others_in_turn() -> None:
     ):
         await until(lambda: len(joins_of_second) == 2)
         assert len(joins_of_first) == 2
+
+
+async def test_the_leader_that_a_standby_names_is_joined_at_once() -> None:
+    async with strange_coordinator(welcome) as (leader, joins):
+        with canned(stands_by(leader)) as (standby, asked):
+            async with attending([standby]) as heard:
+                await until(lambda: len(joins) == 2)
+        assert len(asked) == 1, "the leader has served, so it is asked again"
+        reasons = [event.reason for event in heard if isinstance(event, SessionClosed)]
+        assert reasons[0] == f"{standby} stands by: {leader} leads"
+
+
+async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
+    silent = asyncio.Event()
+
+    async def fall_silent(socket: web.WebSocketResponse) -> None:
+        await socket.send_bytes(encode(WAIT))
+        await silent.wait()
+
+    heard: list[Event] = []
+    async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(welcome) as (second, joins):
+        session = CoordinatorConnection(endpoints(f"{first},{second}"), CLEAR, a_join, heard.append)
+        tasks = Tasks()
+        tasks.spawn(session.run(), name="session")
+        try:
+            await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
+            session.close("no answer for 5 s")
+            await until(lambda: len(joins) == 1)
+        finally:
+            silent.set()
+            await tasks.cancel()
 
 
 async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_once_it_is_ready() -> None:

@@ -1,0 +1,121 @@
+"""Which coordinator is tried next: several in turn, each address of a name, and the leader that a standby names.
+
+`Turns` decides that for a node, and has neither clock nor network. The rest is for the operators' commands too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+from collections.abc import Sequence
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.frozen_class import frozen
+from nodeclient.config.flag_values import Endpoint, endpoint
+
+ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
+"""How a coordinator that stands by answers, with the address of the leader in `Location` (RFC 9110, 15.4.8)."""
+
+ADDRESSES_MAX = 16
+"""How many addresses of one name are tried: three or five coordinators have one or two each."""
+
+
+@frozen
+class Turn:
+    """What to try."""
+
+    coordinator: Endpoint
+    address: str | None = None
+    """The one address of its name to try; None for whichever of them answers first."""
+
+    def __str__(self) -> str:
+        return str(self.coordinator) if self.address is None else f"{self.coordinator} ({self.address})"
+
+
+class Turns:
+    """The coordinators of a node, and which of them is tried next."""
+
+    def __init__(self, coordinators: Sequence[Endpoint]) -> None:
+        """Begin with the first of these."""
+        self._given = [Turn(one) for one in coordinators]
+        self._place = 0
+        self._addresses: list[Turn] = []
+        """The single addresses of the name at this place that are still to be tried."""
+        self._leader: Turn | None = None
+        """The leader that the coordinator at this place has named."""
+        self._served = False
+        """Whether the present turn has served this node before."""
+
+    @property
+    def turn(self) -> Turn:
+        """What to try now."""
+        if self._leader is not None:
+            return self._leader
+        return self._addresses[0] if self._addresses else self._given[self._place]
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nothing else to try."""
+        return len(self._given) == 1 and not self._addresses and self._leader is None
+
+    def note(
+        self, *, served: bool, silent: bool = False, leader: Endpoint | None = None, addresses: Sequence[str] = ()
+    ) -> bool:
+        """Note how the attempt at `turn` ended; return whether the next one is to follow at once.
+
+        It may have `served` this node, and then have fallen `silent`. It may stand by, and have named a `leader`. Its
+        name has these `addresses`. A leader that stands by in its turn is not followed: both learn of it in a moment.
+        """
+        if leader is not None and self._leader is None:
+            self._leader, self._served = Turn(leader), False
+            return True
+        self._served = self._served or served
+        if served and not silent:
+            return False
+        self._go_on(addresses)
+        self._served = False
+        return False
+
+    def _go_on(self, addresses: Sequence[str]) -> None:
+        if self._leader is not None:
+            self._leader = None
+            if self._served:
+                return  # whoever stood by then is the most likely to lead now
+        elif self._addresses:
+            del self._addresses[0]
+        elif len(addresses) > 1:
+            self._addresses = [Turn(self._given[self._place].coordinator, one) for one in addresses[:ADDRESSES_MAX]]
+            return
+        if not self._addresses:
+            self._place = (self._place + 1) % len(self._given)
+
+
+def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
+    """Return the addresses of a coordinator's name, each once; none for an address, or if the name is not known.
+
+    It may wait for a name server, so an event loop calls it in a thread.
+    """
+    try:
+        ipaddress.ip_address(coordinator.host)
+    except ValueError:
+        pass
+    else:
+        return ()
+    try:
+        found = socket.getaddrinfo(coordinator.host, coordinator.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def leader_in(location: str) -> Endpoint | None:
+    """Return the coordinator that a `Location` names; None if it names none."""
+    try:
+        found = urlsplit(location)
+        host, number = found.hostname or "", found.port or DEFAULT_PORT
+        return endpoint(f"[{host}]:{number}" if ":" in host else f"{host}:{number}")
+    except (ValueError, argparse.ArgumentTypeError):
+        return None
