@@ -11,10 +11,13 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from itertools import count, takewhile
 from pathlib import Path
+from urllib.parse import unquote
 
 from coordinatord.protocol.schema import SchemaError, check_for
 from nodeclient.core.kept_rounds import KeptRound
@@ -26,8 +29,9 @@ ROUNDS_MAX = 10_000
 NOTE_BYTES_MAX = 4_096
 """The limit of one note: a few names and numbers."""
 
-_NOTE = re.compile(r"\.nodeclient-.*\.json")
+_NOTE = re.compile(r"\.nodeclient-(.*)\.json")
 _ROUND = re.compile(r"round_\d{1,10}", re.ASCII)
+_RANK = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 _OURS = re.compile(r"(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 _FILTERED = re.compile(r"filtered_(?:stdout|stderr)\.log(?:\.\d{1,6})?", re.ASCII)
 
@@ -78,51 +82,85 @@ class LogCatalogue:
         return found
 
     def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[KeptRound]:
+        known: dict[str, KeptRound] = {}
+        empty: dict[str, float] = {}
         for name in filter(_NOTE.fullmatch, _names(folder)):
             with suppress(OSError, ValueError, RecursionError, SchemaError):
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
                 with os.fdopen(fd, "rb") as file:
-                    kept = _check(json.loads(file.read(NOTE_BYTES_MAX)), "note")
-                    if kept.failed and _is_locked(file.fileno()):
-                        kept = replace(kept, failed=False)
-                own = (kept.host, kept.job) == (self._host, self._job)
-                if own and self.parts(kept) == parts and name == _note_of(kept):
-                    yield kept
+                    text, is_locked = file.read(NOTE_BYTES_MAX), _is_locked(fd)
+                    found = os.fstat(fd)
+                    if not text and not is_locked and stat.S_ISREG(found.st_mode):
+                        empty[name] = found.st_mtime
+                kept = _check(json.loads(text), "note")
+                known[name] = replace(kept, failed=kept.failed and not is_locked)
+        claimed = {rank for kept in known.values() for rank in kept.ranks}
+        for name, begun_at in empty.items():
+            with suppress(OSError, ValueError, SchemaError):
+                known[name] = self._guessed(folder, name, parts, begun_at, claimed)
+        for name, kept in known.items():
+            own = (kept.host, kept.job) == (self._host, self._job)
+            if own and self.parts(kept) == parts and name == _note_of(kept):
+                yield kept
+
+    def _guessed(
+        self, folder: int, name: str, parts: tuple[str, ...], begun_at: float, claimed: Collection[int]
+    ) -> KeptRound:
+        """Return what an empty note stands for: a full disk kept it from being written, and its process has ended.
+
+        It counts as this host's, and its workers are the first of those that no other note has `claimed`. Raises
+        `OSError`, `ValueError` and `SchemaError`.
+        """
+        ranks = {int(rank) for rank in _names(folder) if _RANK.fullmatch(rank)}.difference(claimed)
+        first = min(ranks, default=0)
+        values = {
+            "host": self._host,
+            "job": self._job,
+            "node": unquote(_NOTE.sub(r"\1", name), errors="strict"),
+            "run": unquote(parts[1], errors="strict"),
+            "round": int(parts[2].removeprefix("round_")),
+            "first_rank": first,
+            "workers": sum(1 for _ in takewhile(ranks.__contains__, count(first))),
+            "begun_at": begun_at,
+            "failed": False,
+        }
+        return _check(values, "note")
 
     def note(self, kept: KeptRound) -> None:
         """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.
 
         The note says that the round has failed, until `end` says how it ended: this process may be killed before that.
+        It is locked first, so that nobody takes an empty one for what a process has left that is no more.
         """
         self.release()
         folder = self._log_dir.joinpath(*self.parts(kept))
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = self._write(replace(kept, failed=True), os.O_CREAT)
+        self._lock = self._open(kept, os.O_CREAT)
         with suppress(OSError):  # a file system without locks: nothing will be deleted there
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write(self._lock, replace(kept, failed=True))
 
     def end(self, kept: KeptRound) -> None:
         """Write the note of a round that is over; there may be none, if the disk was full. Raises `OSError`."""
-        with suppress(FileNotFoundError):  # nothing was written in this round
-            os.close(self._write(kept, os.O_CREAT))
+        self._rewrite(kept, os.O_CREAT)
 
     def amend(self, kept: KeptRound) -> None:
         """Write the note of a round anew, unless it was deleted. Raises `OSError`."""
-        with suppress(FileNotFoundError):
-            os.close(self._write(kept, 0))
+        self._rewrite(kept, 0)
 
-    def _write(self, kept: KeptRound, create: int) -> int:
+    def _rewrite(self, kept: KeptRound, create: int) -> None:
+        with suppress(FileNotFoundError):  # nothing was written in this round
+            note = self._open(kept, create)
+            try:
+                _write(note, kept)
+            finally:
+                os.close(note)
+
+    def _open(self, kept: KeptRound, create: int) -> int:
         # A pipe that somebody has put there has no reader, and is no file to wait for.
         flags = os.O_WRONLY | create | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with opened(self._log_dir, *self.parts(kept)) as folder:
-            fd = os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
-        try:
-            text = f"{json.dumps(asdict(kept))}\n".encode()
-            os.truncate(fd, os.write(fd, text))
-        except OSError:
-            os.close(fd)
-            raise
-        return fd
+            return os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
 
     def delete(self, kept: KeptRound) -> bool:
         """Delete what one node has written of a round, and nothing else; return whether it is gone.
@@ -162,6 +200,12 @@ def opened_in(folder: int, name: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _write(note: int, kept: KeptRound) -> None:
+    """Write a note from its beginning on. Raises `OSError`."""
+    text = f"{json.dumps(asdict(kept))}\n".encode()
+    os.truncate(note, os.pwrite(note, text, 0))
 
 
 def _is_locked(note: int) -> bool:

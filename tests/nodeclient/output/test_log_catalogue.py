@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from pathlib import Path
 
@@ -87,7 +88,40 @@ def test_a_pipe_in_the_place_of_a_note_is_no_note(catalogue: LogCatalogue, tmp_p
     assert catalogue.scan() == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])
+def test_a_round_whose_note_a_full_disk_left_empty_is_deleted_later(catalogue: LogCatalogue, tmp_path: Path) -> None:
+    other = dataclasses.replace(ROUND, node="b", first_rank=2, workers=1)
+    folder = fill(catalogue, ROUND, tmp_path)
+    (folder / "2").mkdir()
+    (folder / "2" / "stdout.log").write_text("x")
+    catalogue.note(other)
+    catalogue.end(other)
+    (folder / ".nodeclient-a.json").write_text("")
+    later = LogCatalogue(tmp_path, "my/job", "host")
+    [lost] = [kept for kept in later.scan() if kept.node == "a"]
+    assert dataclasses.replace(lost, begun_at=ROUND.begun_at) == ROUND
+    assert later.delete(lost)
+    assert sorted(path.name for path in folder.iterdir()) == [".nodeclient-b.json", "2", "filtered_stderr.log"]
+
+
+def test_a_note_that_cannot_be_written_is_locked_all_the_same(
+    catalogue: LogCatalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+
+        def fail(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match="No space left"):
+            catalogue.note(ROUND)
+    later = LogCatalogue(tmp_path, "my/job", "host")
+    assert later.scan() == [], "its process lives"
+    assert not later.delete(ROUND)
+    catalogue.end(ROUND)
+    assert later.scan() == [ROUND]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"host": 1}', "[" * 5_000, "\xff"])
 def test_a_note_that_says_nothing_is_no_round(catalogue: LogCatalogue, tmp_path: Path, text: str) -> None:
     catalogue.note(ROUND)
     [note] = folder_of(catalogue, ROUND, tmp_path).iterdir()
