@@ -8,6 +8,8 @@ from __future__ import annotations
 import ssl
 from base64 import b32encode
 from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
@@ -75,12 +77,50 @@ def server_context(client_authorities: str | None = None) -> ssl.SSLContext:
 
     Raises `OSError`.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = _ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = _ServerObject
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     if client_authorities is not None:
         context.load_verify_locations(client_authorities)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_alert", default=None)
+"""Sends bytes to the client of the connection that this task accepts, without waiting; raises `OSError`."""
+
+
+class _ServerObject(ssl.SSLObject):
+    """A connection of an event loop that tells the client why its handshake has failed.
+
+    OpenSSL leaves an alert for the client (RFC 8446, 6.2), such as that a certificate is wanted. asyncio closes the
+    connection without sending it.
+    """
+
+    outgoing: ssl.MemoryBIO
+    send_alert: Callable[[bytes], object] | None = None
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            raise
+        except ssl.SSLError:
+            if self.send_alert is not None:
+                with suppress(OSError):  # the client has gone
+                    self.send_alert(self.outgoing.read())
+            raise
+        self.send_alert = None
+
+
+class _ServerContext(ssl.SSLContext):
+    """A context that hands `send_alert` to the connections that it makes."""
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *more: Any, **named: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, outgoing, *more, **named)
+        if isinstance(made, _ServerObject):
+            made.outgoing, made.send_alert = outgoing, send_alert.get()
+        return made
 
 
 def _client_context(check: Callable[[str], None]) -> ssl.SSLContext:

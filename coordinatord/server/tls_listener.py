@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Callable
 
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.pinned_tls import send_alert
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.gatekeeper import site
 from coordinatord.server.connection_limits import ASK_WITHIN_S, Silent, Unproven
@@ -86,6 +87,7 @@ class TlsListener:
 
     async def _agree(self, stranger: _Stranger, accepted: socket.socket) -> None:
         stranger.begun = True
+        send_alert.set(accepted.send)
         try:
             await self._loop.connect_accepted_socket(
                 self._newcomer, accepted, ssl=self._tls, ssl_handshake_timeout=ASK_WITHIN_S

@@ -23,7 +23,16 @@ IN_THE_CLEAR = frozenset(
 )
 """What OpenSSL calls an answer that is no TLS."""
 
-WANTS_CERTIFICATE = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_BAD_CERTIFICATE"})
+WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
+"""What OpenSSL calls the alert of a server to a client that has shown no certificate."""
+
+DISTRUSTS_CERTIFICATE = {
+    "TLSV1_ALERT_UNKNOWN_CA": "it is of another authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it is malformed, or not yet valid",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is not one for clients",
+}
+"""What OpenSSL calls the alert of a server that does not trust the client's certificate, and what it means."""
 
 
 class AccessError(OperationalError):
@@ -87,8 +96,11 @@ class SecuredAttempt:
                 words = f"{where}: {error.args[0]}"
             case ssl.SSLCertVerificationError():
                 words = f"{where}: its certificate is not to be trusted: {error.verify_message}"
-            case _ if error.reason in WANTS_CERTIFICATE:
+            case _ if error.reason == WANTS_CERTIFICATE:
                 words = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
+            case _ if error.reason in DISTRUSTS_CERTIFICATE and self._settings.certificate is not None:
+                why = DISTRUSTS_CERTIFICATE[error.reason]
+                words = f"{where} does not trust {self._settings.certificate}, the certificate of this client: {why}"
             case _ if error.reason in IN_THE_CLEAR:
                 return ClearError(
                     f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"

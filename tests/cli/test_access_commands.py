@@ -113,6 +113,11 @@ class Organisation:
         issued.private_key_pem.write_to_path(str(self.key))
         issued.cert_chain_pems[0].write_to_path(str(self.certificate))
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of a program that shows the certificate."""
+        return ("--tls-cert", str(self.certificate), "--tls-key", str(self.key))
+
 
 def test_a_key_that_is_renewed_ends_no_session_and_tls_ca_goes_on(place: Place, tmp_path: Path) -> None:
     ours = Organisation(tmp_path)
@@ -145,6 +150,28 @@ def test_a_key_that_is_renewed_ends_no_session_and_tls_ca_goes_on(place: Place, 
         return {node["node"]: node["state"] for node in job["nodes"]}
 
     wait_until("both nodes", lambda: states() == {"a": "running", "b": "running"})
+
+
+def test_who_shows_no_certificate_where_one_is_wanted_is_told_so(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    ours, other = Organisation(tmp_path), Organisation(tmp_path / "other")
+    place.coordinator(*ours.flags, "--tls-client-ca", str(ours.authorities))
+    own = tmp_path / "node.pem"
+    ours.authority.issue_cert("gpu7").private_key_and_cert_chain_pem.write_to_path(str(own))
+    for flags, words in (
+        ((), "wants a certificate of this client: give --tls-cert and --tls-key"),
+        (
+            other.flags,
+            r"does not trust \S+/other/cert\.pem, the certificate of this client: it is of another authority",
+        ),
+    ):
+        done = place.ask("status", *flags)
+        assert re.search(words, done.stderr), done.stderr
+        assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
+        place.node(*flags).await_line(f"looking for the coordinator: .*{words}")
+    shown = ("--tls-cert", str(own), "--tls-key", str(own))
+    assert place.node("--node-id", "gpu7", *shown).wait() == 0
+    assert "succeeded" in place.ask("status", *shown).stdout
 
 
 def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_path: Path) -> None:
