@@ -97,7 +97,8 @@ def not_let_in(error: str, waited_s: float) -> str:
 def succeeded_alone(error: str) -> str:
     """Return the notice that the only node of a round has succeeded without the coordinator."""
     text = "all workers succeeded, and this node was the only one of its round: the job is done"
-    return f"{text}; the coordinator could not be notified: {error}"
+    lost = "Once it is back it takes this node for lost, and a spare of the job, if there is one, trains on: end it"
+    return f"{text}; the coordinator could not be notified: {error}. {lost}"
 
 
 def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
