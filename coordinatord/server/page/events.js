@@ -106,6 +106,12 @@ function matches(event, words) {
   return [event.what, event.reason, event.node ?? "", round].some((text) => text.toLowerCase().includes(words));
 }
 
+// Whether a text has a node's name as a word of its own: a node "a" is not in "host gpu1 at 10.0.0.1".
+function names(text, node) {
+  const letters = node.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+  return new RegExp(`(?<![\\w-])${letters}(?![\\w-])`).test(text);
+}
+
 function groupChip(group, choose) {
   const element = h("button", { type: "button", class: "chip" }, group.name);
   element.addEventListener("click", () => choose(group));
@@ -123,7 +129,7 @@ function entry() {
       setText(when, moment(event.at));
       set(when, "datetime", new Date(event.at * 1000).toISOString());
       setText(kind, event.kind.startsWith("Round") && event.round !== null ? `${event.what} (${count(event.round)})` : event.what);
-      setText(node, event.node === null || event.reason.includes(event.node) ? "" : event.node);
+      setText(node, event.node === null || names(event.reason, event.node) ? "" : event.node);
       setText(reason, event.reason);
     },
   };

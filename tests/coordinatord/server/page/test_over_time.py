@@ -62,6 +62,16 @@ def test_nothing_is_cut_or_wider_than_the_window(coordinator: Coordinator, open_
 
 
 @pytest.mark.parametrize("width", [390, 1_280])
+def test_it_can_be_read_whole_that_everybody_is_let_in(coordinator: Coordinator, open_page: Open, width: int) -> None:
+    page = open_page(coordinator.url, width=width, height=844)
+    page.wait_for_text("open to everybody (--insecure)", "#host")
+    assert page.evaluate(
+        "(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)(document.getElementById('host'))"
+    )
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [390, 1_280])
 def test_the_chosen_job_is_in_sight_among_many(coordinator: Coordinator, open_page: Open, width: int) -> None:
     page = open_page(coordinator.url, width=width, height=900)
     show_list(page, 9)
@@ -110,6 +120,23 @@ def test_events_are_found_by_kind_and_by_words(coordinator: Coordinator, open_pa
     })()""")
     assert entries(page) == ["node lost"]
     assert "gpu2" in page.text(".events li")
+
+
+def test_each_event_names_its_node_once(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    said = (
+        ("a", "host vm at 10.0.0.1 with 1 worker", "a"),
+        ("gpu1-7", "host gpu1 at 10.0.0.1", "gpu1-7"),
+        ("gpu1", "host gpu1-7 at 10.0.0.1", "gpu1"),
+        ("(.*)", "its host is down", "(.*)"),
+        ("gpu2", "node gpu2, which was drained, has left", ""),
+    )
+    show(
+        page, a_job(), *(an_event(number, "NodeJoined", text, node=node) for number, (node, text, _) in enumerate(said))
+    )
+    page.wait(f"document.querySelectorAll('.events li').length === {len(said)}")
+    named = page.evaluate("[...document.querySelectorAll('.events .what bdi')].map((each) => each.textContent)")
+    assert named == [shown for _, _, shown in reversed(said)]
 
 
 def test_each_kind_of_event_of_a_job_is_in_a_group() -> None:
