@@ -222,7 +222,7 @@ class Coordinator:
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
-            self._leases.shorten(run, member, self._heartbeat_s, decision.now)
+            self._leases.shorten(run, member, self._heartbeat_s, decision.now, revoked=event.revoked)
         self._advance(run, decision)
 
     def _ask(self, event: AdminRequested, decision: Decision) -> None:
@@ -325,7 +325,7 @@ class Coordinator:
             decision.close(known)  # the node has given up this session, whose end was not seen yet
             del self._sessions[known.session]
         known.session, known.closed_at, known.sent = event.session, None, None
-        observations.introduce(run, known, event)
+        observations.introduce(run, known, event, decision.now)
         return known
 
     def _replace(self, run: Run, known: Member, younger: Member, decision: Decision) -> None:
@@ -390,6 +390,7 @@ class Coordinator:
             return
         observations.settle_claims(run, decision)
         self._registry.plan(run, take_due_rows(run, decision))
+        self._leases.drop_lost(run, decision.records)
         self._forget_absent(run, decision)
 
     def _forget_absent(self, run: Run, decision: Decision) -> None:

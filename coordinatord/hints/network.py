@@ -12,7 +12,8 @@ _HIDDEN_NETWORK = r"(?P<address>127\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]
 _PEER_GONE_NCCL = (
     r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
 )
-_PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
+PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
+"""What gloo says of a connection that the peer's process, or its kernel, has closed."""
 _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
 
@@ -22,7 +23,7 @@ NETWORK = (
         "this worker waited for one that had ended well: they disagree on how many steps there are. Most often the "
         "data is uneven (drop_last=True, a DistributedSampler, or torch.distributed.algorithms.Join), or one of them "
         "returns or calls sys.exit(0) under a condition of its own",
-        f"{_PEER_GONE_NCCL}|{_PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
+        f"{_PEER_GONE_NCCL}|{PEER_GONE_GLOO}|{_GLOO_TIMED_OUT}|{_STORE_GONE}",
         anywhere=True,
         early=True,
     ),
@@ -86,7 +87,7 @@ NETWORK = (
         "peer gone, gloo",
         "another worker's connection broke: look for one that ended or was killed at that time, or for a network "
         "fault; this worker is probably not the cause",
-        _PEER_GONE_GLOO,
+        PEER_GONE_GLOO,
     ),
     HintRule(
         "name not resolved, by torch",

@@ -27,7 +27,7 @@ OUTAGE_S = 20.0
 """A failure of the disk beside which a lease is short."""
 
 
-def _once(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
+def once(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
     """Do something as soon as something else holds."""
 
     def look() -> None:
@@ -40,15 +40,16 @@ def _once(world: World, holds: Callable[[], object], act: Callable[[], object]) 
     look()
 
 
-def _in_round(world: World) -> list[Host]:
+def in_round(world: World) -> list[Host]:
     """Return the hosts whose nodes have a part in the round that is on."""
     run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
     inside = {member.node for member in run.inside} if run is not None else set()
     return [host for host in world.hosts.values() if host.node in inside and host.agent is not None]
 
 
-def _trains(world: World) -> bool:
-    return world.is_running() and all(host.workers.alive for host in _in_round(world))
+def trains(world: World) -> bool:
+    """Whether a round is on, and all of its workers live."""
+    return world.is_running() and all(host.workers.alive for host in in_round(world))
 
 
 def _newcomer(world: World) -> Host:
@@ -62,12 +63,12 @@ def _newcomer(world: World) -> Host:
 
 def _process_dies(world: World) -> None:
     """Kill a node that was well all its life."""
-    _once(world, lambda: _trains(world), lambda: world.chance.choice(_in_round(world)).kill())
+    once(world, lambda: trains(world), lambda: world.chance.choice(in_round(world)).kill())
 
 
 def _host_dies(world: World) -> None:
     """Cut the power of a host that was well all its life."""
-    _once(world, lambda: _trains(world), lambda: world.chance.choice(_in_round(world)).vanish())
+    once(world, lambda: trains(world), lambda: world.chance.choice(in_round(world)).vanish())
 
 
 # The end of the training
@@ -77,13 +78,13 @@ def _when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], No
     """Do something with the nodes that have done their part while others have not."""
 
     def split(training: Training) -> tuple[list[Host], list[Host]]:
-        hosts = [host for host in _in_round(world) if host.workers.round == training.key]
+        hosts = [host for host in in_round(world) if host.workers.round == training.key]
         members = world.run.members
         done = [host for host in hosts if members[host.node].durable.succeeded]
         return done, [host for host in hosts if host.workers.alive]
 
     def look(training: Training) -> None:
-        _once(world, lambda: all(split(training)), lambda: act(*split(training)))
+        once(world, lambda: all(split(training)), lambda: act(*split(training)))
 
     world.on_done.append(look)
 
@@ -121,15 +122,15 @@ def _store_set_back(world: World) -> None:
 
     def take_copy() -> None:
         copy, number = world.daemon.disk.copy(), world.run.durable.round
-        _once(world, lambda: _trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
-        _once(world, lambda: world.is_running() and world.run.durable.round == number + 1, lambda: set_back(copy))
+        once(world, lambda: trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
+        once(world, lambda: world.is_running() and world.run.durable.round == number + 1, lambda: set_back(copy))
 
     def set_back(copy: bytes) -> None:
         world.daemon.set_store_back(copy)
         world.queue.plan(world.chance.random(), world.daemon.start)
 
     daemon = world.daemon
-    _once(world, lambda: daemon.up and world.state is state and not daemon.writing, take_copy)
+    once(world, lambda: daemon.up and world.state is state and not daemon.writing, take_copy)
 
 
 def _failures_unrecorded(world: World) -> None:
@@ -139,17 +140,17 @@ def _failures_unrecorded(world: World) -> None:
     def break_down() -> None:
         daemon.disk.break_down(chance.choice(list(Fault)))
         _newcomer(world)  # so that there is something to record
-        _once(world, lambda: daemon.machine.store_error is not None, fail)
+        once(world, lambda: daemon.machine.store_error is not None, fail)
 
     def fail() -> None:
-        for host in _in_round(world):
+        for host in in_round(world):
             host.workers.harden()
             world.queue.plan(chance.random(), host.workers.fail, chance.choice([1, 3, -9]))
         world.queue.plan(chance.uniform(0.5, 2.0), daemon.disk.repair)
         daemon.doom(CrashPoint.AFTER, RoundStopped)
-        _once(world, lambda: not daemon.up, lambda: world.queue.plan(chance.random(), daemon.start))
+        once(world, lambda: not daemon.up, lambda: world.queue.plan(chance.random(), daemon.start))
 
-    _once(world, lambda: _trains(world), break_down)
+    once(world, lambda: trains(world), break_down)
 
 
 def _node_dies_unrecorded(world: World) -> None:
@@ -159,10 +160,10 @@ def _node_dies_unrecorded(world: World) -> None:
     def break_down() -> None:
         daemon.disk.break_down(chance.choice(list(Fault)))
         _newcomer(world)
-        world.queue.plan(OUTAGE_S * chance.uniform(0.3, 0.9), chance.choice(_in_round(world)).vanish)
+        world.queue.plan(OUTAGE_S * chance.uniform(0.3, 0.9), chance.choice(in_round(world)).vanish)
         world.queue.plan(OUTAGE_S, daemon.disk.repair)
 
-    _once(world, lambda: _trains(world), break_down)
+    once(world, lambda: trains(world), break_down)
 
 
 # No coordinator for a moment
@@ -179,7 +180,7 @@ def _fails_unheard(world: World) -> None:
     def hosts() -> list[Host]:
         return [host for host in world.hosts.values() if host.workers.alive]
 
-    _once(world, lambda: _trains(world), act)
+    once(world, lambda: trains(world), act)
 
 
 # The end of the run
@@ -189,19 +190,19 @@ def _misses_the_end(world: World) -> None:
     """Cut a node off, and let it come back when the run is over, or when another one has begun."""
 
     def cut() -> None:
-        host = world.chance.choice(_in_round(world))
+        host = world.chance.choice(in_round(world))
         host.cut_off()
         world.daemon.ask(StopJob(JOB, "operator", ""))
         others = [other for other in world.hosts.values() if other is not host]
         over = host.heal if world.chance.random() < 0.5 else lambda: begin_anew(host, others)
-        _once(world, lambda: world.run.durable.state.ended and not any(other.agent for other in others), over)
+        once(world, lambda: world.run.durable.state.ended and not any(other.agent for other in others), over)
 
     def begin_anew(host: Host, others: list[Host]) -> None:
         for other in others:
             other.boot()
-        _once(world, lambda: not world.run.durable.state.ended, host.heal)
+        once(world, lambda: not world.run.durable.state.ended, host.heal)
 
-    _once(world, lambda: _trains(world) and (world.scenario.keeps is None or _has_steps(world)), cut)
+    once(world, lambda: trains(world) and (world.scenario.keeps is None or _has_steps(world)), cut)
 
 
 # Tokens
@@ -211,7 +212,7 @@ def _token_revoked(world: World) -> None:
     """Revoke the token of a node, which has another one by then; or do it while the coordinator is away."""
 
     def act() -> None:
-        host = world.chance.choice(_in_round(world))
+        host = world.chance.choice(in_round(world))
         host.token = f"another token of {host.node}"
         if world.seed % 2:
             world.daemon.crash()
@@ -220,7 +221,7 @@ def _token_revoked(world: World) -> None:
         else:
             world.daemon.revoke(host)
 
-    _once(world, lambda: _trains(world), act)
+    once(world, lambda: trains(world), act)
 
 
 # State that is kept
@@ -230,31 +231,31 @@ def _holder_leaves_for_a_moment(world: World) -> None:
     """Have no connection to a node that keeps state in the moment in which the next round is formed."""
 
     def fail() -> None:
-        host = world.chance.choice(_in_round(world))
+        host = world.chance.choice(in_round(world))
         host.workers.fail()
-        _once(world, lambda: host.agent is not None and host.agent.phase is Phase.FAILED, lambda: go(host))
+        once(world, lambda: host.agent is not None and host.agent.phase is Phase.FAILED, lambda: go(host))
 
     def go(host: Host) -> None:
         host.reset()
         host.cut_off()
         world.queue.plan(world.chance.uniform(0.8, 4.0), host.heal)
 
-    _once(world, lambda: _trains(world) and _has_steps(world), fail)
+    once(world, lambda: trains(world) and _has_steps(world), fail)
 
 
 def _holder_misses_a_round(world: World) -> None:
     """Stop a nodeclient that keeps state for so long that a round begins without it, from an older step."""
 
     def stop() -> None:
-        host, number = world.chance.choice(_in_round(world)), world.run.durable.round
+        host, number = world.chance.choice(in_round(world)), world.run.durable.round
         host.pause()
-        _once(world, lambda: _trains(world) and world.run.durable.round > number, lambda: wake(host))
+        once(world, lambda: trains(world) and world.run.durable.round > number, lambda: wake(host))
 
     def wake(host: Host) -> None:
         world.queue.after(1.5 * world.chance.random(), host.wake)
 
-    _once(world, lambda: _trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
-    _once(world, lambda: _trains(world) and world.run.durable.round == 2 and _has_steps(world), stop)
+    once(world, lambda: trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
+    once(world, lambda: trains(world) and world.run.durable.round == 2 and _has_steps(world), stop)
 
 
 def _has_steps(world: World) -> bool:
@@ -269,13 +270,13 @@ def _killed_when_formed(world: World) -> None:
     """Replace a node, and kill the coordinator when the next round is recorded and no node has heard of it."""
 
     def replace() -> None:
-        host = world.chance.choice(_in_round(world))
+        host = world.chance.choice(in_round(world))
         host.kill()
         host.boot()
         world.daemon.doom(CrashPoint.AFTER, RoundFormed)
-        _once(world, lambda: not world.daemon.up, world.daemon.start)
+        once(world, lambda: not world.daemon.up, world.daemon.start)
 
-    _once(world, lambda: _trains(world) and _has_steps(world), replace)
+    once(world, lambda: trains(world) and _has_steps(world), replace)
 
 
 COINCIDENCES: dict[str, Strike] = {

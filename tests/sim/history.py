@@ -12,6 +12,7 @@ from tests.sim.faults import FAULTS, Strike, damage, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
+from tests.sim.torn_sessions import TORN
 from tests.sim.world import World
 
 FAULTS_FOR_S = 40.0
@@ -119,6 +120,15 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
     )
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
     return _play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
+
+
+def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes of which one seems to be gone, truly or not. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    scenario = replace(
+        draw_calm_scenario(chance), max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4])
+    )
+    return _play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
 
 
 def _play_coincidence(

@@ -16,8 +16,16 @@ from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.history import coincident_keeping_world, coincident_world, copying_world, keeping_world, small_world
+from tests.sim.history import (
+    coincident_keeping_world,
+    coincident_world,
+    copying_world,
+    keeping_world,
+    small_world,
+    torn_world,
+)
 from tests.sim.scenario import Network, Scenario, Workers
+from tests.sim.torn_sessions import TORN
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
@@ -123,6 +131,13 @@ def test_every_coincidence_keeps_the_invariants() -> None:
     worlds = [coincident_world(seed) for seed in range(SEEDS_PER_CHUNK)]
     assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
     assert sum(world.invariants.identities.claims for world in worlds) > SEEDS_PER_CHUNK
+
+
+@pytest.mark.slow
+def test_every_history_of_a_node_that_seems_gone_keeps_the_invariants() -> None:
+    worlds = [torn_world(seed) for seed in range(SEEDS_PER_CHUNK)]
+    assert {name for world in worlds for name in world.faults} >= set(TORN)
+    assert sum(world.invariants.departures.proved for world in worlds) > SEEDS_PER_CHUNK / 20
 
 
 @pytest.mark.slow

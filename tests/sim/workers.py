@@ -13,7 +13,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import Start
 from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
-from tests.support.builders import an_account
+from tests.support.builders import LOST_PEER, an_account
 
 if TYPE_CHECKING:  # hosts import their workers
     from tests.sim.host import Host
@@ -46,6 +46,8 @@ class Training:
         self.broken = False
         """One of its workers has gone, so the others fail or hang."""
         self.broken_at = math.inf
+        self.broken_by: tuple[str, int] | None = None
+        """The node and incarnation whose worker has gone."""
         self.done_at = math.inf
         """When the last step was taken."""
         self.stalls: list[tuple[float, float]] = []
@@ -142,11 +144,12 @@ class Training:
             self._world.trace.note("the training of round %d stalls for %.1f s", self.key[1], seconds)
             self.stalls.append((now, now + seconds))
 
-    def breaks(self) -> None:
-        """Remove a worker that the others need. What they did so far was saved."""
+    def breaks(self, by: Host) -> None:
+        """Remove a worker of a host, which the others need. What they did so far was saved."""
         if self.broken:
             return
         self.broken, self.broken_at = True, self._world.queue.now
+        self.broken_by = (by.node, by.incarnation)
         self._world.work_left[self.key[0]] = max(1.0, self._to_do_s)
         for host in self.hosts.values():
             if host.workers.training is self:
@@ -207,7 +210,7 @@ class LocalWorkers:
             at = int(random() * manners.each)
             self.alive = set(range(at))
             world.invariants.failed(self._host, self.round)
-            training.breaks()
+            training.breaks(self._host)
             training.join(self._host)
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
             return
@@ -292,7 +295,7 @@ class LocalWorkers:
         """Break their collectives: they fail, or hang until they are killed."""
         if self.alive and self._world.chance.random() < self._manners.breaks:
             after = 0.01 + 0.3 * self._world.chance.random()
-            self._world.queue.plan(after, self._ended, self._starts, min(self.alive), 1)
+            self._world.queue.plan(after, self._ended, self._starts, min(self.alive), 1, LOST_PEER)
         else:
             self._stubborn |= self.alive
 
@@ -303,7 +306,7 @@ class LocalWorkers:
             self._world.invariants.gone(self._host)
             self.alive.clear()
             if self.training is not None:
-                self.training.breaks()
+                self.training.breaks(self._host)
         self.training = None
 
     def _fail(self, start: int, rank: int, exit_code: int) -> None:
@@ -315,11 +318,11 @@ class LocalWorkers:
     def _end_later(self, rank: int, seconds: float, exit_code: int) -> None:
         self._world.queue.plan(seconds, self._ended, self._starts, rank, exit_code)
 
-    def _ended(self, start: int, rank: int, exit_code: int) -> None:
+    def _ended(self, start: int, rank: int, exit_code: int, error: str = "") -> None:
         if start == self._starts and rank in self.alive:
-            self._end(rank, exit_code)
+            self._end(rank, exit_code, error)
 
-    def _end(self, rank: int, exit_code: int) -> None:
+    def _end(self, rank: int, exit_code: int, error: str = "") -> None:
         self.alive.discard(rank)
         training = self.training
         if training is not None:
@@ -327,5 +330,5 @@ class LocalWorkers:
                 training.exited_well += 1
             elif not training.broken:
                 self._world.invariants.gone(self._host)
-                training.breaks()
-        self._host.submit(WorkerExited(rank, exit_code, an_account()))
+                training.breaks(self._host)
+        self._host.submit(WorkerExited(rank, exit_code, an_account(error=error)))

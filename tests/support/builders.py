@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from coordinatord.core.events import Tick
@@ -17,6 +18,7 @@ from coordinatord.protocol.messages import (
     Assignment,
     Desired,
     Failure,
+    Follower,
     Goal,
     JobSpec,
     Join,
@@ -31,6 +33,9 @@ from nodeclient.core.events import Diagnosis
 
 OUTAGE_GRACE_S = 30.0
 """The outage grace of nodes here."""
+
+LOST_PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.9]:31044"
+"""What a worker writes when its collective fails because a peer's process has ended."""
 
 EPOCH = "e"
 """Names this life of the coordinator, so runs are e-1, e-2, ..."""
@@ -115,6 +120,16 @@ def a_failure(**values: Any) -> Failure:
         "age_s": 0.0,
     }
     return Failure(**(defaults | values))
+
+
+def an_end(options: Mapping[str, str]) -> dict[str, Any]:
+    """Read how a worker ended, and the next one of its node: `exit=3`, or `of=peer` and `follower=same` or `other`."""
+    follower = options.get("follower")
+    return {
+        "exit_code": int(options.get("exit", 1)),
+        "error": LOST_PEER if options.get("of") == "peer" else "",
+        "followers": () if follower is None else (Follower(1, 1, follower == "same"),),
+    }
 
 
 def a_report(*, age_s: float = 0.0, **values: Any) -> Report:

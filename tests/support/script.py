@@ -39,7 +39,7 @@ from coordinatord.core.values.records import (
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
 from coordinatord.protocol.scale_up import ScaleUp
-from tests.support.builders import EPOCH, a_failure, a_join, an_observed, an_offer
+from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
 
 PHASES = {
@@ -172,8 +172,8 @@ class Stage:
             failure = a_failure(
                 rank=local_rank + (part.first_rank if part else 0),
                 local_rank=local_rank,
-                exit_code=int(options.get("exit", 1)),
                 age_s=_seconds(options.get("age", "0s")),
+                **an_end(options),
             )
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
 

@@ -5,7 +5,7 @@ asked for, `admission` says who is let in, `master_address` where rank 0 listens
 open time of a run is cut in two. `handover` says who stays for what it keeps, `halting` which step workers keep before
 a planned end. `report_builder` builds the report of a failure, `job_view` and `kept_view` the JSON of a job, and
 `samples` what its charts are made of. `log_sources` finds who has the log files of a round, `stack_groups` whom to ask
-where workers stand, and `resumption` the step that a round resumes from. `growth` says what nodes wait for that arrive
-while a round goes on. `persistence` says which step is written to the disk, by whom, and who waits for that. `copying`
-says which copies each node is to get.
+where workers stand, and `resumption` the step that a round resumes from. `corroboration` says which node is proved to
+be gone. `growth` says what nodes wait for that arrive while a round goes on. `persistence` says which step is written
+to the disk, by whom, and who waits for that. `copying` says which copies each node is to get.
 """

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from coordinatord.core.queries import persistence
+from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
@@ -244,6 +245,11 @@ def given(run: Run) -> float | None:
     return given_by(run)
 
 
+def corroborated(run: Run) -> float | None:
+    """A node whose session is closed is proved to be gone, by what workers of other nodes failed of."""
+    return _when(node_gone(run))
+
+
 def all_promised(run: Run) -> float | None:
     """Every node of a round that is to end has said after which step its workers stand still."""
     return _when(furthest_promised(run) is not None)
@@ -306,6 +312,7 @@ NAMES: dict[Condition, str] = {
     persist_due: "persist_due",
     persist_written: "persist_written",
     persist_over: "persist_over",
+    corroborated: "corroborated",
     all_promised: "all_promised",
     exhausted: "exhausted",
     given_up: "given_up",

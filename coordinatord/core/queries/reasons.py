@@ -91,6 +91,13 @@ class Reasons:
         return name_some(lost, len(lost))
 
     @property
+    def corroborated(self) -> str:
+        """Why a node counts as lost before its time to come back is over."""
+        others = [node for node in self._run.durable.order if node in self._run.failures]
+        failed = name_some(others, len(others))
+        return f"its workers are gone: its connection closed, and workers of {failed} lost theirs to a peer"
+
+    @property
     def stopped(self) -> str:
         """The nodes of the round that have ended their workers, or are about to."""
         return self._names(MemberState.STOPPING, MemberState.STOPPED)

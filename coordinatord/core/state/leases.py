@@ -8,10 +8,13 @@ silence by the silences before it).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.deadline_heap import DeadlineHeap
+from coordinatord.core.values.records import NodeLost, Record
 from coordinatord.protocol.fields import DURATION_S_MAX
 
 LATENESS_FORGIVEN = 5.0
@@ -52,6 +55,13 @@ def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
     return max(silent_s - heartbeat_s, member.late_s) <= LATENESS_IGNORED * heartbeat_s
 
 
+def is_in_touch(member: Member, heartbeat_s: float) -> bool:
+    """Whether a member has a session, and messages have come on time in both directions, also lately."""
+    return member.session is not None and max(member.late_s, member.deaf_s - heartbeat_s) <= (
+        LATENESS_IGNORED * heartbeat_s
+    )
+
+
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
     """Return the lease of a member, in seconds, that is granted this heartbeat."""
     return min(policy.leases_per_heartbeat * heartbeat_s + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
@@ -77,12 +87,22 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.renew(run, member, heartbeat_s, now)
             run.place(member)
 
-    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
-        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""
+    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float, *, revoked: bool = False) -> None:
+        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease.
+
+        `revoked`: it was closed on this side, for the sake of its token.
+        """
         lease = self.get((run.id, member.node))
         if lease is not None and is_punctual(member, heartbeat_s, now):
+            member.vanished = not revoked
             grace = now + run.policy.reconnect_grace_s
             self.set((run.id, member.node), min(lease, grace))
+
+    def drop_lost(self, run: Run, records: Sequence[Record]) -> None:
+        """End the leases of nodes that count as lost by these records, though their time was not over."""
+        for record in records:
+            if isinstance(record, NodeLost) and record.node not in run.members:
+                self.discard((run.id, record.node))
 
     def give_chance(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
         """Give each node one lease, or a grace to connect, after a time in which none could be judged.

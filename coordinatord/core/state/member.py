@@ -91,8 +91,12 @@ class Member:
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
     session: int | None = None
+    connected_at: float = -math.inf
+    """When its last session began."""
     closed_at: float | None = None
     """When its session ended; None while it has one."""
+    vanished: bool = False
+    """Whether its session ended while the network was good: its process most likely died."""
     expired: bool = False
     """Whether its lease is over."""
     gives_until: float = -math.inf

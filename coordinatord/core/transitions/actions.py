@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
+from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, member_given_by
 from coordinatord.core.queries.master_address import master_address
@@ -230,6 +231,13 @@ def end_persist(run: Run, reason: Reason, decision: Decision) -> None:
     run.kept.pinned = None
     run.revision += 1
     decision.notify_all(run)
+
+
+def lose_corroborated(run: Run, reason: Reason, decision: Decision) -> None:
+    """Count the node that is proved to be gone as lost, without waiting for it to come back."""
+    gone = node_gone(run)
+    assert gone is not None  # noqa: S101 - it is the row's condition
+    lose(run, gone, reason.sentence, decision)
 
 
 def leave_behind(run: Run, reason: Reason, decision: Decision) -> None:

@@ -104,6 +104,7 @@ def _rows() -> list[Transition]:
         Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
         Transition(running, when.resumed, running, do.resume, "workers do steps again"),
         Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
+        Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),

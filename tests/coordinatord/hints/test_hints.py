@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.hints.match import CAUSES, _advice, hint
 from coordinatord.protocol.messages import Report
 from coordinatord.protocol.worker_ends import EarlyEnd
@@ -13,7 +14,7 @@ from nodeclient.core.worker_group import WorkerGroup
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.oom import OomKills
 from tests.coordinatord.hints.host_samples import ABORT, ABORTED, HOST_SAMPLES, ORDINARY
-from tests.coordinatord.hints.network_samples import NETWORK_SAMPLES
+from tests.coordinatord.hints.network_samples import GLOO, NCCL, NETWORK_SAMPLES
 from tests.coordinatord.hints.sample import Sample, raised
 from tests.support.builders import a_report
 
@@ -59,3 +60,14 @@ def test_every_cause_has_a_true_message() -> None:
 def test_no_advice_is_longer_than_four_rows() -> None:
     longest = max((hint(report_on(sample)) or "" for sample in SAMPLES), key=len)
     assert len(longest) <= 4 * 97, longest
+
+
+def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
+    telling = [sample for sample in SAMPLES if lost_connection(report_on(sample).failure)]
+    assert {sample.cause for sample in telling} == {"peer gone, gloo", "peer gone, NCCL", "peer ended early"}
+    timed_out = NCCL.format(
+        kind="remote process exited or there was a network error", name="ncclRemoteError: A call failed", last=""
+    )
+    assert not lost_connection(report_on(Sample("", raised(timed_out))).failure)
+    own = f"[rank0]: an earlier line: {GLOO}pair.cc:537] Connection closed by peer\n" + raised("ValueError: no data")
+    assert not lost_connection(report_on(Sample("", own)).failure)

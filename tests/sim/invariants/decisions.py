@@ -55,7 +55,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         super().__init__(world)
         self._pauses = RetryPauses(world)
         self._preparing = PreparingNodes(world)
-        self._departures = Departures(world)
+        self.departures = Departures(world)
         self.identities = Identities(world)
         self.kept = KeptStateInvariants(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
@@ -116,7 +116,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.kept.hears(event)
         late = self._preparing.hears(event)
         self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
-        self._departures.hears(event, self._spoke, self._upset_at)
+        self.departures.hears(event, self._spoke, self._upset_at)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):
@@ -160,7 +160,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
 
     def killed(self, host: Host) -> None:
         """Note that a nodeclient is about to be killed."""
-        self._departures.killed(host, self._upset_at)
+        self.departures.killed(host, self._upset_at)
 
     # Decisions
 
@@ -267,6 +267,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self._lost_of.add(key)
         if record.reason.startswith("replaced by"):
             return
+        self.departures.judges(record, key)
         least = ROUGHLY * policy.reconnect_grace_s
         closed = record.reason.startswith("its connection")
         heard = self._heard.get((record.node, record.incarnation), 0.0)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Disconnected, Event
+from coordinatord.core.events import Connected, Disconnected, Event
+from coordinatord.core.values.records import NodeLost
 from tests.sim.invariants.root_cause import ALIKE_S, ROUGHLY
+from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
@@ -30,6 +32,12 @@ class Departures:
         """Nodes, by incarnation, that were well until they were killed."""
         self._closed_at: dict[tuple[str, int], float] = {}
         """When the coordinator saw the connection of each of them closed."""
+        self.proved = 0
+        """How many nodes were not waited for."""
+        self._absent: set[tuple[str, int]] = set()
+        """Nodes, by incarnation, whose connection the coordinator saw closed, and that have not been let in since."""
+        self._at_the_door: dict[int, tuple[str, int]] = {}
+        """Whom the last event may have let in, by session."""
 
     def killed(self, host: Host, upset_at: float) -> None:
         """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""
@@ -47,12 +55,29 @@ class Departures:
             waited_s = now - self._closed_at.pop(key)
             waits = upset_at < now - waited_s and self._is_counted_on(*key)
             self._world.invariants.check(not waits, "%s has died, and is waited for %.2f s later", key[0], waited_s)
+        self._absent -= {key for session, key in self._at_the_door.items() if session in machine._sessions}
+        self._at_the_door.clear()
+        if isinstance(event, Connected):
+            self._at_the_door[event.session] = event.join.node, event.join.incarnation
         if isinstance(event, Disconnected) and event.session in machine._sessions:
             member = machine._sessions[event.session][1]
             key = member.node, member.incarnation
+            self._absent.add(key)
             silent_s = now - spoke.get(member.node, -1.0)
             if key in self._killed and silent_s < PUNCTUAL * self._world.scenario.policy.heartbeat_s:
                 self._closed_at[key] = now
+
+    def judges(self, record: NodeLost, key: Round) -> None:
+        """Check that a node which counts as lost before its time to come back is over is where the round broke.
+
+        So no node is left out for a closed connection while all of its workers live.
+        """
+        if record.reason.startswith("its workers are gone"):
+            check, node = self._world.invariants.check, (record.node, record.incarnation)
+            by = self._world.trainings[key].broken_by
+            self.proved += 1
+            check(by == node, "%s counts as lost, and the round was broken by %s", record.node, by)
+            check(node in self._absent, "%s counts as lost, and is connected", record.node)
 
     def _is_counted_on(self, node: str, incarnation: int) -> bool:
         # Where all are silent, the coordinator itself may be cut off, and nobody is lost.

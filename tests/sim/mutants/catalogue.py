@@ -8,6 +8,7 @@ They are mistakes that could have been made: a condition left out, a bound off b
 from __future__ import annotations
 
 from tests.sim.mutants import (
+    corroboration,
     durability,
     identities,
     kept_state,
@@ -22,6 +23,7 @@ from tests.sim.mutants import (
 MUTANTS = (
     *rounds.MUTANTS,
     *root_cause.MUTANTS,
+    *corroboration.MUTANTS,
     *durability.MUTANTS,
     *operators.MUTANTS,
     *identities.MUTANTS,

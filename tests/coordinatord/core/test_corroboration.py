@@ -1,0 +1,158 @@
+"""A node whose session closed counts as lost at once if what its peers failed of proves it, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinatord.core.events import Disconnected
+from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.protocol.worker_ends import Ended
+from tests.support.ledgers import play, run_of
+from tests.support.script import Stage
+
+TRIO = """
+    join n1 min=2 max=3 workers=2
+    join n2 min=2 max=3
+    join n3 min=2 max=3
+    advance 1s
+    running n1 n2 n3
+    advance 20s
+"""
+
+KILLED = """
+    drop n3
+    fail n1 of=peer
+    stopped n2
+    failed n1
+"""
+"""Node n3 is killed: its session closes, a worker of n1 fails of that, and that of n2 hangs until it is stopped."""
+
+
+def losses(stage: Stage) -> list[tuple[str, float]]:
+    """Return who was lost, and how long after its session had closed."""
+    return [(record.node, record.silent_s) for _, record in stage.past if isinstance(record, NodeLost)]
+
+
+def rounds(stage: Stage) -> list[RoundFormed]:
+    """Return the rounds that were formed."""
+    return [record for _, record in stage.past if isinstance(record, RoundFormed)]
+
+
+def test_a_closed_session_and_a_failure_of_a_lost_peer_end_a_node_at_once() -> None:
+    stage = play(TRIO, KILLED)
+    assert losses(stage) == [("n3", 0.0)]
+    [lost] = [record for _, record in stage.past if isinstance(record, NodeLost)]
+    assert lost.reason == ("its workers are gone: its connection closed, and workers of node n1 lost theirs to a peer")
+    [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
+    assert not ended.charged
+    assert ended.reason == "lost node n3; workers on 1 other node failed in consequence"
+    assert [node.node for node in rounds(stage)[-1].nodes] == ["n1", "n2"]
+
+
+def test_the_failure_may_be_known_first() -> None:
+    stage = play(TRIO, "fail n1 of=peer", "stopped n2", "failed n1")
+    assert losses(stage) == []
+    stage.play("drop n3")
+    assert losses(stage) == [("n3", 0.0)]
+
+
+def test_workers_of_one_node_may_have_lost_the_same_peer() -> None:
+    stage = play(TRIO, "drop n3", "fail n1 of=peer follower=same", "stopped n2", "failed n1")
+    assert losses(stage) == [("n3", 0.0)]
+
+
+def test_its_lease_is_over_with_it_and_a_node_of_its_name_has_its_own() -> None:
+    stage = play(TRIO, KILLED, "running n1 n2", "advance 5s")
+    assert losses(stage) == [("n3", 0.0)]
+    stage.play("join n3 min=2 max=3 incarnation=2")
+    stage.play("advance 30s")
+    assert losses(stage) == [("n3", 0.0)]
+    assert list(run_of(stage).members) == ["n1", "n2", "n3"]
+
+
+ALONE = {
+    "only its session closed": ["drop n3"],
+    "only a peer's worker failed": ["fail n1 of=peer", "stopped n2", "failed n1"],
+    "a peer's worker failed by itself": ["drop n3", "fail n1", "stopped n2", "failed n1"],
+    "one of two failed by itself": ["drop n3", "fail n1 of=peer", "fail n2", "failed n1 n2"],
+    "another worker of that node failed by itself": [
+        "drop n3",
+        "fail n1 of=peer follower=other",
+        "stopped n2",
+        "failed n1",
+    ],
+    "it had said that its own worker failed": ["fail n3 of=peer", "drop n3", "stopped n1 n2"],
+    "both had said so": ["fail n1 of=peer", "fail n3 of=peer", "drop n3", "stopped n2", "failed n1"],
+    "it had said that it ends its workers": ["fail n1 of=peer", "stopping n3", "drop n3", "stopped n2", "failed n1"],
+    "another node may still have workers": ["drop n3", "fail n1 of=peer", "failed n1"],
+    "two sessions closed": ["drop n2", "drop n3", "fail n1 of=peer", "failed n1"],
+    "the round was stopped on purpose before": ["ask restart default", "drop n3", "fail n1 of=peer", "stopped n1 n2"],
+    "a peer is to leave": ["leave n2", "drop n3", "fail n1 of=peer age=1s", "stopped n2", "failed n1"],
+    "a peer came back only after the failure": [
+        "drop n3 n2",
+        "fail n1 of=peer",
+        "advance 0.1s",
+        "reconnect n2",
+        "stopped n2",
+        "failed n1",
+    ],
+    "a peer has been late": [
+        "silence n2",
+        "advance 4s",
+        "heal n2",
+        "drop n3",
+        "fail n1 of=peer",
+        "stopped n2",
+        "failed n1",
+    ],
+    "its own network is bad": ["silence n3", "advance 4s", "heal n3", *KILLED.strip().splitlines()],
+}
+
+
+@pytest.mark.parametrize("signs", ALONE.values(), ids=ALONE)
+def test_less_than_that_is_no_proof(signs: list[str]) -> None:
+    stage = play(TRIO, *signs)
+    assert losses(stage) == []
+    stage.play("advance 0.8s")
+    assert losses(stage) == []
+
+
+def test_a_failure_long_before_the_session_closed_is_no_proof() -> None:
+    stage = play(TRIO, "fail n1 of=peer", "stopped n2", "advance 2s", "failed n1", "drop n3")
+    assert losses(stage) == []
+
+
+def test_a_failure_in_an_older_round_is_no_proof() -> None:
+    stage = play(TRIO, "fail n1 of=peer", "stopped n2 n3", "failed n1")
+    assert len(rounds(stage)) == 2
+    stage.play("running n2 n3")
+    stage.play("drop n3")
+    stage.play("fail n2")
+    stage.play("failed n2")
+    stage.play("stopped n1")
+    assert losses(stage) == []
+
+
+def test_a_peer_whose_worker_had_exited_well_explains_the_failure() -> None:
+    stage = play(TRIO)
+    stage.puppets["n2"].observed = replace(stage.puppets["n2"].observed, ended=(Ended(2, 0.0),))
+    for line in KILLED.strip().splitlines():
+        stage.play(line.strip())
+    assert losses(stage) == []
+
+
+def test_a_revoked_token_closes_the_session_of_a_node_that_is_well() -> None:
+    stage = play(TRIO)
+    stage.coordinator.handle(Disconnected(stage.puppets["n3"].session, revoked=True), stage.now)
+    for line in ("fail n1 of=peer", "stopped n2", "failed n1"):
+        stage.play(line)
+    assert losses(stage) == []
+
+
+def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:
+    stage = play(TRIO, "fail n1 of=peer", "die 1s", "reconnect n1 n2", "stopped n2", "failed n1")
+    assert losses(stage) == []
+    stage.play("advance 5s")
+    assert losses(stage) == []

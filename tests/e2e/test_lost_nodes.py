@@ -1,0 +1,54 @@
+"""A node that is killed is not waited for: its closed connection and what its peers' collectives failed of prove it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from coordinatord.core.policy import Policy
+from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
+from coordinatord.server.app import serve
+from coordinatord.store.memory_store import MemoryStore
+from tests.support.cluster import TRAINING, Node
+from tests.support.programs import kill_quietly
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
+
+PATIENT = Policy(heartbeat_s=20.0, reconnect_grace_s=90.0)
+"""Whatever else would end the wait takes longer than the test."""
+
+
+@contextmanager
+def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
+    """Start nodes that train together."""
+    with ExitStack() as stack:
+        flags = ("--nnodes", f"2:{len(names)}", "--max-restarts", "0")
+        started = []
+        for name in names:
+            started.append(Node(name, "job", coordinator, flags, TRAINING))
+            stack.callback(started[-1].close)
+        yield started
+
+
+async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for() -> None:
+    store = MemoryStore()
+    async with serve("127.0.0.1", 0, PATIENT, store) as server:
+        with nodes(server.url.rpartition("/")[2], "abc") as started:
+            events = [await asyncio.to_thread(node.await_event, "sum", sum=3) for node in started]
+            [gone] = [node for node, event in zip(started, events, strict=True) if event["rank"] == 0]
+            gone.process.kill()
+            left = [node for node in started if node is not gone]
+            again = [await asyncio.to_thread(node.await_event, "sum", sum=2) for node in left]
+            [first] = [event for event in again if event["rank"] == 0]
+            kill_quietly(first["pid"], signal.SIGUSR1)
+            assert [await asyncio.to_thread(node.wait) for node in left] == [0, 0]
+    [lost] = [record for record in store.records if isinstance(record, NodeLost)]
+    assert (lost.node, lost.reason.partition(":")[0]) == (gone.name, "its workers are gone")
+    [ended] = [record for record in store.records if isinstance(record, RoundEnded)]
+    assert not ended.charged
+    assert ended.reason.startswith(f"lost node {gone.name}; workers on ")
+    assert len([record for record in store.records if isinstance(record, RoundFormed)]) == 2

@@ -1,0 +1,50 @@
+"""Mistakes in the proof that a node is gone: each lets something pass for a proof that is none."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MODULE = "coordinatord.core.queries.corroboration"
+
+MUTANTS = (
+    Mutant(
+        "failure-alone-proves",
+        MODULE,
+        "a node whose peers' collectives failed counts as gone, though its session is open",
+        "if not missed.vanished or ends_them or _explains(missed):",
+        "if ends_them or _explains(missed):",
+        "torn_world",
+    ),
+    Mutant(
+        "closed-session-alone-proves",
+        MODULE,
+        "a node whose session closes while a worker of another node fails by itself counts as gone",
+        "return missed if all(_is_consequence(failure.failure) for failure in run.failures.values()) else None",
+        "return missed",
+        "torn_world",
+    ),
+    Mutant(
+        "planned-stop-proves",
+        MODULE,
+        "what fails because a round is stopped on purpose proves that a node is gone",
+        "if first_at >= run.consequences_from or missed",
+        "if missed",
+        "torn_world",
+    ),
+    Mutant(
+        "absent-peer-trusted",
+        MODULE,
+        "a node that came back after the failure is not asked whether its workers had ended before",
+        "was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)",
+        "was_there = is_in_touch(member, heartbeat_s)",
+        "torn_world",
+    ),
+    Mutant(
+        "lost-peer-ignored",
+        MODULE,
+        "a node counts as gone for what another one that was lost before has caused",
+        "if run.with_workers != 1 or run.round_size != len(run.durable.order) or not run.failures:",
+        "if run.with_workers != 1 or not run.failures:",
+        "torn_world",
+    ),
+)
