@@ -112,8 +112,9 @@ class Resuming:
 
 def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:
     ready = restoration.ready
-    redone = "" if resume.redone is None else f", {resume.redone} steps redone"
-    text = f"round {number} resumes at step {resume.step} from {_place(resume)}{redone}"
+    steps = "step" if resume.redone == 1 else "steps"
+    redone = "" if resume.redone is None else f", {resume.redone:,} {steps} redone"
+    text = f"round {number} resumes at step {resume.step:,} from {_place(resume)}{redone}"
     if resume.disk is not None:
         return f"{text}: {len(ready.parts)} parts, {size_in_words(ready.received_bytes)}, were read in {took_s:.2g} s"
     if ready.received:

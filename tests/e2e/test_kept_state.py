@@ -57,7 +57,7 @@ def test_killed_workers_cost_no_step_even_without_a_coordinator(
         coordinator.close()
     lines = [line for node in nodes for line in node.lines]
     for number, step in ((2, 4), (3, 9)):
-        words = f"round {number} resumes at step {step} from memory"
+        words = f"round {number} resumes at step {step:,} from memory"
         assert sum(words in line for line in lines) == WORLD_SIZE, "\n".join(lines)
     assert any("came from other nodes" in line for line in lines), "the node of a killed worker lacks the big state"
     for rank, steps in notes_of(notes).items():
@@ -83,7 +83,7 @@ def test_a_killed_node_costs_no_step_and_one_that_is_killed_while_it_restores_ne
         flags = ("--nnodes", "1:3", "--max-restarts", "1", *WARM)
         nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:gradients")) for name in "abc"]
         doomed: Node = nodes[2]
-        doomed.await_line(r"resumes at step \d+ from memory")
+        doomed.await_line(r"resumes at step [\d,]+ from memory")
         doomed.process.kill()
         assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
         assert cluster.await_state(state="succeeded")["restarts"]["used"] == 1

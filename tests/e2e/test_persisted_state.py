@@ -103,7 +103,7 @@ def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     with a_job() as cluster:
         nodes = train(cluster, kind, after, disk, second, 3600, last + 5)
         assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
-        assert any(f"resumes at step {last} from disk" in line for line in nodes[0].lines), shown(nodes)
+        assert any(f"resumes at step {last:,} from disk" in line for line in nodes[0].lines), shown(nodes)
     step, digest = begins(second)
     assert step == last
     if kind == "fsdp":

@@ -108,9 +108,9 @@ class Training:
         assert len(begun) == 3, self.output
         assert begun[0] == 0
         assert begun[1] >= every
-        resumed = re.findall(r"round (\d) resumes at step (\d+) from memory, (\d+) steps redone", self.output)
+        resumed = re.findall(r"round (\d) resumes at step ([\d,]+) from memory, ([\d,]+) steps? redone", self.output)
         if kept:
-            assert set(resumed) == {("2", str(begun[1]), "0"), ("3", str(begun[2]), "0")}
+            assert set(resumed) == {("2", f"{begun[1]:,}", "0"), ("3", f"{begun[2]:,}", "0")}
         else:
             assert begun[1] % every == 0, "from the last checkpoint"
             assert not resumed

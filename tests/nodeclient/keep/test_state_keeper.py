@@ -76,6 +76,15 @@ async def test_that_all_workers_can_be_asked_to_stand_still_is_reported_at_once(
         assert node.events.count(KeptChanged()) == 1
 
 
+@pytest.mark.parametrize(("redone", "words"), [(None, ""), (1, ", 1 step redone"), (1_204, ", 1,204 steps redone")])
+async def test_the_line_about_a_resume_says_what_is_done_again(tmp_path: Path, redone: int | None, words: str) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
+        await node.worker(node.begin(2, known)).resume()
+        assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
+
+
 async def test_a_round_that_resumes_from_nothing_says_so(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a") as [node]:
         resume, data = await node.worker(node.begin(1)).resume()
