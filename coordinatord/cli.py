@@ -41,6 +41,7 @@ def _run() -> int:
 
 def _do(chosen: Config) -> int:
     from coordinatord.config import ReplayConfig, ServeConfig, StateConfig  # noqa: PLC0415 - see above
+    from coordinatord.store_flags import CopyConfig, StepDownConfig  # noqa: PLC0415
     from coordinatord.token_flags import TokenConfig  # noqa: PLC0415
 
     match chosen:
@@ -58,6 +59,16 @@ def _do(chosen: Config) -> int:
 
             with _printing():
                 return replay(chosen)
+        case CopyConfig():
+            from coordinatord.commands.store_copy import copy  # noqa: PLC0415
+
+            with _printing():
+                return copy(chosen)
+        case StepDownConfig():
+            from coordinatord.commands.step_down import step_down  # noqa: PLC0415
+
+            with _printing():
+                return step_down(chosen)
         case TokenConfig():
             from coordinatord.commands.token import change  # noqa: PLC0415
 

@@ -27,6 +27,18 @@ from coordinatord.runtime.settings import (
     port,
     seconds,
 )
+from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store_flags import (
+    CopyConfig,
+    SharedStore,
+    StepDownConfig,
+    add_copy,
+    add_state_store,
+    add_store,
+    read_copy,
+    read_place,
+    read_store,
+)
 from coordinatord.token_flags import TokenConfig, add_token, read_token
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
@@ -55,6 +67,8 @@ class ServeConfig:
     key: Path | None = None
     client_authorities: Path | None = None
     """The authorities whose certificates clients have to show; None if they need none."""
+    shared: SharedStore | None = None
+    """Where the history is that several coordinators share; None if it is in the state directory."""
     until_unused: bool = False
     """Whether to end once standard input has ended and no node needs this coordinator any more."""
     file: Path | None = None
@@ -69,6 +83,8 @@ class StateConfig:
 
     state_dir: Path
     json: bool
+    place: EtcdPlace | None = None
+    """The etcd that holds the state instead of the directory, if one does."""
 
 
 @frozen
@@ -83,7 +99,7 @@ class ReplayConfig:
     json: bool
 
 
-Config = ServeConfig | StateConfig | ReplayConfig | TokenConfig
+Config = ServeConfig | StateConfig | ReplayConfig | CopyConfig | StepDownConfig | TokenConfig
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -95,17 +111,41 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
     parser.check_flags(arguments, *commands.values())
     given = parser.parse_args(arguments)
+    if given.subcommand is None:
+        return _read_serve(parser, given, environ)
+    return _read_command(parser, commands, given, environ)
+
+
+def _read_command(
+    parser: SettingsParser,
+    commands: Mapping[str, SettingsParser],
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+) -> Config:
+    """Make the settings of a subcommand. Raises `SettingsError`."""
     if given.subcommand == "state":
-        return StateConfig(_state_dir(parser, given, environ), given.json)
+        place = read_place(parser, given)
+        folder_of_state = Path() if place is not None else _state_dir(parser, given, environ)
+        return StateConfig(folder_of_state, given.json, place)
+    if given.subcommand == "store":
+        return read_copy(commands["store"], given)
     if given.subcommand == "replay":
         if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
             commands["replay"].error("--crash runs one file again: it takes no JOB, --step or --json")
         folder_of_runs = Path() if given.crash is not None else _state_dir(parser, given, environ)
         return ReplayConfig(folder_of_runs, given.job_or_run, given.crash, given.step, given.json)
+    _check_certificate(parser, given)
+    return read_token(commands["token"], given, _state_dir(parser, given, environ))
+
+
+def _check_certificate(parser: SettingsParser, given: argparse.Namespace) -> None:
     if (given.tls_cert is None) is not (given.tls_key is None):
         parser.error("--tls-cert and --tls-key belong together: give both, or neither for a certificate of our own")
-    if given.subcommand == "token":
-        return read_token(commands["token"], given, _state_dir(parser, given, environ))
+
+
+def _read_serve(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Config:
+    """Make the settings of a coordinator that serves, or of one that is told to step down. Raises `SettingsError`."""
+    _check_certificate(parser, given)
     if given.insecure and (given.tls_cert or given.tls_client_ca):
         parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
     parser.exclude(
@@ -113,7 +153,12 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     )
     state_dir = None if given.ephemeral else _state_dir(parser, given, environ)
     policy = _policy(parser, given)
+    shared = read_store(parser, given)
+    if shared is not None and given.until_unused:
+        parser.error("--until-unused is for a coordinator of one node, and --store for several coordinators")
     parser.show_if_requested(given)
+    if shared is not None and given.step_down:
+        return StepDownConfig(shared.place)
     return ServeConfig(
         host=given.host,
         port=given.port,
@@ -126,6 +171,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
         certificate=given.tls_cert,
         key=given.tls_key,
         client_authorities=given.tls_client_ca,
+        shared=shared,
         until_unused=given.until_unused,
         file=parser.file,
         remarks=tuple(parser.misspelt),
@@ -136,7 +182,7 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
     """Return the parser of the program, and those of its commands."""
     parser = SettingsParser(
         prog="coordinatord",
-        usage="coordinatord [flags]\n       coordinatord state|replay|token [flags]",
+        usage="coordinatord [flags]\n       coordinatord state|store|replay|token [flags]",
         env_prefix="COORDINATORD",
         environ=environ,
         description="The one authority on who is in a training job, which round is on, and who has which rank."
@@ -146,13 +192,16 @@ def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[st
         " --log-format change at once, the others with a restart.",
     )
     _add_serve(parser)
+    add_store(parser)
     # The first parser has read the environment; a flag after the command wins over both.
     commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
     common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
     state = commands.add_parser("state", help="show what a state directory holds", **common)
+    store = commands.add_parser("store", help="copy a state directory to etcd, or back", **common)
     replay = commands.add_parser("replay", help="step through the history of a run", **common)
     token = commands.add_parser("token", help="make, list or revoke access tokens", **common)
     _add_state(state)
+    add_copy(store)
     _add_replay(replay)
     _add_state_dir(token)
     add_token(token)
@@ -261,6 +310,7 @@ def _pause(text: str) -> float:
 
 def _add_state(parser: SettingsParser) -> None:
     _add_state_dir(parser)
+    add_state_store(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 

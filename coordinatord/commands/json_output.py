@@ -40,10 +40,27 @@ class StoredJob:
 
 
 @frozen(kw_only=True)
+class StoredCoordinator:
+    """A coordinator that shares the state with others."""
+
+    host: str
+    endpoint: str
+    """HOST:PORT, where nodes reach it."""
+    since: float
+    """When it began to lead or to stand by, in seconds since 1970 by its host's clock."""
+
+
+@frozen(kw_only=True)
 class StoredState:
-    """All of a state directory: one object."""
+    """All of a state directory, or of a namespace in etcd: one object."""
 
     state_dir: str
+    """The directory, or the URL of the namespace."""
+    leader: StoredCoordinator | None
+    """None if nobody leads, and for a directory."""
+    standbys: tuple[StoredCoordinator, ...]
+    lease_s: float | None
+    """How long the leader's lease lasts yet, in seconds; None if nobody leads, and for a directory."""
     version: int
     """The version of the database's schema."""
     bytes: int

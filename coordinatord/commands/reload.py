@@ -36,6 +36,7 @@ AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
     "tls-cert": lambda settings: settings.certificate or "none",
     "tls-key": lambda settings: settings.key or "none",
     "tls-client-ca": lambda settings: settings.client_authorities or "none",
+    "store": lambda settings: "none" if settings.shared is None else settings.shared.place,
     "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
 }
 """Settings that it cannot change."""
@@ -78,6 +79,7 @@ class Reloader:
             port=old.port,
             allowed_hosts=old.allowed_hosts,
             state_dir=old.state_dir,
+            shared=old.shared,
             insecure=old.insecure,
             certificate=old.certificate,
             key=old.key,

@@ -35,7 +35,7 @@ def run(settings: ServeConfig) -> int:
         log.warning("%s", remark, extra=fields("remark"))
     allow_many_files()  # each node takes one
     load_thread_end()
-    store = _open_store(settings)
+    store = _open_store(settings) if settings.shared is None else None
     with no_authorities():
         from coordinatord.commands import serving  # noqa: PLC0415 - see above
     return serving.run(settings, store)

@@ -10,10 +10,13 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 
 import uvloop
 
 from coordinatord.commands.reload import Reloader
+from coordinatord.commands.turns_to_lead import TurnsToLead
 from coordinatord.commands.until_unused import end_when_unused
 from coordinatord.config import ServeConfig
 from coordinatord.core.events import PolicyChanged
@@ -22,7 +25,8 @@ from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
-from coordinatord.server.app import ListenError, Server, serve
+from coordinatord.server.app import ListenError, Server, listeners_at, serve
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import Store
 
 log = logging.getLogger(__name__)
@@ -40,8 +44,12 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 """Where only programs of this host reach it."""
 
 
-def run(settings: ServeConfig, store: Store) -> int:
-    """Serve what this store holds until SIGTERM or SIGINT; return the exit code. Raises `StoreError`, `ListenError`."""
+def run(settings: ServeConfig, store: Store | None) -> int:
+    """Serve what this store holds until SIGTERM or SIGINT; return the exit code.
+
+    Without one it is shared by several coordinators, and this one waits for its turn to lead.
+    Raises `StoreError` and `ListenError`.
+    """
     systemd = SystemdNotifier(os.environ, os.getpid())
     sys.setswitchinterval(THREAD_TURN_S)
     security = _open_security(settings)
@@ -63,16 +71,53 @@ def _open_security(settings: ServeConfig) -> Security | None:
     return Security.open(where, os.environ, time.monotonic)
 
 
-async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier, security: Security | None) -> None:
+async def _serve(
+    settings: ServeConfig, store: Store | None, systemd: SystemdNotifier, security: Security | None
+) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, _end, ended)
+    lead = partial(_lead, settings, systemd, security, ended)
     try:
         passed = _passed(systemd)
-        where = (settings.host, settings.port)
-        crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
-        async with serve(*where, settings.policy, store, passed, settings.allowed_hosts, crashes, security) as server:
+        if store is not None:
+            await lead(store, passed)
+        elif settings.shared is not None:
+            turns = TurnsToLead(settings, settings.shared, systemd, security, ended, lead)
+            await turns.take(listeners_at(settings.host, settings.port, passed))
+    finally:
+        if security is not None:
+            security.close()
+
+
+async def _lead(
+    settings: ServeConfig,
+    systemd: SystemdNotifier,
+    security: Security | None,
+    ended: asyncio.Future[None],
+    store: Store,
+    listeners: Sequence[socket.socket],
+    candidate: Candidate | None = None,
+) -> None:
+    """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`."""
+    loop = asyncio.get_running_loop()
+    where = (settings.host, settings.port)
+    crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
+    may_speak = (lambda: True) if candidate is None else candidate.holds
+    try:
+        async with serve(
+            *where,
+            settings.policy,
+            store,
+            listeners,
+            settings.allowed_hosts,
+            crashes,
+            security,
+            may_speak=may_speak,
+        ) as server:
+            if candidate is not None:
+                server.spawn(candidate.keep(), name="lease")
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
@@ -88,8 +133,6 @@ async def _serve(settings: ServeConfig, store: Store, systemd: SystemdNotifier, 
             systemd.notify("STOPPING=1")
             log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
     finally:
-        if security is not None:
-            security.close()
         await store.close()
 
 

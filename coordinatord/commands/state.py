@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
+from coordinatord.commands.json_output import StoredCoordinator, StoredJob, StoredNode, StoredState, as_json
 from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
@@ -19,18 +19,34 @@ from coordinatord.store.interface import StoreError
 
 def show(config: StateConfig) -> int:
     """Print the content and return the exit code. Raises `StoreError`."""
-    found = _look(config.state_dir)
+    if config.place is not None:
+        from coordinatord.commands.shared_state import look_into  # noqa: PLC0415 - a directory needs no HTTP
+
+        seen = look_into(config.place)
+        found = _described(seen.database, str(config.place), seen.size, seen.leader, seen.standbys, seen.lease_s)
+    else:
+        database = Database.copy_of(config.state_dir / DATABASE)
+        found = _described(database, str(config.state_dir), _bytes_in(config.state_dir))
     sys.stdout.write(f"{as_json(found) if config.json else _text(found)}\n")
     return ExitCode.OK
 
 
-def _look(directory: Path) -> StoredState:
-    database = Database.copy_of(directory / DATABASE)
+def _described(
+    database: Database,
+    where: str,
+    size: int,
+    leader: StoredCoordinator | None = None,
+    standbys: tuple[StoredCoordinator, ...] = (),
+    lease_s: float | None = None,
+) -> StoredState:
     last_runs = dict(database.runs())
     return StoredState(
-        state_dir=str(directory),
+        state_dir=where,
+        leader=leader,
+        standbys=standbys,
+        lease_s=lease_s,
         version=database.version,
-        bytes=_bytes_in(directory),
+        bytes=size,
         records=database.count(),
         jobs=tuple(_job(database, job, run) for job, run in last_runs.items()),
         drained=drained_view(drains_of(database.history("", ""))),
@@ -82,7 +98,16 @@ def _text(found: StoredState) -> str:
     facts = f"schema version {found.version}, {counted(found.records, 'record')}, {found.bytes:,} bytes"
     jobs = "".join(f"\n\n{_job_text(job)}" for job in found.jobs) or "\n\nno jobs"
     drained = "".join(f"\n  {drain.reason}" for drain in found.drained)
-    return f"{found.state_dir}\n{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
+    return f"{found.state_dir}\n{_who_leads(found)}{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
+
+
+def _who_leads(found: StoredState) -> str:
+    if "://" not in found.state_dir:
+        return ""
+    leader = "nobody leads" if found.leader is None else f"{found.leader.endpoint} leads"
+    lease = "" if found.lease_s is None else f", its lease lasts {found.lease_s:g} s yet"
+    standbys = ", ".join(one.endpoint for one in found.standbys) or "nobody stands by"
+    return f"{leader}{lease}; {'standing by: ' if found.standbys else ''}{standbys}\n"
 
 
 def _job_text(job: StoredJob) -> str:

@@ -8,7 +8,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -148,24 +148,24 @@ async def serve(
     crashes: Path | None = None,
     security: Security | None = None,
     limits: ConnectionLimits | None = None,
+    may_speak: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
     `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
-    as this process may have descriptors for.
+    as this process may have descriptors for. `may_speak` is as of `Driver`.
     Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
-    listeners = _listeners(host, port, passed)
+    listeners = listeners_at(host, port, passed)
     logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     loop = asyncio.get_running_loop()
-    tasks = Tasks()
+    tasks, counters = Tasks(), Counters()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
-    counters = Counters()
-    driver = Driver(machine, store, tasks, counters, crashes)
+    driver = Driver(machine, store, tasks, counters, crashes, may_speak)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     requests = Requests(driver)
@@ -270,8 +270,11 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
     log.info("state restored", extra=names)
 
 
-def _listeners(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
-    """Return the sockets to listen with: those that systemd has passed, or else one at host and port."""
+def listeners_at(host: str, port: int, passed: Sequence[socket.socket]) -> list[socket.socket]:
+    """Return the sockets to listen with: those that systemd has passed, or else one at host and port.
+
+    Raises `ListenError`.
+    """
     for listener in passed:
         internet = listener.family in {socket.AF_INET, socket.AF_INET6} and listener.type == socket.SOCK_STREAM
         if not internet or not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -26,7 +26,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.paced_effects import PacedEffects
 from coordinatord.server.refusal_log import Refusals
-from coordinatord.store.interface import Entry, Store, StoreError
+from coordinatord.store.interface import Entry, LeadershipLostError, Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,9 @@ SHOWN_AT_ONCE = 100
 
 RETRY_S = 1.0
 """The pause between attempts to write: when somebody makes room on a disk, the jobs go on at once."""
+
+
+OVER = "the lease is over, so another coordinator may lead: this one says nothing more"
 
 
 Carried = TypeVar("Carried", bound=Effect)
@@ -66,8 +69,12 @@ class Driver:
         tasks: Tasks,
         counters: Counters,
         crashes: Path | None = None,
+        may_speak: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Drive the machine; a bug of it leaves a crash file in `crashes`."""
+        """Drive the machine; a bug of it leaves a crash file in `crashes`.
+
+        `may_speak` says whether this coordinator still is the one that decides; once it is not, nothing is said.
+        """
         self.machine = machine
         self._counters = counters
         self._store = store
@@ -79,6 +86,7 @@ class Driver:
         self._effects = PacedEffects(self._release)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
+        self._may_speak = may_speak
         self._closed = False
         self._writing = False
         self._written = asyncio.Event()
@@ -117,6 +125,9 @@ class Driver:
             await self._written.wait()
 
     def _handle(self, event: Event, now: float) -> None:
+        if not self._may_speak():
+            self._tasks.fail(LeadershipLostError(OVER))
+            return
         self._recorder.note(event, now)
         try:
             batch = self.machine.handle(event, now)
@@ -136,6 +147,8 @@ class Driver:
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
+            if not self._may_speak():
+                raise LeadershipLostError(OVER)
             await self._effects.put_all(self._journal.finish())
             await self._tell_watchers(entries)
             if self.machine.store_error is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import sqlite3
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -130,21 +131,28 @@ class Database:
 
         After an error none of them is kept, and the same call can be made again.
         """
-        with explained(self._where):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                new: list[Entry] = []
-                for entry in entries:
-                    new.append(entry)
-                    if makes_forget(entry.record):
-                        self._keep(new)
-                        new = []
+        with explained(self._where), self._undone_by_errors():
+            self._append(entries)
+            self._connection.execute("COMMIT")
+
+    def _append(self, entries: Iterable[Entry]) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        new: list[Entry] = []
+        for entry in entries:
+            new.append(entry)
+            if makes_forget(entry.record):
                 self._keep(new)
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
-                    self._connection.execute("ROLLBACK")
-                raise
+                new = []
+        self._keep(new)
+
+    @contextmanager
+    def _undone_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                self._connection.execute("ROLLBACK")
+            raise
 
     def _keep(self, new: Sequence[Entry]) -> None:
         """Add records, and forget what the last of them makes superfluous.
@@ -157,6 +165,54 @@ class Database:
             rows = [row_codec.encode(entry) for entry in new]
             self._connection.execute(_ADD, (json.dumps(rows, ensure_ascii=False),))
             forget(self._connection, new[-1].record)
+
+    # For a store that keeps the rows elsewhere
+
+    def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
+        """Take in rows with their numbers, and the token of where they come from. Raises `StoreError`."""
+        with explained(self._where), self._undone_by_errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            if identity:
+                self._connection.execute("UPDATE identity SET word = ?", (identity,))
+            self._connection.execute("COMMIT")
+
+    def note_changes(self) -> None:
+        """Note from now on which rows are added and deleted, for `begin`; what is durable is so elsewhere."""
+        with explained(self._where):
+            self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")
+            for verb, row, added in (("INSERT", "new", 1), ("DELETE", "old", 0)):
+                self._connection.execute(
+                    f"CREATE TRIGGER noted_{row} AFTER {verb} ON records"  # noqa: S608 - our own words
+                    f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
+                )
+
+    def begin(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
+        """Append, and leave the transaction open for `end`; return the numbers of rows added and of rows deleted.
+
+        Raises `StoreError`, and then nothing is begun.
+        """
+        with explained(self._where), self._undone_by_errors():
+            (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
+            self._append(entries)
+            changed = self._connection.execute("SELECT seq, added FROM changed ORDER BY seq").fetchall()
+            self._connection.execute("DELETE FROM changed")
+        return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
+
+    def end(self, *, keep: bool) -> None:
+        """End the transaction that `begin` has begun, and keep what it did or not. Raises `StoreError`."""
+        with explained(self._where):
+            self._connection.execute("COMMIT" if keep else "ROLLBACK")
+
+    def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
+        """Return rows by their numbers, those that are there, in order; None for all. Raises `StoreError`."""
+        which = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
+        with explained(self._where):
+            return self._connection.execute(
+                f"SELECT * FROM records {which} ORDER BY seq",  # noqa: S608 - our own words
+                () if seqs is None else (json.dumps(list(seqs)),),
+            ).fetchall()
 
     def gather(self) -> None:
         """Collect what the next `load` returns, in a table in memory. Raises `StoreError`.

@@ -32,6 +32,12 @@ class NothingStoredError(StoreError):
     exit_code = ExitCode.NO_INPUT
 
 
+class LeadershipLostError(OperationalError):
+    """This coordinator leads no more. State: nothing that it has decided since is kept, and it says nothing more."""
+
+    exit_code = ExitCode.TEMPFAIL
+
+
 @frozen
 class Entry:
     """A record and when it was made."""
@@ -82,7 +88,7 @@ class Store(Protocol):
         """
 
     async def append(self, entries: Sequence[Entry]) -> None:
-        """Make records durable, in order and all or none. Raises `StoreError`.
+        """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`.
 
         When this returns, a crash can no longer forget them. One append is over before the next begins.
         """

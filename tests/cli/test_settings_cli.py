@@ -226,7 +226,7 @@ def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, .
     flags = flags_of(shown)
     assert len(flags) == len(set(flags)) >= 2
     for flag in flags:
-        if flag not in {"--version", "--help", "--show-config", "--until-unused", "--print-completion"}:
+        if flag not in {"--version", "--help", "--show-config", "--until-unused", "--step-down", "--print-completion"}:
             variable = f"{arguments[0].upper()}_{flag[2:].replace('-', '_').upper()}"
             assert re.search(rf"\[{variable}[],]", "".join(shown.split())), flag
 

@@ -32,6 +32,12 @@ def parse(*arguments: str, **environ: str) -> Config:
     return coordinatord.config.parse(arguments, environ)
 
 
+def directory_of(*arguments: str, **environ: str) -> Path | None:
+    found = parse(*arguments, **environ)
+    assert isinstance(found, ServeConfig | StateConfig | ReplayConfig)
+    return found.state_dir
+
+
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
@@ -49,9 +55,9 @@ def test_where_state_is_kept_if_nobody_says_so(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/u")
     for words in ("", "state", "replay"):
-        assert parse(*words.split(), **environ).state_dir == Path(expected)
+        assert directory_of(*words.split(), **environ) == Path(expected)
     for words in ("--state-dir /f", "state --state-dir /f", "--state-dir /f replay"):
-        assert parse(*words.split(), **environ).state_dir == Path("/f")
+        assert directory_of(*words.split(), **environ) == Path("/f")
 
 
 def test_the_subcommands_have_flags_of_their_own() -> None:
@@ -64,10 +70,10 @@ def test_the_subcommands_have_flags_of_their_own() -> None:
 
 
 def test_ephemeral_state_is_kept_nowhere() -> None:
-    assert parse("--ephemeral").state_dir is None
-    assert parse(COORDINATORD_EPHEMERAL="1").state_dir is None
-    assert parse("--ephemeral", COORDINATORD_STATE_DIR="/s").state_dir is None, "the flag wins"
-    assert parse("--state-dir", "/s", COORDINATORD_EPHEMERAL="1").state_dir == Path("/s"), "the flag wins"
+    assert directory_of("--ephemeral") is None
+    assert directory_of(COORDINATORD_EPHEMERAL="1") is None
+    assert directory_of("--ephemeral", COORDINATORD_STATE_DIR="/s") is None, "the flag wins"
+    assert directory_of("--state-dir", "/s", COORDINATORD_EPHEMERAL="1") == Path("/s"), "the flag wins"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from coordinatord.core.values.round_history import ROUNDS_KEPT, rounds_of
 from coordinatord.store.database import Database
 from coordinatord.store.interface import LoggedEvent, Store, StoreError
 from coordinatord.store.retention import RUNS_KEPT
+from tests.support.etcd import EtcdNamespace, needs_etcd
 from tests.support.histories import (
     JOB,
     RUN,
@@ -30,16 +31,26 @@ from tests.support.store_places import DirectoryPlace, LastingPlace, MemoryPlace
 pytestmark = pytest.mark.asyncio
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+ETCD = pytest.param("etcd", marks=needs_etcd)
+
+
+@pytest.fixture(params=["memory", "sqlite", ETCD])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> StorePlace:
     """Return an empty place of each kind."""
-    return MemoryPlace() if request.param == "memory" else DirectoryPlace(tmp_path / "state")
+    return MemoryPlace() if request.param == "memory" else a_lasting_place(request, tmp_path)
 
 
-@pytest.fixture(params=["sqlite"])
-def lasting(tmp_path: Path) -> LastingPlace:
+@pytest.fixture(params=["sqlite", ETCD])
+def lasting(request: pytest.FixtureRequest, tmp_path: Path) -> LastingPlace:
     """Return an empty place of each kind that outlives the process."""
-    return DirectoryPlace(tmp_path / "state")
+    return a_lasting_place(request, tmp_path)
+
+
+def a_lasting_place(request: pytest.FixtureRequest, folder: Path) -> LastingPlace:
+    """Return an empty place of the kind that a fixture is asked for."""
+    if request.param == "sqlite":
+        return DirectoryPlace(folder / "state")
+    return EtcdNamespace(request.getfixturevalue("etcd"))
 
 
 async def numbers_in(store: Store, job: str | None = None, after: int | None = 0) -> list[int]:
@@ -156,14 +167,14 @@ async def test_of_each_job_the_last_run_is_loaded_and_the_ends_of_earlier_ones(l
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_from_life_to_life_the_same_is_forgotten_as_in_one(lasting: LastingPlace, seed: int) -> None:
-    past = [*Life(seed, ROUNDS_KEPT + 10)]
+async def test_from_life_to_life_the_same_is_forgotten_as_in_one(lasting: LastingPlace) -> None:
+    past = [*Life(3, ROUNDS_KEPT + 10)]
     in_one = Database.in_memory()
-    for begin in range(0, len(past), 20):
-        in_one.append(past[begin : begin + 20])
+    for begin in range(0, len(past), 100):
         async with lasting.life() as store:
-            await store.append(past[begin : begin + 20])
+            for first in range(begin, min(begin + 100, len(past)), 10):
+                in_one.append(past[first : first + 10])
+                await store.append(past[first : first + 10])
     async with lasting.life() as store:
         loaded = list(await store.load())
     assert len(loaded) < len(past)

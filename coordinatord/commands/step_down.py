@@ -1,0 +1,26 @@
+"""`coordinatord --step-down`: takes the lease from the coordinator that leads, so that a standby leads at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.leadership import end_term
+from coordinatord.store_flags import StepDownConfig
+
+
+def step_down(config: StepDownConfig) -> int:
+    """End the term of whoever leads, and print who that was; return the exit code. Raises `StoreError`."""
+    sys.stdout.write(f"{asyncio.run(_end_term(config))} leads no more\n")
+    return ExitCode.OK
+
+
+async def _end_term(config: StepDownConfig) -> str:
+    gateway = Gateway(config.place)
+    try:
+        return (await end_term(gateway, Keys(config.place.prefix))).endpoint
+    finally:
+        await gateway.close()

@@ -1,0 +1,115 @@
+"""`coordinatord store copy FROM TO`: copies a history from a state directory to etcd, or the other way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from coordinatord.commands.offline_replay import counted
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE, StateDirectory
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.history import History
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.leadership import Candidate, Coordinatord
+from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.replica import Replica
+from coordinatord.store.interface import NothingStoredError, StoreError
+from coordinatord.store.row_codec import Row
+from coordinatord.store_flags import LEASE_S, CopyConfig
+
+
+def copy(config: CopyConfig) -> int:
+    """Copy, and print what was done; return the exit code. Raises `StoreError`.
+
+    The origin stays as it is. No coordinator may lead at either: what it decides meanwhile would be missing.
+    """
+    number = asyncio.run(_copy(config.origin, config.goal))
+    sys.stdout.write(f"{counted(number, 'record')} copied from {config.origin} to {config.goal}\n")
+    return ExitCode.OK
+
+
+async def _copy(origin: Path | EtcdPlace, goal: Path | EtcdPlace) -> int:
+    rows, identity = await _rows_of(origin) if isinstance(origin, EtcdPlace) else _rows_in(origin)
+    if isinstance(goal, EtcdPlace):
+        await _write_to(goal, rows, identity)
+    else:
+        _write_into(goal, rows, identity)
+    return len(rows)
+
+
+def _rows_in(folder: Path) -> tuple[list[Row], str]:
+    """Return the rows of a directory that no coordinator uses."""
+    if not (folder / DATABASE).exists():
+        raise NothingStoredError(f"state directory {folder}: no coordinatord has kept state in it")
+    directory = StateDirectory.claim(folder)
+    try:
+        database = Database.copy_of(directory.database)
+        return database.rows(), database.identity
+    finally:
+        directory.release()
+
+
+def _write_into(folder: Path, rows: list[Row], identity: str) -> None:
+    directory = StateDirectory.claim(folder)
+    try:
+        database = Database.open(directory.database)
+        try:
+            if database.count():
+                raise StoreError(f"state directory {folder}: it holds {counted(database.count(), 'record')} already")
+            database.fill(rows, identity)
+        finally:
+            database.close()
+    finally:
+        directory.release()
+
+
+async def _rows_of(place: EtcdPlace) -> tuple[list[Row], str]:
+    """Return the rows of a namespace, as the only coordinator there, brought up to date."""
+    async with _Lead(place) as history:
+        found = await history.read()
+        replica = Replica(found.rows, found.about.identity, found.about.version)
+        try:
+            return replica.rows(), found.about.identity
+        finally:
+            replica.close()
+
+
+async def _write_to(place: EtcdPlace, rows: list[Row], identity: str) -> None:
+    async with _Lead(place) as history:
+        try:
+            held = len((await history.read()).rows)
+        except NothingStoredError:
+            held = 0
+        if held:
+            raise StoreError(f"{place} holds {counted(held, 'record')} already")
+        await history.replace(rows, identity)
+
+
+class _Lead:
+    """Leads at a namespace for as long as the context lasts, so that nobody else writes there."""
+
+    def __init__(self, place: EtcdPlace) -> None:
+        self._place = place
+        self._keys = Keys(place.prefix)
+
+    async def __aenter__(self) -> History:
+        self._tasks, self._gateway = Tasks(), Gateway(self._place)
+        me = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
+        self._candidate = Candidate(self._gateway, self._keys, me, LEASE_S)
+        try:
+            await self._candidate.win_at_once()
+        except BaseException:
+            await self._gateway.close()
+            raise
+        self._tasks.spawn(self._candidate.keep(), name="lease")
+        return History(self._gateway, self._keys, self._candidate.fence)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tasks.cancel()
+        await self._candidate.resign()
+        await self._gateway.close()

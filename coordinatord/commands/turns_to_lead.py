@@ -1,0 +1,143 @@
+"""Coordinators that share one store take turns: each stands by until it leads, and again once it leads no more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+from coordinatord.config import ServeConfig
+from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.systemd import SystemdNotifier, status_of
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.security.setup import Security
+from coordinatord.server.standby import serve_standby
+from coordinatord.store.directory import StateDirectory
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.leadership import RETRY_S, Candidate, Coordinatord
+from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd_store import EtcdStore
+from coordinatord.store.interface import LeadershipLostError, Store
+from coordinatord.store_flags import SharedStore
+
+log = logging.getLogger(__name__)
+
+
+class Lead(Protocol):
+    """What a coordinator does while it leads."""
+
+    def __call__(
+        self, store: Store, listeners: Sequence[socket.socket], candidate: Candidate | None = None
+    ) -> Awaitable[None]:
+        """Serve until the program ends, and close the store. Raises `LeadershipLostError`."""
+
+
+class TurnsToLead:
+    """This coordinator's turns."""
+
+    def __init__(
+        self,
+        settings: ServeConfig,
+        shared: SharedStore,
+        systemd: SystemdNotifier,
+        security: Security | None,
+        ended: asyncio.Future[None],
+        lead: Lead,
+    ) -> None:
+        """Take turns until `ended` is done."""
+        self._settings = settings
+        self._shared = shared
+        self._systemd = systemd
+        self._security = security
+        self._ended = ended
+        self._lead = lead
+        self._keys = Keys(shared.place.prefix)
+
+    async def take(self, listeners: Sequence[socket.socket]) -> None:
+        """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store cannot be read at all."""
+        folder = self._settings.state_dir
+        directory = None if folder is None else StateDirectory.claim(folder)
+        gateway = Gateway(self._shared.place)
+        try:
+            while not self._ended.done():
+                await self._take_one(gateway, listeners)
+        finally:
+            await gateway.close()
+            for listener in listeners:
+                listener.close()
+            if directory is not None:
+                directory.release()
+
+    async def _take_one(self, gateway: Gateway, listeners: Sequence[socket.socket]) -> None:
+        candidate = Candidate(gateway, self._keys, self._me(listeners[0]), self._shared.lease_s)
+        try:
+            await self._stand_by(candidate, [listener.dup() for listener in listeners])
+            if not self._ended.done():
+                store = await self._open(gateway, candidate)
+                log.info("this coordinator leads", extra=fields("leading"))
+                await self._lead(store, [listener.dup() for listener in listeners], candidate)
+        except LeadershipLostError as error:
+            log.warning("%s", error, extra=fields("leadership_lost"))
+        except (EtcdAwayError, EtcdRefusedError) as error:
+            log.warning("it cannot lead now: %s", error, extra=fields("leading_failed"))
+            await asyncio.sleep(RETRY_S)
+        finally:
+            await candidate.resign()
+
+    async def _open(self, gateway: Gateway, candidate: Candidate) -> EtcdStore:
+        """Read the history while the lease is renewed. Raises `LeadershipLostError` and `StoreError`."""
+        tasks = Tasks()
+        tasks.spawn(candidate.keep(), name="lease")
+        try:
+            return await EtcdStore.open(gateway, self._keys, candidate, self._settings.state_dir)
+        finally:
+            await tasks.cancel()
+
+    async def _stand_by(self, candidate: Candidate, listeners: Sequence[socket.socket]) -> None:
+        """Say who leads until this one does, or the program ends."""
+        candidate.changed = lambda: self._say(candidate)
+        security = self._security
+        gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
+        reload = (lambda: None) if security is None else security.reload
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        won: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def over(*_: object) -> None:
+            if not won.done():
+                won.set_result(None)
+
+        async def win() -> None:
+            await candidate.win()
+            over()
+
+        self._ended.add_done_callback(over)
+        tasks = Tasks()
+        async with serve_standby(listeners, lambda: candidate.leader, gatekeeper, tls):
+            self._systemd.notify("READY=1", status_of("stands by"))
+            tasks.spawn(win(), name="candidate")
+            tasks.spawn(self._systemd.keep_alive(), name="watchdog")
+            try:
+                await tasks.guard(won)
+            finally:
+                await tasks.cancel()
+
+    def _say(self, candidate: Candidate) -> None:
+        leader = candidate.leader
+        if leader is None:
+            text = f"stands by, and it is not known who leads: {candidate.why}"
+        else:
+            text = f"stands by: {leader.endpoint} leads"
+            log.info("this coordinator %s", text, extra=fields("standby", leader=leader.endpoint))
+        self._systemd.notify(status_of(text))
+
+    def _me(self, listener: socket.socket) -> Coordinatord:
+        host = socket.gethostname()
+        port = listener.getsockname()[1] or DEFAULT_PORT
+        endpoint = self._shared.advertise or f"{host}:{port}"
+        return Coordinatord(host, endpoint, self._security is not None, datetime.now(UTC).timestamp())

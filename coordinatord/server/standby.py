@@ -1,0 +1,83 @@
+"""What a coordinator serves that stands by: it answers who leads, and nothing else.
+
+Whoever asks for anything is sent to the leader by a redirect, which nodes, commands, curl and browsers follow.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from socket import socket
+
+from aiohttp import hdrs, web
+
+from coordinatord.protocol.api import LivenessAnswer
+from coordinatord.security.gatekeeper import Gatekeeper
+from coordinatord.server.connections import LINE_BYTES_MAX
+from coordinatord.server.http.access_guard import AccessGuard
+from coordinatord.server.http.responses import complain, complain_alike, respond
+from coordinatord.store.etcd.leadership import Coordinatord
+
+RETRY_AFTER_S = 1
+"""When to ask again where nobody leads, in seconds: a takeover takes five at most."""
+
+IDLE_S = 5.0
+"""How long a connection may be silent: a standby has nothing more to say on it."""
+
+CLOSE_WITHIN_S = 0.2
+"""How long the requests in progress may take once it leads: each is answered from memory."""
+
+
+@asynccontextmanager
+async def serve_standby(
+    listeners: Iterable[socket],
+    leader: Callable[[], Coordinatord | None],
+    gatekeeper: Gatekeeper | None,
+    tls: ssl.SSLContext | None,
+) -> AsyncIterator[None]:
+    """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in."""
+    desk = _Desk(leader)
+    guard = AccessGuard(gatekeeper, "").guard
+    app = web.Application(middlewares=[complain_alike, guard])
+    app.add_routes([web.get("/healthz", desk.health), web.route("*", "/{rest:.*}", desk.send_on)])
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        keepalive_timeout=IDLE_S,
+        shutdown_timeout=CLOSE_WITHIN_S,
+        max_line_size=LINE_BYTES_MAX,
+        max_field_size=LINE_BYTES_MAX,
+    )
+    await runner.setup()
+    try:
+        for listener in listeners:
+            await web.SockSite(runner, listener, ssl_context=tls).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+class _Desk:
+    """The answers."""
+
+    def __init__(self, leader: Callable[[], Coordinatord | None]) -> None:
+        self._leader = leader
+
+    async def health(self, request: web.Request) -> web.Response:
+        """Answer that it is well: a standby without a leader waits, and can do no more."""
+        return respond(request, LivenessAnswer(status="standby"))
+
+    async def send_on(self, request: web.Request) -> web.Response:
+        """Name the leader."""
+        leader = self._leader()
+        if leader is None:
+            answer = complain(request, 503, "standby", "this coordinator stands by, and nobody leads: try again")
+            answer.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
+        else:
+            text = f"this coordinator stands by: {leader.endpoint} leads"
+            answer = complain(request, 307, "standby", text)
+            scheme = "https" if leader.secure else "http"
+            answer.headers[hdrs.LOCATION] = f"{scheme}://{leader.endpoint}{request.rel_url}"
+        answer.force_close()
+        return answer

@@ -1,0 +1,165 @@
+"""Which values in etcd hold which records: one value for each commit, and fewer where much of it is forgotten.
+
+A commit adds rows and drops rows of earlier commits. Its value says both, so that nothing has to be read to write it:
+the history is all rows of all values without those that any value drops. What is dropped still takes room. Where that
+is as much as the rest, values that stand side by side are merged into one, some with each commit.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.interface import UnreadableStoreError
+from coordinatord.store.row_codec import Row
+
+WASTE_ROWS = 1_000
+"""So many rows may be dropped, beyond as many as live, before values are merged."""
+
+MERGED_VALUES_MAX = 64
+"""Values that are merged at once: their merger adds some milliseconds to a commit."""
+
+MERGED_BYTES_MAX = 256 * 1024
+"""How large a merged value may become, as they are stored: a commit and a merger fit into one transaction."""
+
+UNPACKED_BYTES_MAX = 256 * 1024 * 1024
+"""What a value may be unpacked to: a commit of 10,000 nodes is 10 MB."""
+
+
+@frozen
+class CommitValue:
+    """What one value in etcd says."""
+
+    rows: tuple[Row, ...]
+    dropped: tuple[int, ...]
+    """The numbers of rows of earlier values, or of this one's own place, that are no more."""
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What is known of a value in etcd."""
+
+    size: int
+    seqs: list[int]
+    """The numbers of its rows, also of those that were dropped since."""
+    dropped: list[int] = field(default_factory=list)
+
+
+@frozen
+class Merger:
+    """Values that become one, under the number of the last of them."""
+
+    first: int
+    last: int
+    rows: tuple[int, ...]
+    """The numbers of the rows that live."""
+    dropped: tuple[int, ...]
+    """Dropped rows that are still in other values."""
+
+
+class CommitLog:
+    """All values, by number."""
+
+    def __init__(self) -> None:
+        self._values: dict[int, _Stored] = {}
+        self._places: dict[int, int] = {}
+        """The number of the value that holds a row, for each row that lives."""
+        self._dead: dict[int, int] = {}
+        """The same for each row that was dropped and is still there."""
+        self._turn = 0
+        """The number up to which values were looked at last."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes all values have."""
+        return sum(value.size for value in self._values.values())
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def add(self, number: int, size: int, seqs: Iterable[int], dropped: Iterable[int]) -> None:
+        """Note a value, which is newer than all others."""
+        self._values[number] = value = _Stored(size, list(seqs))
+        self._places.update(dict.fromkeys(value.seqs, number))
+        for seq in dropped:
+            place = self._places.pop(seq, None)
+            if place is not None:
+                self._dead[seq] = place
+                value.dropped.append(seq)
+
+    def next_merger(self) -> Merger | None:
+        """Return what is worth merging now, if anything."""
+        if len(self._dead) <= len(self._places) + WASTE_ROWS:
+            return None
+        later = [number for number in self._values if number > self._turn]
+        if len(later) < MERGED_VALUES_MAX:
+            later = list(self._values)
+        chosen: list[int] = []
+        size = 0
+        for number in islice(later, MERGED_VALUES_MAX):
+            size += self._values[number].size
+            if chosen and size > MERGED_BYTES_MAX:
+                break
+            chosen.append(number)
+        self._turn = chosen[-1]
+        within = set(chosen)
+        values = [self._values[number] for number in chosen]
+        rows = tuple(seq for value in values for seq in value.seqs if seq in self._places)
+        dropped = tuple(
+            seq for value in values for seq in value.dropped if seq in self._dead and self._dead[seq] not in within
+        )
+        return Merger(chosen[0], chosen[-1], rows, dropped)
+
+    def merge(self, merger: Merger, size: int) -> None:
+        """Note that values have become one of so many bytes; nothing is left of them if nothing of them lives."""
+        gone = [number for number in self._values if merger.first <= number <= merger.last]
+        for number in gone:
+            for seq in self._values[number].seqs:
+                self._dead.pop(seq, None)
+        merged = _Stored(size, list(merger.rows), list(merger.dropped))
+        self._values = {
+            number: merged if number == merger.last else value
+            for number, value in self._values.items()
+            if number not in gone or number == merger.last
+        }
+        self._places.update(dict.fromkeys(merger.rows, merger.last))
+
+
+def pack(rows: Sequence[Row], dropped: Sequence[int]) -> bytes:
+    """Return a value."""
+    text = json.dumps({"rows": rows, "dropped": dropped}, ensure_ascii=False, separators=(",", ":"))
+    return zlib.compress(text.encode(), 1)
+
+
+def unpack(value: bytes, number: int) -> CommitValue:
+    """Return what a value says. Raises `UnreadableStoreError`, which names it."""
+    try:
+        plain = zlib.decompressobj()
+        text = plain.decompress(value, UNPACKED_BYTES_MAX)
+        if not plain.eof:
+            raise ValueError("it has no end")  # noqa: TRY301 - one text for all that may be wrong
+        found: Any = json.loads(text)
+        rows = tuple(tuple(row) for row in found["rows"])
+        if not all(type(row[0]) is int and len(row) == _COLUMNS for row in rows):
+            raise ValueError("a row lacks something")  # noqa: TRY301 - as above
+        return CommitValue(rows, tuple(map(int, found["dropped"])))
+    except (zlib.error, ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        raise UnreadableStoreError(f"commit {number} is damaged ({error}): restore etcd from a snapshot") from error
+
+
+_COLUMNS = 8
+
+
+def rows_of(values: Iterable[CommitValue]) -> Iterator[Row]:
+    """Yield the rows that live, in order."""
+    found: dict[int, Row] = {}
+    gone: set[int] = set()
+    for value in values:
+        found.update({row[0]: row for row in value.rows})
+        gone.update(value.dropped)
+    return iter(sorted((row for seq, row in found.items() if seq not in gone), key=lambda row: row[0]))

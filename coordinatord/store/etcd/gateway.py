@@ -1,0 +1,208 @@
+"""Sends requests to an etcd cluster by its JSON gateway, to one member after the other until one answers for it.
+
+A request is tried on each member twice at most, and no longer than a bound. So a request that changes something must be
+such that doing it twice is the same as once: our transactions demand that nobody has written since.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from coordinatord.protocol.text import clip
+from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.refusals import Code, EtcdAwayError, EtcdRefusedError, refused
+from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
+from coordinatord.store.interface import StoreError
+
+TRY_WITHIN_S = 2.0
+"""How long one member may take: a slow disk takes half a second, and two tries fit into a lease of 5 s."""
+
+REACH_WITHIN_S = 1.0
+"""How long its kernel may take to accept a connection."""
+
+ALL_WITHIN_S = 6.0
+"""How long one request may take, over all members: then whoever asked says why nothing goes on."""
+
+ROUNDS = 2
+"""How often each member is tried."""
+
+PAUSE_S = 0.1
+"""The pause before the second round: a new leader of etcd is elected within a second or two."""
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+"""A page of values is 16 of 1.5 MiB at most, in base64 32 MiB."""
+
+EVENT_BYTES_MAX = 1024 * 1024
+"""The length of one line of a watch: a change of a key that names a leader."""
+
+SILENT_S_MAX = 30.0
+"""How long a watch may be silent before another one is begun. What happened meanwhile is not lost, since a watch begins
+at a revision."""
+
+
+class Gateway:
+    """A cluster. It must be made in the running loop."""
+
+    def __init__(self, place: EtcdPlace) -> None:
+        """Connect when something is asked for. Raises `StoreError` if a certificate cannot be read."""
+        self._place = place
+        self._bases = [_base_of(place, host, port) for host, port in place.members]
+        self._tls = _context_of(place)
+        limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=REACH_WITHIN_S)
+        self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
+        self._token = ""
+        """What the cluster has given to our user."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Return the answer to a request. Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers."""
+        last: StoreError = EtcdAwayError(f"etcd {self._place}: no member answers within {ALL_WITHIN_S:g} s")
+        try:
+            async with asyncio.timeout(ALL_WITHIN_S):
+                for again in range(ROUNDS):
+                    for base in tuple(self._bases):
+                        try:
+                            answer = await self._ask(base, path, body)
+                        except EtcdAwayError as error:
+                            last = error
+                        else:
+                            self._bases.sort(key=lambda one: one != base)
+                            return answer
+                    await asyncio.sleep(0.0 if again + 1 == ROUNDS else PAUSE_S)
+        except TimeoutError:
+            pass
+        raise last
+
+    async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
+        """Yield a key as it is now, and again after each change, and never end; None while it is not there.
+
+        Raises `EtcdRefusedError` and `EtcdAwayError`.
+        """
+        now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that answers
+        yield next(iter(key_values(now)), None)
+        begin = {"key": text_of(key), "start_revision": str(revision_of(now) + 1)}
+        async with self._stream("/v3/watch", {"create_request": begin}) as lines:
+            async for line in lines:
+                result = line.get("result") if isinstance(line, dict) else None
+                if not isinstance(result, dict) or result.get("canceled"):
+                    raise EtcdAwayError(f"etcd {self._place}: the watch of a key has ended: {clip(str(line), 200)}")
+                for event in result.get("events", ()):
+                    gone = event.get("type") == "DELETE"
+                    yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
+
+    async def renew(self, lease: int) -> float:
+        """Renew a lease; return for how many seconds, 0 if it is over. Raises `EtcdAwayError`."""
+        answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)})
+        return float(number(answer.get("result", {}), "TTL"))
+
+    async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
+        """Yield all keys that begin so, as they are at one moment, some at a time. Raises `StoreError`."""
+        key, end, revision, more = prefix, after(prefix), 0, True
+        while more:
+            wanted = {"key": text_of(key), "range_end": text_of(end), "limit": str(page), "revision": str(revision)}
+            answer = await self.call("/v3/kv/range", wanted)
+            revision = revision or number(answer.get("header", {}), "revision")
+            found = key_values(answer)
+            for one in found:
+                yield one
+            more = bool(found) and bool(answer.get("more"))
+            key = found[-1].key + b"\0" if found else key
+
+    async def _ask(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+        """Ask one member, as our user if there is one."""
+        user = self._place.access.user
+        if user and not self._token:
+            self._token = await self._authenticate(base)
+        try:
+            return await self._post(base, path, body)
+        except EtcdRefusedError as error:
+            if not user or error.code != Code.UNAUTHENTICATED:
+                raise
+        self._token = await self._authenticate(base)  # tokens last for five minutes
+        return await self._post(base, path, body)
+
+    async def _authenticate(self, base: str) -> str:
+        access = self._place.access
+        self._token = ""
+        answer = await self._post(base, "/v3/auth/authenticate", {"name": access.user, "password": access.password})
+        return str(answer.get("token", ""))
+
+    async def _post(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+        try:
+            async with self._http.post(base + path, json=body, headers=self._headers, ssl=self._tls) as answer:
+                text = await answer.content.read(ANSWER_BYTES_MAX + 1)
+                while not answer.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
+                    text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))
+                data = self._decoded(text)
+                if answer.status != 200:  # noqa: PLR2004 - OK
+                    raise refused(self._place, data, answer.status)
+                return data
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._away(base, error) from error
+
+    @asynccontextmanager
+    async def _stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Any]]:
+        """Yield the lines of an answer that does not end, from the member that answered last."""
+        base = self._bases[0]
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=REACH_WITHIN_S, sock_read=SILENT_S_MAX)
+        try:
+            async with self._http.post(
+                base + path, json=body, headers=self._headers, ssl=self._tls, timeout=limits
+            ) as answer:
+                if answer.status != 200:  # noqa: PLR2004 - OK
+                    raise refused(self._place, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status)
+                yield self._lines(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._away(base, error) from error
+
+    async def _lines(self, answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+        held = b""
+        async for piece in answer.content.iter_any():
+            *lines, held = (held + piece).split(b"\n")
+            if len(held) > EVENT_BYTES_MAX:
+                raise EtcdAwayError(f"etcd {self._place}: it sends events without an end")
+            for line in lines:
+                yield self._decoded(line)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": self._token} if self._token else {}
+
+    def _decoded(self, text: bytes) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            words = clip(text[:80].decode(errors="replace"))
+            raise EtcdAwayError(f"etcd {self._place}: the answer is not that of an etcd ({words!r})") from None
+
+    def _away(self, base: str, error: Exception) -> EtcdAwayError:
+        why = f"no answer within {TRY_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
+        return EtcdAwayError(f"etcd {self._place}: {base}: {clip(why, 200)}")
+
+
+def _base_of(place: EtcdPlace, host: str, port: int) -> str:
+    return f"{'https' if place.tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _context_of(place: EtcdPlace) -> ssl.SSLContext | bool:
+    access = place.access
+    if not place.tls:
+        return True
+    try:
+        context = ssl.create_default_context(cafile=None if access.authorities is None else str(access.authorities))
+        if access.certificate is not None:
+            context.load_cert_chain(access.certificate, access.key)
+    except OSError as error:
+        named = access.authorities or access.certificate
+        raise StoreError(f"etcd {place}: {named} cannot be used: {error.strerror or error}") from error
+    return context

@@ -1,0 +1,215 @@
+"""The history in etcd: reads all of it, writes commits, merges what is mostly forgotten, and begins new generations.
+
+Each of these demands that the leader key is still the one of this process, and that nobody has written since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.etcd.commit_log import CommitLog, Merger, pack, rows_of, unpack
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import About, Head, Keys
+from coordinatord.store.etcd.requests import (
+    Body,
+    KeyValue,
+    after,
+    created_at,
+    delete,
+    get,
+    key_values,
+    put,
+    responses,
+    revision_of,
+    text_of,
+    txn,
+    written_at,
+)
+from coordinatord.store.interface import LeadershipLostError, NothingStoredError, UnreadableStoreError
+from coordinatord.store.migrations import STEPS
+from coordinatord.store.row_codec import Row
+
+VALUE_BYTES_MAX = 1024 * 1024
+"""The size of one value. With the rest of its transaction it is below the 1.5 MiB that etcd takes by default."""
+
+PAGE = 16
+"""Values that are read at once."""
+
+ROWS_AT_ONCE = 2_000
+"""Rows of one value where a whole history is written."""
+
+PARTS = b"parts:"
+"""The beginning of a value that is in parts, before their number; no packed value begins so."""
+
+
+@frozen
+class StoredHistory:
+    """A history that was read."""
+
+    about: About
+    rows: tuple[Row, ...]
+    size: int
+    """How many bytes its values have."""
+    commits: int
+
+
+class History:
+    """The commits below one prefix."""
+
+    def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0) -> None:
+        """Read, and with a `fence`, the revision of the own leader key, write too."""
+        self._gateway = gateway
+        self._keys = keys
+        self._fence = fence
+        self._log = CommitLog()
+        self._number = 0
+        self._head_revision = 0
+        self.about = About("", len(STEPS), 0)
+        self.revision = 0
+        """The revision of the cluster after the last commit."""
+
+    @property
+    def log(self) -> CommitLog:
+        """The values that there are."""
+        return self._log
+
+    async def read(self) -> StoredHistory:
+        """Read everything. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
+        about = await self._value_of(self._keys.about)
+        if about is None:
+            raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
+        self.about = About.unpack(about)
+        if self.about.version > len(STEPS):
+            raise UnreadableStoreError(
+                f"a newer release of coordinatord has written version {self.about.version}, this one knows up to"
+                f" {len(STEPS)}: install that release here too"
+            )
+        values, parts = [], dict[int, list[bytes]]()
+        self._log = CommitLog()
+        head = await self._value_of(self._keys.head)
+        self._head_revision = 0 if head is None else head.mod_revision
+        self._number = 0 if head is None else Head.unpack(head).number
+        beginning = self._keys.commits(self.about.generation)
+        pending: list[tuple[int, bytes]] = []
+        async for one in self._gateway.all_below(beginning, PAGE):
+            name, _, part = one.key.removeprefix(beginning).partition(b"/")
+            if part:
+                parts.setdefault(_number_in(name), []).append(one.value)
+            else:
+                pending.append((_number_in(name), one.value))
+        for number, stored in pending:
+            value = b"".join(parts.get(number, [])) if stored.startswith(PARTS) else stored
+            found = unpack(value, number)
+            values.append(found)
+            self._log.add(number, len(value), [row[0] for row in found.rows], found.dropped)
+        return StoredHistory(self.about, tuple(rows_of(values)), self._log.size, len(self._log))
+
+    async def begin(self) -> None:
+        """Begin an empty history. Raises `StoreError`."""
+        self.about = About(secrets.token_hex(4), len(STEPS), 1)
+        await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
+
+    async def sweep(self) -> None:
+        """Delete what a commit, or a new generation, has left that was never finished. Raises `StoreError`."""
+        ours = self._keys.commits(self.about.generation)
+        all_commits = f"{self._keys.prefix}/commits/".encode()
+        unfinished = delete(self._keys.commit(self.about.generation, self._number + 1), after(ours))
+        others = [delete(all_commits, ours), delete(after(ours), after(all_commits))]
+        await self._change([], [unfinished, *others])
+
+    async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
+        """Make a commit durable, all or nothing; the same one may be tried again after an error.
+
+        Raises `LeadershipLostError`, and `StoreError`: then it may be durable all the same, and a next try finds that.
+        """
+        number, value = self._number + 1, pack(rows, dropped)
+        head = Head(number, hashlib.sha256(value).hexdigest()).packed()
+        ops = await self._stored(self.about.generation, number, value)
+        demands = [written_at(self._keys.head, self._head_revision)]
+        answer = await self._try(demands, [put(self._keys.head, head), *ops], [get(self._keys.head)])
+        if answer.get("succeeded"):
+            self._head_revision = self.revision = revision_of(answer)
+        else:
+            found = next(iter(key_values(responses(answer)[1])), None)
+            if found is None or found.value != head:
+                raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
+            self._head_revision = self.revision = found.mod_revision
+        self._number = number
+        self._log.add(number, len(value), [row[0] for row in rows], dropped)
+
+    async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
+        """Put one value in the place of several. Raises `LeadershipLostError`, and `StoreError`: nothing is lost."""
+        value = pack(rows, merger.dropped)
+        if len(value) > VALUE_BYTES_MAX:
+            return
+        first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
+        ops = [delete(first, last), delete(last + b"/", after(last + b"/")), put(last, value)]
+        await self._change([written_at(self._keys.head, self._head_revision)], ops)
+        self._log.merge(merger, len(value))
+
+    async def replace(self, rows: Iterable[Row], identity: str) -> None:
+        """Write a whole history as a new generation, which counts from its last request on. Raises `StoreError`."""
+        about = About(identity, len(STEPS), self.about.generation + 1)
+        self._log, number = CommitLog(), 0
+        held: list[Row] = []
+        for row in rows:
+            held.append(row)
+            if len(held) == ROWS_AT_ONCE:
+                number += 1
+                await self._write_value(about.generation, number, held)
+                held = []
+        if held:
+            number += 1
+            await self._write_value(about.generation, number, held)
+        last = Head(number, "").packed()
+        answer = await self._change([], [put(self._keys.about, about.packed()), put(self._keys.head, last)])
+        self.about, self._number, self._head_revision = about, number, revision_of(answer)
+        await self.sweep()
+
+    async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
+        value = pack(rows, ())
+        await self._change([], await self._stored(generation, number, value))
+        self._log.add(number, len(value), [row[0] for row in rows], ())
+
+    async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
+        """Return what stores a value; write its parts already, if it has any: they count for nothing without it."""
+        key = self._keys.commit(generation, number)
+        if len(value) <= VALUE_BYTES_MAX:
+            return [put(key, value)]
+        pieces = [value[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(value), VALUE_BYTES_MAX)]
+        for place, piece in enumerate(pieces):
+            same = [written_at(self._keys.head, self._head_revision)]
+            await self._change(same, [put(self._keys.part(generation, number, place), piece)])
+        return [put(key, PARTS + str(len(pieces)).encode())]
+
+    async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
+        """Do something as the leader. Raises `LeadershipLostError`, and `StoreError`."""
+        answer = await self._try(demands, ops, [])
+        if not answer.get("succeeded"):
+            raise LeadershipLostError("another process has written to this store: this one reads everything anew")
+        return answer
+
+    async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
+        """Do `ops` as the leader if the demands hold. Raises `LeadershipLostError`, and `StoreError`."""
+        lead = get(self._keys.leader, keys_only=True)
+        fenced = [created_at(self._keys.leader, self._fence), *demands]
+        answer: Body = await self._gateway.call("/v3/kv/txn", txn(fenced, ops, [lead, *otherwise]))
+        if not answer.get("succeeded"):
+            leaders = key_values(responses(answer)[0])
+            if not leaders or leaders[0].create_revision != self._fence:
+                raise LeadershipLostError("another coordinator leads: nothing of this one is kept any more")
+        return answer
+
+    async def _value_of(self, key: bytes) -> KeyValue | None:
+        found = key_values(await self._gateway.call("/v3/kv/range", {"key": text_of(key)}))
+        return found[0] if found else None
+
+
+def _number_in(name: bytes) -> int:
+    try:
+        return int(name)
+    except ValueError as error:
+        raise UnreadableStoreError(f"key {name!r} is none of coordinatord's: remove it") from error

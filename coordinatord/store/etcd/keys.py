@@ -1,0 +1,103 @@
+"""The keys of one namespace, and what each is for."""
+
+from __future__ import annotations
+
+import json
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.etcd.requests import KeyValue
+from coordinatord.store.interface import UnreadableStoreError
+
+DIGITS = 16
+"""Numbers have so many digits, so that keys sort as numbers do."""
+
+
+@frozen
+class Keys:
+    """The keys below a prefix."""
+
+    prefix: str
+
+    @property
+    def leader(self) -> bytes:
+        """Names who leads. It goes with that one's lease, and its revision fences every commit."""
+        return f"{self.prefix}/leader".encode()
+
+    @property
+    def standbys(self) -> bytes:
+        """The beginning of the keys that name each standby, and go with its lease."""
+        return f"{self.prefix}/standby/".encode()
+
+    @property
+    def about(self) -> bytes:
+        """Says which generation of commits counts, and which version wrote it."""
+        return f"{self.prefix}/about".encode()
+
+    @property
+    def head(self) -> bytes:
+        """Names the newest commit. It is written with each, so that a commit that comes late and twice does nothing."""
+        return f"{self.prefix}/head".encode()
+
+    def commits(self, generation: int) -> bytes:
+        """Return the beginning of all keys of a generation."""
+        return f"{self.prefix}/commits/{generation:0{DIGITS}d}/".encode()
+
+    def commit(self, generation: int, number: int) -> bytes:
+        """Return the key of a commit."""
+        return self.commits(generation) + f"{number:0{DIGITS}d}".encode()
+
+    def part(self, generation: int, number: int, part: int) -> bytes:
+        """Return the key of a part of a commit that is too large for one value."""
+        return self.commit(generation, number) + f"/{part:04d}".encode()
+
+
+@frozen
+class About:
+    """What is said of a namespace."""
+
+    identity: str
+    """A token that no other store has."""
+    version: int
+    """The version of the records, as of the tables in `migrations`."""
+    generation: int
+    """Which commits count: others are being written, or are of an older version."""
+
+    def packed(self) -> bytes:
+        """Return it as a value."""
+        return json.dumps({"identity": self.identity, "version": self.version, "generation": self.generation}).encode()
+
+    @classmethod
+    def unpack(cls, found: KeyValue) -> About:
+        """Read the value. Raises `UnreadableStoreError`."""
+        try:
+            data = json.loads(found.value)
+            return cls(str(data["identity"]), int(data["version"]), int(data["generation"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(found, error) from error
+
+
+@frozen
+class Head:
+    """The newest commit."""
+
+    number: int
+    digest: str
+    """The hash of its value: a try of the same commit is known by it."""
+
+    def packed(self) -> bytes:
+        """Return it as a value."""
+        return json.dumps({"number": self.number, "digest": self.digest}).encode()
+
+    @classmethod
+    def unpack(cls, found: KeyValue) -> Head:
+        """Read the value. Raises `UnreadableStoreError`."""
+        try:
+            data = json.loads(found.value)
+            return cls(int(data["number"]), str(data["digest"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise _damaged(found, error) from error
+
+
+def _damaged(found: KeyValue, error: Exception) -> UnreadableStoreError:
+    key = found.key.decode(errors="replace")
+    return UnreadableStoreError(f"key {key} is damaged ({error}): restore etcd from a snapshot")

@@ -1,0 +1,290 @@
+"""Who leads: a key that goes with a lease, and the revision at which it came to be, which fences every commit.
+
+Whoever makes the key leads until it is gone. Its lease is renewed three times in its length. The leader judges by its
+own clock only how long it may speak; what it may change is judged by etcd, within each transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.requests import (
+    KeyValue,
+    created_at,
+    delete,
+    get,
+    key_values,
+    number,
+    put,
+    responses,
+    revision_of,
+    text_of,
+    txn,
+)
+from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
+
+log = logging.getLogger(__name__)
+
+RENEWALS = 3
+"""How often a lease is renewed in its length: two may fail."""
+
+STANDBYS_AT_ONCE = 100
+"""How many standbys are read at once."""
+
+RETRY_S = 0.5
+"""The pause before etcd is asked again that did not answer."""
+
+
+@frozen
+class Coordinatord:
+    """One of the coordinators at a namespace, as the others and people see it."""
+
+    name: str
+    """The name of its host."""
+    endpoint: str
+    """HOST:PORT, where nodes reach it."""
+    secure: bool
+    """Whether it speaks TLS there."""
+    since: float
+    """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
+
+    def packed(self) -> bytes:
+        """Return it as the value of a key."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, found: KeyValue) -> Coordinatord:
+        """Read the value of a key. Raises `StoreError`."""
+        try:
+            data = json.loads(found.value)
+            name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
+            return cls(name, endpoint, bool(data["secure"]), float(data["since"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"key {found.key.decode(errors='replace')} names no coordinatord: remove it") from error
+
+
+class Term:
+    """The time in which a leader may speak. Its clock also runs while the host sleeps."""
+
+    def __init__(self, length_s: float, begun_at: float) -> None:
+        """Begin when the request for the lease was sent: etcd's own time began later."""
+        self._length_s = length_s
+        self._until = begun_at + length_s
+
+    def renew(self, sent_at: float) -> None:
+        """Note a renewal by a request that was sent then; etcd has answered it."""
+        self._until = max(self._until, sent_at + self._length_s)
+
+    def is_over(self, now: float) -> bool:
+        """Whether another coordinator may lead by now."""
+        return now >= self._until
+
+    @property
+    def until(self) -> float:
+        """When it is over, unless it is renewed."""
+        return self._until
+
+
+def clock() -> float:
+    """Return the seconds since this host was booted, those included in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Candidate:
+    """This coordinator among those at a namespace, from its start to its end."""
+
+    def __init__(self, gateway: Gateway, keys: Keys, me: Coordinatord, lease_s: float) -> None:
+        """Begin as one that has not said that it is there."""
+        self._gateway = gateway
+        self._me = me
+        self._lease_s = lease_s
+        self._lease = 0
+        self._keys = keys
+        self._standby_key = b""
+        self.term = Term(0.0, 0.0)
+        self._seen = 0
+        """The revision at which the leader key came to be that was read last."""
+        self.fence = 0
+        """The revision at which this one's leader key came to be; 0 while it does not lead."""
+        self.leader: Coordinatord | None = None
+        """Who else leads, as far as this one knows."""
+        self.why = ""
+        """Why it is not known who leads; empty if it is."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when `leader` has changed."""
+
+    async def win(self) -> None:
+        """Stand by until this one leads. Errors of etcd are logged, and it tries again."""
+        said = ""
+        while True:
+            try:
+                await self._stand()
+            except StoreError as error:
+                self._see(None, str(error))
+                if said != str(error):
+                    said = str(error)
+                    log.warning("it is not known who leads: %s", error, extra=fields("leader_unknown"))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+
+    async def win_at_once(self) -> None:
+        """Lead, if nobody does. Raises `StoreError`."""
+        await self._enroll()
+        if not await self._try():
+            other = "" if self.leader is None else self.leader.endpoint
+            await self.resign()
+            raise StoreError(f"another coordinatord has it ({other}): end that one first")
+
+    async def _stand(self) -> None:
+        """Stand by with a lease of one's own until this one leads. Raises `StoreError`."""
+        await self._enroll()
+        tasks, won = Tasks(), asyncio.get_running_loop().create_future()
+        tasks.spawn(self._renew_as_standby(), name="lease of a standby")
+        tasks.spawn(self._campaign(won), name="campaign")
+        try:
+            await tasks.guard(won)
+        finally:
+            await tasks.cancel()
+
+    async def _campaign(self, won: asyncio.Future[None]) -> None:
+        while not await self._try():
+            await self._await_end()
+        won.set_result(None)
+
+    async def _enroll(self) -> None:
+        """Get a lease, and say by a key that goes with it that this one stands by. Raises `StoreError`."""
+        sent_at = clock()
+        answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
+        self._lease = number(answer, "ID")
+        self.term = Term(float(number(answer, "TTL")), sent_at)
+        self._standby_key = self._keys.standbys + f"{self._lease:x}".encode()
+        await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), self._lease)]))
+
+    async def _try(self) -> bool:
+        """Make the leader key if there is none; return whether this one leads. Raises `StoreError`."""
+        absent = created_at(self._keys.leader, 0)
+        lead = [put(self._keys.leader, self._me.packed(), self._lease), delete(self._standby_key)]
+        answer = await self._gateway.call("/v3/kv/txn", txn([absent], lead, [get(self._keys.leader)]))
+        if answer.get("succeeded"):
+            self.fence = self._seen = revision_of(answer)
+            return True
+        [found] = key_values(responses(answer)[0])
+        if found.lease == self._lease:  # an answer to an earlier try was lost
+            self.fence = self._seen = found.create_revision
+            return True
+        self._seen = found.create_revision
+        self._see(Coordinatord.unpack(found))
+        return False
+
+    async def _await_end(self) -> None:
+        """Wait until the leader key that was seen last is gone. Raises `StoreError`."""
+        async for found in self._gateway.watch(self._keys.leader):
+            if found is None or found.create_revision != self._seen:
+                return
+
+    async def _renew_as_standby(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / RENEWALS)
+            sent_at = clock()
+            if await self._gateway.renew(self._lease) <= 0:
+                raise StoreError("the lease of this standby is over")
+            self.term.renew(sent_at)
+
+    async def keep(self) -> None:
+        """Renew the lease for as long as this one leads. Raises `LeadershipLostError`."""
+        tasks, over = Tasks(), asyncio.get_running_loop().create_future()
+        tasks.spawn(self._renew(), name="renewals")
+        tasks.spawn(self._notice_end(), name="end of the term")
+        try:
+            await tasks.guard(over)
+        finally:
+            await tasks.cancel()
+
+    async def _notice_end(self) -> None:
+        """Find out at once that the leader key is gone, as after `coordinatord --step-down`."""
+        while True:
+            try:
+                await self._await_end()
+            except StoreError:
+                await asyncio.sleep(RETRY_S)  # the renewals say so where etcd is away
+            else:
+                self.term = Term(0.0, 0.0)
+                raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
+
+    async def _renew(self) -> None:
+        while not self.term.is_over(clock()):
+            sent_at = clock()
+            pause_s = self._lease_s / RENEWALS
+            try:
+                async with asyncio.timeout(max(0.0, self.term.until - sent_at)):
+                    left_s = await self._gateway.renew(self._lease)
+            except (StoreError, TimeoutError) as error:
+                log.warning("the lease is not renewed: %s", error, extra=fields("lease_not_renewed"))
+                pause_s = RETRY_S
+            else:
+                if left_s <= 0:
+                    break
+                self.term.renew(sent_at)
+            await asyncio.sleep(max(0.0, min(pause_s, self.term.until - clock())))
+        raise LeadershipLostError("the lease is over, so another coordinator may lead: this one stands by")
+
+    def holds(self) -> bool:
+        """Whether this one may speak as the leader now."""
+        return not self.term.is_over(clock())
+
+    async def resign(self) -> None:
+        """Give the lease back, and with it the own keys: a standby leads at once. What fails ends with the lease."""
+        lease, self._lease, self.fence = self._lease, 0, 0
+        self.term = Term(0.0, 0.0)
+        if lease:
+            with suppress(StoreError):
+                await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
+
+    def _see(self, leader: Coordinatord | None, why: str = "") -> None:
+        self.leader, self.why = leader, why
+        self.changed()
+
+
+@frozen
+class Members:
+    """Who is there at a namespace."""
+
+    leader: Coordinatord | None
+    standbys: tuple[Coordinatord, ...]
+    lease_s: float | None
+    """How long the leader's lease lasts yet, in seconds; None if nobody leads."""
+
+
+async def members(gateway: Gateway, keys: Keys) -> Members:
+    """Return who leads, and who stands by. Raises `StoreError`."""
+    standbys = [Coordinatord.unpack(one) async for one in gateway.all_below(keys.standbys, STANDBYS_AT_ONCE)]
+    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
+    if not leaders:
+        return Members(None, tuple(standbys), None)
+    lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leaders[0].lease)})
+    return Members(Coordinatord.unpack(leaders[0]), tuple(standbys), float(max(0, number(lease, "TTL"))))
+
+
+async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
+    """Take the lease from whoever leads; return who that was. Raises `NothingStoredError`, and other `StoreError`.
+
+    That one finds out by its watch of the key, and by its next commit.
+    """
+    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
+    if not leaders:
+        raise NothingStoredError(f"nobody leads below {keys.prefix}/")
+    await gateway.call("/v3/lease/revoke", {"ID": str(leaders[0].lease)})
+    return Coordinatord.unpack(leaders[0])

@@ -1,0 +1,77 @@
+"""Where an etcd cluster is, which keys of it are ours, and how it is spoken to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import field
+from pathlib import Path
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
+
+PORT = 2379
+"""The port that etcd has from IANA, for clients."""
+
+MEMBERS_MAX = 16
+"""How many members may be named: etcd advises seven at most."""
+
+_URL = re.compile(r"(?P<scheme>etcds?)://(?P<members>[^/@?#]+)(?:/(?P<prefix>[A-Za-z0-9._/-]{0,200}))?", re.ASCII)
+
+_MEMBER = re.compile(
+    r"(?:\[(?P<number>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._-]{1,253}))(?::(?P<port>\d{1,5}))?", re.ASCII
+)
+
+PREFIX = "coordinatord"
+"""The namespace where none is given."""
+
+_PORT_MAX = 65_535
+
+
+class EtcdPlaceError(OperationalError):
+    """What was given names no etcd cluster."""
+
+    exit_code = ExitCode.USAGE
+
+
+@frozen
+class EtcdAccess:
+    """How a cluster is spoken to."""
+
+    authorities: Path | None = None
+    """Those whose certificates are trusted over TLS; None for those of this host."""
+    certificate: Path | None = None
+    """The certificate to show to a cluster that wants one; with its `key`."""
+    key: Path | None = None
+    user: str = ""
+    """Empty for a cluster without users."""
+    password: str = field(default="", repr=False)
+
+
+@frozen
+class EtcdPlace:
+    """A namespace in a cluster."""
+
+    members: tuple[tuple[str, int], ...]
+    """Host and port of each, tried in turn."""
+    prefix: str
+    """The beginning of all our keys, without a slash at the end."""
+    tls: bool
+    access: EtcdAccess = EtcdAccess()
+
+    def __str__(self) -> str:
+        members = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.members)
+        return f"{'etcds' if self.tls else 'etcd'}://{members}/{self.prefix}"
+
+    @classmethod
+    def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdPlace:
+        """Read `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
+        found = _URL.fullmatch(text)
+        members = [] if found is None else [_MEMBER.fullmatch(part) for part in found["members"].split(",")]
+        ports = [int((one and one["port"]) or PORT) for one in members]
+        whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= _PORT_MAX for port in ports)
+        if found is None or not whole:
+            raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
+        hosts = [(one["number"] or one["host"]) for one in members if one is not None]
+        prefix = (found["prefix"] or "").strip("/") or PREFIX
+        return cls(tuple(zip(hosts, ports, strict=True)), prefix, found["scheme"] == "etcds", access or EtcdAccess())

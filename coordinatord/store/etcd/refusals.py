@@ -1,0 +1,57 @@
+"""What etcd refuses, as errors that say what to do. The codes are gRPC's, the words those of etcd's `rpctypes`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from coordinatord.protocol.text import clip
+from coordinatord.store.interface import StoreError
+
+
+class Code(IntEnum):
+    """Codes of gRPC that decide what is done next."""
+
+    NOT_FOUND = 5
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class EtcdRefusedError(StoreError):
+    """A member has answered, and refuses. State: nothing of the request is done."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class EtcdAwayError(StoreError):
+    """No member has answered for the cluster. State: a request that changes something may be done all the same."""
+
+
+_WORDS = (
+    (
+        "database space exceeded",
+        "it is out of space: make room or raise its quota, and then etcdctl alarm disarm",
+    ),
+    ("authentication failed", "it does not know this user with this password: see --etcd-user-file"),
+    ("user name is empty", "it wants a user and a password: see --etcd-user-file"),
+    ("permission denied", "this user may not read and write the keys below the prefix: etcdctl role grant-permission"),
+    ("request is too large", "it takes no request of this size: leave its --max-request-bytes at 1.5 MiB or more"),
+    ("too many requests", "it is overloaded: does somebody else use it heavily, or is its disk slow?"),
+    ("no leader", "it has no leader: has it lost its majority?"),
+    ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
+)
+"""What etcd says, and what we say."""
+
+
+def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
+    """Return the error for an answer that is not 200 OK."""
+    data = answer if isinstance(answer, dict) else {}
+    said = str(data.get("message") or data.get("error") or f"HTTP {status}")
+    code = data.get("code")
+    words = next((ours for theirs, ours in _WORDS if theirs in said), "it refuses a request")
+    text = f"etcd {place}: {words} ({clip(said, 200)})"
+    if not isinstance(code, int) or code == Code.UNAVAILABLE:
+        return EtcdAwayError(text)
+    return EtcdRefusedError(code, text)

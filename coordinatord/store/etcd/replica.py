@@ -1,0 +1,87 @@
+"""The history as the leader has it: a database like that of one daemon alone, whose commits go to etcd first.
+
+So what is forgotten, read and counted is the same code and the same SQL. The file is as short-lived as its process:
+etcd has it all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.database import Database
+from coordinatord.store.error_texts import explained
+from coordinatord.store.interface import Entry
+from coordinatord.store.migrations import STEPS
+from coordinatord.store.row_codec import Row
+
+FOLDER = "replica"
+"""The name of the folder in a state directory."""
+
+
+@frozen
+class Change:
+    """What a commit does to the rows."""
+
+    added: tuple[Row, ...]
+    dropped: tuple[int, ...]
+    """The numbers of those that are forgotten; of earlier ones, and of none that the commit itself added."""
+
+
+class Replica:
+    """One history, in a file of its own. Its methods are called in one thread at a time."""
+
+    def __init__(self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None) -> None:
+        """Fill it with rows as that version had them, and bring them up to date. Raises `StoreError`.
+
+        It is in a `folder` that is this process's own, in place of what an earlier one has left, or in a temporary one.
+        """
+        with explained(folder or tempfile.gettempdir()):
+            if folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="coordinatord-replica-"))
+            else:
+                self._folder = folder / FOLDER
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder.mkdir(mode=0o700)
+        self.path = self._folder / "replica.db"
+        try:
+            older = Database.open(self.path, STEPS[:version])
+            older.fill(rows, identity)
+            older.close()
+            self._database = Database.open(self.path)
+            self._database.note_changes()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @property
+    def identity(self) -> str:
+        """The token of the history. Raises `StoreError`."""
+        return self._database.identity
+
+    def load(self) -> Sequence[Entry]:
+        """Return what led to the present state: see `Store.load`. Raises `StoreError`."""
+        return self._database.load()
+
+    def begin(self, entries: Iterable[Entry]) -> Change:
+        """Append, but for the end of the transaction; return what that changes. Raises `StoreError`."""
+        added, dropped = self._database.begin(entries)
+        return Change(tuple(self._database.rows(added)), tuple(dropped))
+
+    def end(self, *, keep: bool) -> None:
+        """End the transaction that `begin` has begun. Raises `StoreError`."""
+        self._database.end(keep=keep)
+
+    def rows(self, seqs: Sequence[int] | None = None) -> list[Row]:
+        """Return rows by their numbers, those that are there; None for all. Raises `StoreError`."""
+        return self._database.rows(seqs)
+
+    def close(self) -> None:
+        """Remove it."""
+        try:
+            self._database.close()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""Requests of the JSON gateway, and the parts of its answers: keys and values are bytes, in base64 on the way.
+
+The fields are those of etcd's `rpc.proto`; 64-bit numbers are texts in answers.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from typing import Any
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.interface import UnreadableStoreError
+
+Body = dict[str, Any]
+
+
+@frozen
+class KeyValue:
+    """A key as it is stored."""
+
+    key: bytes
+    value: bytes
+    create_revision: int
+    """The revision of the whole cluster at which the key came to be: no two lives of a key have the same."""
+    mod_revision: int
+    """The revision at which it was last written."""
+    lease: int = 0
+    """The lease with which it goes; 0 for none."""
+
+
+def text_of(data: bytes) -> str:
+    """Encode bytes."""
+    return b64encode(data).decode()
+
+
+def after(prefix: bytes) -> bytes:
+    """Return the first key that does not begin with this; the last byte of `prefix` must be less than 0xff."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Body:
+    """Write a key; with a `lease`, it goes with that."""
+    return {"request_put": {"key": text_of(key), "value": text_of(value), "lease": str(lease)}}
+
+
+def delete(key: bytes, end: bytes | None = None) -> Body:
+    """Delete a key, or all from it up to `end`."""
+    return {"request_delete_range": {"key": text_of(key), **_up_to(end)}}
+
+
+def get(key: bytes, end: bytes | None = None, *, limit: int = 0, revision: int = 0, keys_only: bool = False) -> Body:
+    """Read a key, or at most `limit` from it up to `end`, as they were at a `revision`; 0 for the newest."""
+    more = {"limit": str(limit), "revision": str(revision), "keys_only": keys_only}
+    return {"request_range": {"key": text_of(key), **_up_to(end), **more}}
+
+
+def created_at(key: bytes, revision: int) -> Body:
+    """Demand that a key came to be at this revision; 0 for one that is not there."""
+    return {"key": text_of(key), "target": "CREATE", "result": "EQUAL", "create_revision": str(revision)}
+
+
+def written_at(key: bytes, revision: int) -> Body:
+    """Demand that a key was last written at this revision; 0 for one that is not there."""
+    return {"key": text_of(key), "target": "MOD", "result": "EQUAL", "mod_revision": str(revision)}
+
+
+def txn(compare: list[Body], success: list[Body], failure: list[Body] | None = None) -> Body:
+    """Do all of `success` if every demand holds, else all of `failure`."""
+    return {"compare": compare, "success": success, "failure": failure or []}
+
+
+def number(data: Any, name: str) -> int:
+    """Return a number of an answer, which leaves out those that are 0. Raises `UnreadableStoreError`."""
+    try:
+        return int(data.get(name, 0))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _strange() from error
+
+
+def revision_of(answer: Any) -> int:
+    """Return the revision of the cluster that an answer is of. Raises `UnreadableStoreError`."""
+    return number(_part(answer, "header"), "revision")
+
+
+def key_values(answer: Any) -> list[KeyValue]:
+    """Return the keys of a range. Raises `UnreadableStoreError`."""
+    found = _part(answer, "kvs", list)
+    return [_key_value(one) for one in found]
+
+
+def responses(answer: Any) -> list[Body]:
+    """Return the answers to what a transaction did, each without its kind. Raises `UnreadableStoreError`."""
+    found = _part(answer, "responses", list)
+    try:
+        return [next(iter(one.values())) for one in found]
+    except (AttributeError, StopIteration) as error:
+        raise _strange() from error
+
+
+def _key_value(data: Any) -> KeyValue:
+    try:
+        key, value = b64decode(data["key"], validate=True), b64decode(data.get("value", ""), validate=True)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _strange() from error
+    return KeyValue(key, value, number(data, "create_revision"), number(data, "mod_revision"), number(data, "lease"))
+
+
+def _up_to(end: bytes | None) -> Body:
+    return {} if end is None else {"range_end": text_of(end)}
+
+
+def _part(answer: Any, name: str, kind: type = dict) -> Any:
+    found = answer.get(name, kind()) if isinstance(answer, dict) else None
+    if not isinstance(found, kind):
+        raise _strange()
+    return found
+
+
+def _strange() -> UnreadableStoreError:
+    return UnreadableStoreError("the answer is not that of an etcd: see --store")

@@ -1,0 +1,138 @@
+"""The store of a coordinator that leads: its history is in etcd, and a replica of it in a database of its own.
+
+Each commit is worked out in the replica, made durable by one transaction of etcd, and only then kept in the replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+from coordinatord.core.values.records import Record
+from coordinatord.runtime.logs import fields
+from coordinatord.store.database import Database
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.history import History
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.replica import Replica
+from coordinatord.store.interface import Entry, EventPage, NothingStoredError, StoreError
+from coordinatord.store.migrations import STEPS
+
+log = logging.getLogger(__name__)
+
+COMPACT_EVERY_S = 300.0
+"""How often etcd is asked to forget old revisions, and how old they are then; Kubernetes does the same."""
+
+Result = TypeVar("Result")
+
+
+class EtcdStore:
+    """The history below one prefix, for the coordinator that leads there."""
+
+    def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
+        self._gateway = gateway
+        self._candidate = candidate
+        self._history = history
+        self._replica = replica
+        self._reader = Database.beside(replica.path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="replica")
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="replica-reader")
+        self._compacted_at = asyncio.get_running_loop().time()
+        self._old_revision = 0
+        self.identity = replica.identity
+        """A token that no other store has."""
+
+    @classmethod
+    async def open(cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None) -> Self:
+        """Read what there is as the leader, and bring it up to date; the replica is in this folder.
+
+        Raises `LeadershipLostError` and `StoreError`.
+        """
+        history = History(gateway, keys, candidate.fence)
+        try:
+            found = await history.read()
+        except NothingStoredError:
+            await history.begin()
+            found = await history.read()
+        await history.sweep()
+        replica = await asyncio.to_thread(Replica, found.rows, found.about.identity, found.about.version, folder)
+        try:
+            if found.about.version != len(STEPS):
+                await history.replace(replica.rows(), found.about.identity)
+            return cls(gateway, candidate, history, replica)
+        except BaseException:
+            replica.close()
+            raise
+
+    async def load(self) -> Sequence[Entry]:
+        """Return what led to the present state, oldest first. Raises `StoreError`."""
+        return await self._in_thread(self._replica.load)
+
+    async def append(self, entries: Sequence[Entry]) -> None:
+        """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`."""
+        change = await self._in_thread(partial(self._replica.begin, entries))
+        try:
+            await self._history.commit(change.added, change.dropped)
+        except BaseException:
+            await self._in_thread(partial(self._replica.end, keep=False))
+            raise
+        await self._in_thread(partial(self._replica.end, keep=True))
+        await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Merge values that are mostly forgotten, and have etcd forget old revisions; what fails is done later."""
+        try:
+            merger = self._history.log.next_merger()
+            if merger is not None:
+                rows = await self._in_thread(partial(self._replica.rows, merger.rows))
+                await self._history.merge(merger, rows)
+            now = asyncio.get_running_loop().time()
+            if now >= self._compacted_at + COMPACT_EVERY_S:
+                revision, self._old_revision = self._old_revision, self._history.revision
+                self._compacted_at = now
+                if revision:
+                    await self._gateway.call("/v3/kv/compaction", {"revision": str(revision)})
+        except StoreError as error:
+            log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
+
+    async def read_events(
+        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
+    ) -> EventPage:
+        """Return the next `most` such records with a greater number than `after`; None: the newest.
+
+        Raises `StoreError`.
+        """
+        return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
+
+    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
+        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`."""
+        return await self._beside(partial(self._reader.rounds, job, run))
+
+    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
+        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
+
+        Raises `StoreError`.
+        """
+        return await self._beside(partial(self._reader.read_round, job, run, number))
+
+    async def close(self) -> None:
+        """Remove the replica when all calls are done, and let another coordinator lead."""
+        try:
+            self._reading.shutdown(cancel_futures=True)
+            self._reader.close()
+            await self._in_thread(self._replica.close)
+        finally:
+            self._thread.shutdown()
+            await self._candidate.resign()
+
+    async def _beside(self, look: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, look)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,154 @@
+"""The flags that say where a coordinator's history is, if not in a directory of its own, and what is done with it."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.private_files import read_given
+from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
+from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace, EtcdPlaceError
+
+LEASE_S = 5.0
+"""The usual length of a lease."""
+
+LEASE_S_MIN = 2.0
+"""Shorter ones would be lost to one slow request."""
+
+
+@frozen
+class SharedStore:
+    """A history that several coordinators share, of whom one leads."""
+
+    place: EtcdPlace
+    lease_s: float
+    """How long the leader may be silent before another one takes over."""
+    advertise: str
+    """HOST:PORT at which nodes reach this coordinator; empty for the name of this host."""
+
+
+@frozen
+class StepDownConfig:
+    """All settings of `coordinatord --step-down`."""
+
+    place: EtcdPlace
+
+
+@frozen
+class CopyConfig:
+    """All settings of `coordinatord store copy`."""
+
+    origin: Path | EtcdPlace
+    goal: Path | EtcdPlace
+
+
+def add_store(parser: SettingsParser) -> None:
+    """Add the flags of a coordinator that serves."""
+    duration: dict[str, Any] = {"toml": NUMBER, "metavar": "S"}
+    add = parser.add_setting
+    add_place(parser, default="")
+    _add_access(parser, default=None)
+    add(
+        "--lease",
+        type=partial(seconds, least=LEASE_S_MIN),
+        **duration,
+        default=LEASE_S,
+        help="with --store, seconds of silence after which another coordinator takes over (default: 5)",
+    )
+    add(
+        "--advertise",
+        default="",
+        metavar="HOST[:PORT]",
+        help="with --store, where nodes reach this coordinator (default: the name of this host)",
+    )
+    parser.add_argument(
+        "--step-down", action="store_true", help="have the coordinator that leads at --store stand by, and end"
+    )
+
+
+def add_place(parser: SettingsParser, default: str) -> None:
+    """Add the flag that names an etcd."""
+    parser.add_setting(
+        "--store",
+        default=default,
+        metavar="URL",
+        help="keep state in etcd instead: etcd://HOST[:PORT][,...][/PREFIX], or etcds:// for TLS. Several coordinators"
+        " may share it: one leads, the others stand by (default: the state directory)",
+    )
+
+
+def add_state_store(parser: SettingsParser) -> None:
+    """Add the flags of `coordinatord state`."""
+    add_place(parser, argparse.SUPPRESS)
+    _add_access(parser, argparse.SUPPRESS)
+
+
+def add_copy(parser: SettingsParser) -> None:
+    """Add the flags of `coordinatord store`."""
+    parser.add_argument("store_verb", choices=["copy"], metavar="copy", help="what to do")
+    parser.add_argument("origin", metavar="FROM", help="a state directory, or an etcd as of --store")
+    parser.add_argument("goal", metavar="TO", help="the same; it must be empty, and no coordinator may use it")
+    _add_access(parser, argparse.SUPPRESS)
+
+
+def read_copy(parser: SettingsParser, given: argparse.Namespace) -> CopyConfig:
+    """Make the settings of `coordinatord store copy`. Raises `SettingsError`."""
+
+    def place(text: str) -> Path | EtcdPlace:
+        return _place(parser, given, text) if "://" in text else Path(text)
+
+    origin, goal = place(given.origin), place(given.goal)
+    if str(origin) == str(goal):
+        parser.error("FROM and TO are the same")
+    return CopyConfig(origin, goal)
+
+
+def _add_access(parser: SettingsParser, default: Any) -> None:
+    add = parser.add_setting
+    files: dict[str, Any] = {"type": Path, "metavar": "FILE", "default": default}
+    add("--etcd-ca", **files, help="the authorities of etcd's certificates (default: this host's)")
+    add("--etcd-cert", **files, help="the certificate to show to etcd, in PEM")
+    add("--etcd-key", **files, help="its key, in PEM, without a password")
+    add("--etcd-user-file", **files, help="a file with USER:PASSWORD for etcd (default: etcd has no users)")
+
+
+def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore | None:
+    """Return the history that was named; None for one in a directory. Raises `SettingsError`."""
+    if not given.store:
+        if given.step_down:
+            parser.error("--step-down needs --store: one coordinator alone has nobody to step down for")
+        return None
+    return SharedStore(_place(parser, given, given.store), given.lease, given.advertise)
+
+
+def read_place(parser: SettingsParser, given: argparse.Namespace) -> EtcdPlace | None:
+    """Return the etcd that was named, if one was. Raises `SettingsError`."""
+    return _place(parser, given, given.store) if given.store else None
+
+
+def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> EtcdPlace:
+    if (given.etcd_cert is None) is not (given.etcd_key is None):
+        parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
+    try:
+        user, password = _user_in(given.etcd_user_file)
+        access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, user, password)
+        place = EtcdPlace.parse(text, access)
+    except OperationalError as error:
+        parser.error(str(error))
+    if not place.tls and (given.etcd_ca or given.etcd_cert):
+        parser.error("--etcd-ca and --etcd-cert are for TLS: write etcds://")
+    return place
+
+
+def _user_in(file: Path | None) -> tuple[str, str]:
+    """Return user and password. Raises `PrivateFileError` and `EtcdPlaceError`."""
+    if file is None:
+        return "", ""
+    user, colon, password = read_given(file).strip().partition(":")
+    if not user or not colon:
+        raise EtcdPlaceError(f"{file} has no USER:PASSWORD")
+    return user, password

@@ -1,0 +1,141 @@
+"""`coordinatord state --store`, `store copy` and `--step-down`, and which flags make sense together."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coordinatord.cli import _do as do
+from coordinatord.config import ServeConfig, StateConfig, parse
+from coordinatord.runtime.settings import SettingsError
+from coordinatord.store.database import Database
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.interface import NothingStoredError, StoreError
+from coordinatord.store_flags import CopyConfig, StepDownConfig
+from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.histories import a_join_of, an_opening, made_at
+from tests.support.programs import BIN, run
+from tests.support.raw_session import until
+
+
+def a_directory(folder: Path) -> Path:
+    """Make a state directory with two records."""
+    folder.mkdir()
+    database = Database.open(folder / DATABASE)
+    database.append(made_at(1.0, an_opening(), a_join_of("n1")))
+    database.close()
+    return folder
+
+
+@needs_etcd
+def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = EtcdNamespace(etcd)
+    origin, goal = a_directory(tmp_path / "origin"), tmp_path / "goal"
+    assert do(CopyConfig(origin, space.place)) == 0
+    assert capsys.readouterr().out == f"2 records copied from {origin} to {space.place}\n"
+    with pytest.raises(StoreError, match="holds 2 records already"):
+        do(CopyConfig(origin, space.place))
+    assert do(CopyConfig(space.place, goal)) == 0
+    before, after = Database.copy_of(origin / DATABASE), Database.copy_of(goal / DATABASE)
+    assert (after.rows(), after.identity) == (before.rows(), before.identity)
+    with pytest.raises(StoreError, match="holds 2 records already"):
+        do(CopyConfig(space.place, goal))
+    assert do(StateConfig(Path(), json=False, place=space.place)) == 0
+    shown = capsys.readouterr().out
+    assert f"{space.place}\nnobody leads; nobody stands by\n" in shown
+    assert "job job  forming" in shown
+
+
+@needs_etcd
+def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+
+    async def ask(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return await asyncio.to_thread(run, BIN / "coordinatord", *arguments)
+
+    async def while_led() -> None:
+        gateway = Gateway(space.place)
+        async with space.led(gateway) as (store, candidate):
+            await store.append(made_at(1.0, an_opening()))
+            found = json.loads((await ask("state", "--store", str(space.place), "--json")).stdout)
+            assert (found["leader"]["endpoint"], found["standbys"], found["records"]) == ("127.0.0.1:29400", [], 1)
+            assert 0 < found["lease_s"] <= 5
+            assert found["bytes"] > 0
+            refused = await ask("store", "copy", str(space.place), str(tmp_path / "anywhere"))
+            assert "another coordinatord has it (127.0.0.1:29400): end that one first" in refused.stderr
+            assert (await ask("--store", str(space.place), "--step-down")).stdout == "127.0.0.1:29400 leads no more\n"
+            await until(lambda: not candidate.holds())
+        await gateway.close()
+
+    asyncio.run(while_led())
+    with pytest.raises(NothingStoredError, match="nobody leads"):
+        do(StepDownConfig(space.place))
+
+
+@needs_etcd
+def test_an_empty_namespace_is_named(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    with pytest.raises(NothingStoredError, match="no coordinatord has kept state below"):
+        do(StateConfig(Path(), json=True, place=space.place))
+
+
+def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NothingStoredError, match="no coordinatord has kept state in it"):
+        do(CopyConfig(tmp_path / "nothing", tmp_path / "goal"))
+
+
+def test_flags_make_a_place(tmp_path: Path) -> None:
+    secret = tmp_path / "user"
+    secret.write_text("alice:very:secret\n")
+    flags = [
+        "--store",
+        "etcds://h1,h2/training",
+        "--etcd-user-file",
+        str(secret),
+        "--lease",
+        "7",
+        "--advertise",
+        "h9:1",
+    ]
+    found = parse([*flags, "--ephemeral"], {})
+    assert isinstance(found, ServeConfig)
+    assert found.shared is not None
+    access = found.shared.place.access
+    assert (access.user, access.password, found.shared.lease_s, found.shared.advertise) == (
+        "alice",
+        "very:secret",
+        7.0,
+        "h9:1",
+    )
+    assert "very:secret" not in repr(found)
+    stepping = parse(["--store", "etcd://h1", "--step-down"], {"XDG_STATE_HOME": str(tmp_path)})
+    assert isinstance(stepping, StepDownConfig)
+    state = parse(["state", "--store", "etcd://h1/x"], {})
+    assert isinstance(state, StateConfig)
+    assert str(state.place) == "etcd://h1:2379/x"
+    copying = parse(["store", "copy", "/var/lib/coordinatord", "etcd://h1"], {})
+    assert isinstance(copying, CopyConfig)
+    assert (str(copying.origin), str(copying.goal)) == ("/var/lib/coordinatord", "etcd://h1:2379/coordinatord")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--step-down"], "--step-down needs --store"),
+        (["--store", "http://h1"], "is no etcd://HOST"),
+        (["--store", "etcd://h1", "--etcd-cert", "c"], "--etcd-cert and --etcd-key belong together"),
+        (["--store", "etcd://h1", "--etcd-ca", "c"], "are for TLS: write etcds://"),
+        (["--store", "etcd://h1", "--etcd-user-file", "nowhere"], "nowhere cannot be read"),
+        (["--store", "etcd://h1", "--until-unused"], "--until-unused is for a coordinator of one node"),
+        (["--lease", "1"], "--lease"),
+        (["store", "copy", "a", "a"], "FROM and TO are the same"),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags: list[str], words: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=words):
+        parse(flags, {"XDG_STATE_HOME": str(tmp_path)})

@@ -1,0 +1,21 @@
+"""A real etcd for the tests of stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.etcd import EtcdCluster, await_cluster
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """Run a cluster of one member; each test has a namespace of its own in it."""
+    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"))
+    try:
+        asyncio.run(await_cluster(cluster.place("any")))
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,191 @@
+"""Requests find a member that answers, and what fails says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.etcd import gateway as gateway_module
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.requests import KeyValue, get, key_values, put, responses, text_of, txn
+from coordinatord.store.interface import StoreError, UnreadableStoreError
+from tests.support.canned_http import body, canned, hang_up
+from tests.support.etcd import EtcdCluster, EtcdNamespace, await_cluster, needs_etcd
+from tests.support.histories import a_join_of, an_opening, made_at
+from tests.support.raw_session import until
+
+pytestmark = [pytest.mark.asyncio, needs_etcd]
+
+KEY = b"some/key"
+
+
+@asynccontextmanager
+async def gateway_to(place: EtcdPlace) -> AsyncIterator[Gateway]:
+    """Open and close one."""
+    gateway = Gateway(place)
+    try:
+        yield gateway
+    finally:
+        await gateway.close()
+
+
+async def value_of(gateway: Gateway, key: bytes) -> bytes | None:
+    """Read a key."""
+    found = key_values(await gateway.call("/v3/kv/range", {"key": text_of(key)}))
+    return found[0].value if found else None
+
+
+async def fill(gateway: Gateway, key: bytes) -> None:
+    """Write until there is no room. Raises `EtcdRefusedError`."""
+    for _ in range(100):
+        await gateway.call("/v3/kv/put", dict(put(key, bytes(20_000))["request_put"]))
+
+
+@pytest.fixture
+def cluster_of() -> Iterator[list[EtcdCluster]]:
+    """Keep clusters that a test starts, and end them."""
+    started: list[EtcdCluster] = []
+    yield started
+    for one in started:
+        one.close()
+
+
+async def test_a_transaction_does_all_or_the_other(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with gateway_to(space.place) as gateway:
+        answer = await gateway.call("/v3/kv/txn", txn([], [put(KEY, b"\0\xff"), get(KEY)]))
+        assert [one.value for one in key_values(responses(answer)[1])] == [b"\0\xff"]
+        assert await value_of(gateway, KEY) == b"\0\xff"
+        assert await value_of(gateway, b"nothing") is None
+
+
+async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    prefix = f"{space.keys.prefix}/many/".encode()
+    async with gateway_to(space.place) as gateway:
+        await gateway.call("/v3/kv/txn", txn([], [put(prefix + b"%02d" % number, b"v") for number in range(20)]))
+        seen: list[bytes] = []
+        async for one in gateway.all_below(prefix, 7):
+            seen.append(one.key)
+            await gateway.call("/v3/kv/put", dict(put(prefix + b"99", b"later")["request_put"]))
+        assert seen == [prefix + b"%02d" % number for number in range(20)]
+
+
+async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    key = space.keys.leader
+    seen: list[KeyValue | None] = []
+    async with gateway_to(space.place) as gateway:
+        tasks, note = Tasks(), seen.append
+
+        async def look() -> None:
+            async for found in gateway.watch(key):
+                note(found)
+
+        tasks.spawn(look(), name="watch")
+        await until(lambda: len(seen) == 1)
+        for value in (b"one", b"two"):
+            await gateway.call("/v3/kv/put", dict(put(key, value)["request_put"]))
+        await gateway.call("/v3/kv/deleterange", {"key": text_of(key)})
+        await until(lambda: len(seen) == 4)
+        assert [one and one.value for one in seen] == [None, b"one", b"two", None]
+        await tasks.cancel()
+
+
+async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 0.5)
+    good = etcd.clients[0]
+    with canned(hang_up) as (rude, asked), canned(body(b"<html>", 200)) as (strange, _):
+        place = EtcdPlace.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
+        async with gateway_to(place) as gateway:
+            for _ in range(3):
+                await value_of(gateway, KEY)
+            assert len(asked) == 1, "the one that answered is asked first then"
+
+
+async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with canned(hang_up) as (rude, asked):
+        async with gateway_to(EtcdPlace.parse(f"etcd://{rude}/any")) as gateway:
+            with pytest.raises(EtcdAwayError, match=f"etcd etcd://{rude}/any: http://{rude}: "):
+                await value_of(gateway, KEY)
+        assert len(asked) == gateway_module.ROUNDS
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 0.0)
+    async with gateway_to(EtcdPlace.parse("etcd://127.0.0.1:1/any")) as gateway:
+        with pytest.raises(EtcdAwayError, match="no member answers within 0 s"):
+            await value_of(gateway, KEY)
+
+
+async def test_an_answer_of_something_else_is_named(etcd: EtcdCluster) -> None:
+    del etcd
+    with canned(body(b'{"kvs": [{"key": 7}]}')) as (strange, _):
+        async with gateway_to(EtcdPlace.parse(f"etcd://{strange}/any")) as gateway:
+            with pytest.raises(UnreadableStoreError, match="not that of an etcd"):
+                await value_of(gateway, KEY)
+
+
+async def test_tls_and_a_user_with_a_password(
+    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    authority = trustme.CA()
+    server, ca = authority.issue_cert("127.0.0.1", "localhost"), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca)
+    server.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    server.private_key_pem.write_to_path(tmp_path / "key.pem")
+    tls = ("--cert-file", str(tmp_path / "cert.pem"), "--key-file", str(tmp_path / "key.pem"))
+    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, tls=tls))
+    place = cluster_of[0].place("any", EtcdAccess(authorities=ca))
+    await await_cluster(place)
+    async with gateway_to(place) as gateway:
+        await gateway.call("/v3/auth/user/add", {"name": "root", "password": "very secret"})
+        await gateway.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        await gateway.call("/v3/auth/enable", {})
+        with pytest.raises(EtcdRefusedError, match="see --etcd-user-file"):
+            await value_of(gateway, KEY)
+    known = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="root", password="very secret"))  # noqa: S106
+    async with gateway_to(known) as gateway:
+        assert await value_of(gateway, KEY) is None
+        gateway._token = "old.1"  # noqa: S105 - one that is over
+        assert await value_of(gateway, KEY) is None
+    wrong = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="root", password="guessed"))  # noqa: S106
+    async with gateway_to(wrong) as gateway:
+        with pytest.raises(EtcdRefusedError, match="does not know this user with this password") as caught:
+            await value_of(gateway, KEY)
+        assert "guessed" not in str(caught.value)
+    async with gateway_to(cluster_of[0].place("any")) as gateway:
+        with pytest.raises(EtcdAwayError, match="certificate verify failed"):
+            await value_of(gateway, KEY)
+    with pytest.raises(StoreError, match=r"nowhere\.pem cannot be used: No such file"):
+        Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
+
+
+async def test_a_cluster_that_is_full_says_so_and_serves_again(tmp_path: Path, cluster_of: list[EtcdCluster]) -> None:
+    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--quota-backend-bytes", "200000"))
+    await await_cluster(cluster_of[0].place("any"))
+    space = EtcdNamespace(cluster_of[0])
+    async with gateway_to(space.place) as gateway, space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening()))
+        ballast = b"ballast"
+        with pytest.raises(EtcdRefusedError, match="it is out of space: make room"):
+            await fill(gateway, ballast)
+        with pytest.raises(StoreError, match="it is out of space: make room or raise its quota"):
+            await store.append(made_at(2.0, a_join_of("n1")))
+        assert [entry.record for entry in await store.load()] == [an_opening()]
+        answer = await gateway.call("/v3/kv/deleterange", {"key": text_of(ballast)})
+        await gateway.call("/v3/kv/compaction", {"revision": answer["header"]["revision"], "physical": True})
+        await gateway.call("/v3/maintenance/defragment", {})
+        status = await gateway.call("/v3/maintenance/status", {})
+        disarm = {"action": "DEACTIVATE", "memberID": status["header"]["member_id"], "alarm": "NOSPACE"}
+        await gateway.call("/v3/maintenance/alarm", disarm)
+        await store.append(made_at(2.0, a_join_of("n1")))
+        assert [entry.record for entry in await store.load()] == [an_opening(), a_join_of("n1")]

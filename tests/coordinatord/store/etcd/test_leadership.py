@@ -1,0 +1,183 @@
+"""One of two coordinators at a namespace leads, and one that was replaced changes nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import About
+from coordinatord.store.etcd.leadership import Candidate, Coordinatord, Term, members
+from coordinatord.store.etcd.requests import put
+from coordinatord.store.etcd_store import EtcdStore
+from coordinatord.store.interface import LeadershipLostError, StoreError
+from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd, usurp
+from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
+from tests.support.raw_session import until
+
+pytestmark = [pytest.mark.asyncio, needs_etcd]
+
+
+@asynccontextmanager
+async def candidate_in(space: EtcdNamespace, name: str, lease_s: float = 5.0) -> AsyncIterator[Candidate]:
+    """Make a coordinator at a namespace, and have it resign in the end."""
+    gateway = Gateway(space.place)
+    candidate = Candidate(gateway, space.keys, Coordinatord(name, f"{name}:29400", secure=True, since=7.0), lease_s)
+    try:
+        yield candidate
+    finally:
+        await candidate.resign()
+        await gateway.close()
+
+
+async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
+        await first.win()
+        tasks = Tasks()
+        won = asyncio.get_running_loop().create_future()
+
+        async def stand_by() -> None:
+            await second.win()
+            won.set_result(None)
+
+        tasks.spawn(stand_by(), name="standby")
+        await until(lambda: second.leader is not None)
+        assert (second.leader and second.leader.endpoint) == "h1:29400"
+        gateway = Gateway(space.place)
+        there = await members(gateway, space.keys)
+        assert ((there.leader and there.leader.name), [one.name for one in there.standbys]) == ("h1", ["h2"])
+        assert there.lease_s is not None
+        assert 0 <= there.lease_s <= 5
+        await first.resign()
+        await tasks.guard(won)
+        there = await members(gateway, space.keys)
+        assert ((there.leader and there.leader.name), there.standbys) == ("h2", ())
+        assert second.fence > 0
+        assert second.holds()
+        await gateway.close()
+        await tasks.cancel()
+
+
+async def test_a_leader_whose_key_is_gone_can_change_nothing(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    former, later = Gateway(space.place), Gateway(space.place)
+    async with space.led(former) as (store, _):
+        await store.append(made_at(1.0, an_opening()))
+        await usurp(space.place)
+        async with space.led(later) as (other, _):
+            assert [entry.record for entry in await other.load()] == [an_opening()]
+            with pytest.raises(LeadershipLostError, match="another coordinator leads"):
+                await store.append(made_at(2.0, a_join_of("n1")))
+            await other.append(made_at(3.0, a_join_of("n2")))
+            assert [entry.record for entry in await other.load()] == [an_opening(), a_join_of("n2")]
+            with pytest.raises(LeadershipLostError):
+                await store.append(made_at(4.0, a_loss_of("n1")))
+    async with space.life() as last:
+        assert [entry.record for entry in await last.load()] == [an_opening(), a_join_of("n2")]
+    await former.close()
+    await later.close()
+
+
+async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with candidate_in(space, "h1", lease_s=1.0) as first:
+        await first.win()
+        lease = first._lease
+        await first._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
+        with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
+            await first.keep()
+
+
+async def test_a_second_one_that_does_not_want_to_wait_is_told_who_leads(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
+        await first.win_at_once()
+        with pytest.raises(StoreError, match=r"another coordinatord has it \(h1:29400\): end that one first"):
+            await second.win_at_once()
+
+
+async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with space.led(gateway) as (store, _):
+        head = store._history._head_revision
+        await store._history.commit([], [])
+        number = store._history._number
+        store._history._number, store._history._head_revision = number - 1, head  # as if no answer had come
+        await store._history.commit([], [])
+        assert store._history._number == number
+        await store.append(made_at(1.0, an_opening()))
+    await gateway.close()
+
+
+async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", 300)
+    space = EtcdNamespace(etcd)
+    joins = [a_join_of(f"n{number}") for number in range(40)]
+    left = await space.crashes_while(made_at(1.0, an_opening(), *joins))
+    assert len(left) > 4, "a request for each part"
+    for one in left[:-1]:
+        async with one.life() as store:
+            assert list(await store.load()) == []
+            await store.append(made_at(2.0, an_opening()))
+    async with left[-1].life() as store:
+        assert [entry.record for entry in await store.load()] == [an_opening(), *joins]
+
+
+async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 10)
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening()))
+        for number in range(100):
+            await store.append(made_at(1.0, a_join_of(f"n{number}"), a_loss_of(f"n{number}")))
+        for number in range(2, 12):  # the third of these makes the first run superfluous
+            await store.append(made_at(1.0, an_opening(run=f"e-{number}")))
+        loaded = await store.load()
+        commits = [one async for one in gateway.all_below(space.keys.commits(store._history.about.generation), 100)]
+        assert len(commits) == len(store._history.log) < 50
+    async with space.life() as again:
+        assert await again.load() == loaded
+    await gateway.close()
+
+
+async def test_records_of_an_older_version_are_brought_up_to_date(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening(), a_join_of("n1")))
+        identity, loaded = store.identity, await store.load()
+        older = store._history.about
+        await gateway.call("/v3/kv/put", _about(space, older.identity, older.version - 1, older.generation))
+    async with space.led(gateway) as (store, _):
+        assert isinstance(store, EtcdStore)
+        assert (store.identity, await store.load()) == (identity, loaded)
+        assert store._history.about.generation == older.generation + 1
+        await store.append(made_at(2.0, a_join_of("n2")))
+    await gateway.call("/v3/kv/put", _about(space, older.identity, older.version + 1, older.generation + 1))
+    with pytest.raises(StoreError, match="a newer release of coordinatord has written version"):
+        async with space.life():
+            pass
+    await gateway.close()
+
+
+def _about(space: EtcdNamespace, identity: str, version: int, generation: int) -> dict[str, object]:
+    return dict(put(space.keys.about, About(identity, version, generation).packed())["request_put"])
+
+
+async def test_a_term_is_counted_from_when_its_renewal_was_sent() -> None:
+    term = Term(5.0, 100.0)
+    assert not term.is_over(104.9)
+    assert term.is_over(105.0)
+    term.renew(103.0)
+    assert not term.is_over(107.9)
+    term.renew(101.0)
+    assert (term.until, term.is_over(108.0)) == (108.0, True)
