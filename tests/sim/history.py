@@ -125,9 +125,9 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
 def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes of which one seems to be gone, truly or not. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    scenario = replace(
-        draw_calm_scenario(chance), max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4])
-    )
+    drawn = draw_calm_scenario(chance)
+    workers = replace(drawn.workers, breaks=chance.choice([1.0, 0.5]), work_s=60.0)
+    scenario = replace(drawn, max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4]), workers=workers)
     return _play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
 
 

@@ -17,6 +17,16 @@ AROUND_S = 0.6
 """How far two things are apart that happen together: workers whose peer is gone fail within half of it."""
 
 
+AWAY_AFTER_S = 4.0
+"""When the coordinator goes that is not to miss a node which is cut off: within its lease."""
+
+MOST = 0.7
+"""How often it goes."""
+
+LATE_S = 0.3
+"""How much later a message comes that is late: by less than makes a node one that is not on time."""
+
+
 def _tear(world: World, host: Host) -> None:
     """Tear a host's connection, and keep it from coming back for a moment or for longer than it is waited for."""
     host.reset()
@@ -75,17 +85,39 @@ def _fails_while_stopped(world: World) -> None:
 
 
 def _ends_them_unheard(world: World) -> None:
-    """Cut a node off until it has ended its workers, tear another one's connection, and let the first come back."""
+    """Cut a node off until it has ended its workers, tear another one's connection, and let the first come back.
+
+    Where the coordinator is away meanwhile, it cannot know when these workers ended.
+    """
 
     def act() -> None:
         hosts = in_round(world)
         first, second = hosts[0], hosts[-1]
         first.cut_off()
+        if world.chance.random() < MOST:
+            world.queue.plan(AWAY_AFTER_S, world.daemon.crash)
         once(world, lambda: not first.workers.alive, lambda: back(first, second))
 
     def back(first: Host, second: Host) -> None:
+        world.daemon.start()
         world.queue.plan(_soon(world), first.heal)
+        once(world, lambda: second.session is not None and second.session.established, lambda: tear(second))
+
+    def tear(second: Host) -> None:
         world.queue.plan(_soon(world), _tear, world, second)
+
+    once(world, lambda: trains(world), act)
+
+
+def _stop_comes_late(world: World) -> None:
+    """Stop a round on purpose, tell a node late, so that its collectives fail before, and tear another's connection."""
+
+    def act() -> None:
+        hosts = in_round(world)
+        hosts[0].slow_s = LATE_S
+        world.queue.plan(10 * LATE_S, setattr, hosts[0], "slow_s", 0.0)
+        world.daemon.ask(RestartJob(JOB, "operator", ""))
+        world.queue.plan(_soon(world), _tear, world, hosts[-1])
 
     once(world, lambda: trains(world), act)
 
@@ -116,6 +148,7 @@ TORN: dict[str, Strike] = {
     "two are torn": lambda world: _both(world, "is torn", "is torn"),
     "one is torn, and its worker fails": _fails_while_torn,
     "a worker of one that is stopped fails": _fails_while_stopped,
+    "one is told late of a restart, another is torn": _stop_comes_late,
     "one ends its workers unheard, another is torn": _ends_them_unheard,
     "one is killed unseen, another is torn": _killed_while_coordinator_is_away,
 }

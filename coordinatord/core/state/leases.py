@@ -87,7 +87,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.renew(run, member, heartbeat_s, now)
             run.place(member)
 
-    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float, *, revoked: bool = False) -> None:
+    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float, *, revoked: bool) -> None:
         """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease.
 
         `revoked`: it was closed on this side, for the sake of its token.

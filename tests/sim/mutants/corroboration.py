@@ -24,22 +24,6 @@ MUTANTS = (
         "torn_world",
     ),
     Mutant(
-        "planned-stop-proves",
-        MODULE,
-        "what fails because a round is stopped on purpose proves that a node is gone",
-        "if first_at >= run.consequences_from or missed",
-        "if missed",
-        "torn_world",
-    ),
-    Mutant(
-        "absent-peer-trusted",
-        MODULE,
-        "a node that came back after the failure is not asked whether its workers had ended before",
-        "was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)",
-        "was_there = is_in_touch(member, heartbeat_s)",
-        "torn_world",
-    ),
-    Mutant(
         "lost-peer-ignored",
         MODULE,
         "a node counts as gone for what another one that was lost before has caused",
