@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,12 +84,14 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
-        self._effects = PacedEffects(self._release)
+        self._effects = PacedEffects(self._release, may_speak)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
         self._may_speak = may_speak
         self._closed = False
         self._writing = False
+        self._unseen: deque[Entry] = deque()
+        """Durable records that the watchers have not been shown."""
         self._written = asyncio.Event()
         """Set whenever the condition that `written` waits for may have changed."""
         self._refusals = Refusals()
@@ -117,6 +120,8 @@ class Driver:
         """Stop deciding: sessions that end because the daemon ends mean nothing about their nodes."""
         self._closed = True
         self._timer.arm(None)
+        while self._unseen:
+            self._show_some()
 
     async def written(self) -> None:
         """Wait until all that the machine has decided is durable, or the store is degraded."""
@@ -149,21 +154,27 @@ class Driver:
             await self._write(entries)
             if not self._may_speak():
                 raise LeadershipLostError(OVER)
-            await self._effects.put_all(self._journal.finish())
-            await self._tell_watchers(entries)
+            self._effects.put_many(self._journal.finish())
+            self._show(entries)
             if self.machine.store_error is not None:
                 log.warning("records can be written again: decisions go on", extra=fields("recording_resumed"))
                 self.submit(StoreRecovered())
         self._writing = False
         self._written.set()
 
-    async def _tell_watchers(self, entries: Sequence[Entry]) -> None:
-        """Show records that are durable, a piece in each turn of the loop: a line in the log takes some 50 us."""
-        for begin in range(0, len(entries), SHOWN_AT_ONCE):
-            if begin:
-                await asyncio.sleep(0)
-            for watch in self.watchers:
-                watch(entries[begin : begin + SHOWN_AT_ONCE])
+    def _show(self, entries: Sequence[Entry]) -> None:
+        """Have the watchers see durable records, a piece in each turn of the loop, while others are written already."""
+        is_under_way = bool(self._unseen)
+        self._unseen += entries
+        if not is_under_way:
+            self._show_some()
+
+    def _show_some(self) -> None:
+        piece = [self._unseen.popleft() for _ in range(min(SHOWN_AT_ONCE, len(self._unseen)))]
+        for watch in self.watchers if piece else ():
+            watch(piece)
+        if self._unseen:
+            self._loop.call_soon(self._show_some)
 
     async def _write(self, entries: Sequence[Entry]) -> None:
         """Make records durable, and let the machine know when that fails or takes too long."""

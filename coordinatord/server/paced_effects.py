@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from coordinatord.core.effects import Effect
 
@@ -18,8 +19,11 @@ PIECE = 128
 class PacedEffects:
     """Effects that may happen, by session: each session has at most one, the newest."""
 
-    def __init__(self, carry_out: Callable[[Effect], None]) -> None:
+    def __init__(self, carry_out: Callable[[Effect], None], may_go_on: Callable[[], bool]) -> None:
+        """Have `carry_out` do each effect, and ask `may_go_on` before each piece: the rest is void if it may not."""
+        self._loop = asyncio.get_running_loop()
         self._carry_out = carry_out
+        self._may_go_on = may_go_on
         self._waiting: dict[int, Effect] = {}
 
     def put(self, effects: Iterable[Effect]) -> None:
@@ -31,12 +35,17 @@ class PacedEffects:
             else:
                 self._carry_out(effect)
 
-    async def put_all(self, effects: Iterable[Effect]) -> None:
-        """Carry out many effects, a piece in each turn of the event loop; return when all are carried out."""
-        waiting = self._waiting
-        waiting |= {effect.session: effect for effect in effects}
-        while waiting:
-            for session in list(waiting)[:PIECE]:
-                self._carry_out(waiting.pop(session))
-            if waiting:
-                await asyncio.sleep(0)
+    def put_many(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects, a piece now and one in each further turn of the event loop."""
+        is_under_way = bool(self._waiting)
+        self._waiting |= {effect.session: effect for effect in effects}
+        if not is_under_way:
+            self._carry_out_some()
+
+    def _carry_out_some(self) -> None:
+        if not self._may_go_on():
+            self._waiting.clear()
+        for session in list(islice(self._waiting, PIECE)):
+            self._carry_out(self._waiting.pop(session))
+        if self._waiting:
+            self._loop.call_soon(self._carry_out_some)

@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.core.effects import Close, Effect
 from coordinatord.server.paced_effects import PIECE, PacedEffects
+from tests.support.raw_session import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -20,32 +21,46 @@ class Refusing(Close):
 
 async def test_others_are_served_between_two_pieces() -> None:
     done: list[Effect] = []
-    paced = PacedEffects(done.append)
-    all_out = asyncio.ensure_future(paced.put_all(MANY))
-    seen: list[int] = []
-    while not all_out.done():
+    PacedEffects(done.append, lambda: True).put_many(MANY)
+    seen = []
+    while len(done) < len(MANY):
         seen.append(len(done))
         await asyncio.sleep(0)
-    assert set(range(0, len(MANY), PIECE)) <= set(seen)
+    assert seen == [PIECE, 2 * PIECE, 3 * PIECE]
     assert done == list(MANY)
 
 
 async def test_a_newer_effect_takes_the_place_of_one_that_waits_and_others_pass_at_once() -> None:
     done: list[Effect] = []
-    paced = PacedEffects(done.append)
-    all_out = asyncio.ensure_future(paced.put_all(MANY))
-    await asyncio.sleep(0)
+    paced = PacedEffects(done.append, lambda: True)
+    paced.put_many(MANY)
     last, nobody = len(MANY) - 1, len(MANY)
     newer, other = Refusing(last), Close(nobody)
     paced.put((newer, other, Close(0)))
     assert done[-2:] == [other, Close(0)]
-    await all_out
+    await until(lambda: len(done) == len(MANY) + 2)
     assert [effect for effect in done if effect.session == last] == [newer]
     assert done[-1] is newer
 
 
-async def test_what_comes_in_a_second_lot_is_carried_out_as_well() -> None:
+async def test_what_comes_in_a_second_lot_is_carried_out_once_and_is_the_newest() -> None:
     done: list[Effect] = []
-    paced = PacedEffects(done.append)
-    await asyncio.gather(paced.put_all(MANY), paced.put_all((Close(-1),)))
-    assert sorted(effect.session for effect in done) == [-1, *range(len(MANY))]
+    paced = PacedEffects(done.append, lambda: True)
+    paced.put_many(MANY)
+    newer = Refusing(len(MANY) - 1)
+    paced.put_many((newer, Close(-1)))
+    await until(lambda: len(done) == len(MANY) + 1)
+    assert [effect for effect in done if effect.session == newer.session] == [newer]
+    await asyncio.sleep(0)
+    assert len(done) == len(MANY) + 1
+
+
+async def test_nothing_more_is_said_once_that_may_not_be() -> None:
+    done: list[Effect] = []
+    paced = PacedEffects(done.append, lambda: len(done) < 2 * PIECE)
+    paced.put_many(MANY)
+    for _ in range(4):
+        await asyncio.sleep(0)
+    assert done == list(MANY[: 2 * PIECE])
+    paced.put((Close(len(MANY) - 1),))
+    assert done[-1] == Close(len(MANY) - 1)
