@@ -42,6 +42,13 @@ MUTANTS = (
         "        self._next.records.clear()\n        return tuple(group.effects.values())\n",
     ),
     Mutant(
+        "repeats-what-waits",
+        "coordinatord.core.journal",
+        "what a node is told again goes out, though it was not told the first time: the record is being written",
+        "return () if self._holds(batch) else batch.effects",
+        "return batch.effects",
+    ),
+    Mutant(
         "word-lost",
         "coordinatord.core.journal",
         "of two words for a node that wait, the older one is let out",
