@@ -13,6 +13,7 @@ from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
 from nodeclient.diagnosis.stderr_text import gibibytes
+from nodeclient.host.process_state import read_if_there
 
 UNLIMITED = 2**60
 """cgroup v1 writes 2^63 less a page where there is no limit; no host has so much memory."""
@@ -96,7 +97,7 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
 
 def _own_cgroups(root: Path) -> dict[str, str]:
     """Return this process's cgroup in each hierarchy that may count: the memory controller's of v1, and that of v2."""
-    lines = _read(root / "proc/self/cgroup").splitlines()
+    lines = read_if_there(root / "proc/self/cgroup").splitlines()
     parts = [line.split(":", 2) for line in lines if line.count(":") > 1]
     own = {name: path for _, names, path in parts for name in names.split(",") if name in {"memory", ""}}
     return dict(sorted(own.items(), reverse=True))
@@ -104,7 +105,7 @@ def _own_cgroups(root: Path) -> dict[str, str]:
 
 def _mounts(root: Path, controller: str) -> Iterator[tuple[str, str]]:
     """Return which parts of a hierarchy are mounted, and where."""
-    for line in _read(root / "proc/self/mountinfo").splitlines():
+    for line in read_if_there(root / "proc/self/mountinfo").splitlines():
         mount, _, system = line.partition(" - ")
         fields, kind = mount.split(), system.split()
         if len(fields) > 4 and len(kind) > 2:  # noqa: PLR2004  # as proc(5) has it
@@ -119,22 +120,15 @@ def _unescaped(path: str) -> str:
 
 
 def _limit(group: Path) -> int | None:
-    text = (_read(group / "memory.max") or _read(group / "memory.limit_in_bytes")).strip()
+    text = (read_if_there(group / "memory.max") or read_if_there(group / "memory.limit_in_bytes")).strip()
     limit = int(text) if text.isdecimal() else UNLIMITED
     return limit if limit < UNLIMITED else None
 
 
 def _number(path: Path, name: str) -> int | None:
     """Return the number after a name at the beginning of a line."""
-    for line in _read(path).splitlines():
+    for line in read_if_there(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdecimal():
             return int(words[1])
     return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

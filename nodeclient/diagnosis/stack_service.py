@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import stat
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
@@ -32,6 +31,7 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
 from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at
+from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.env import STACKS
 from workerlib.responder import DESCRIPTORS_MAX, PACKET_BYTES
@@ -53,12 +53,6 @@ DUMP_BYTES_MAX = 256 * 1024
 CPUS_DIGITS = 2
 
 Respond = Callable[[Stacks], None]
-
-_CREDENTIALS = struct.Struct("3i")
-"""The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
-
-_PATH_BYTES_MAX = 107
-"""The longest path of a Unix socket (unix(7))."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +90,7 @@ class StackService:
         self._round = ("", 0)
         self._first_rank = 0
         self._workers = 0
-        self._listener: socket.socket | None = None
-        self._folder: int | None = None
+        self._socket: WorkerSocket | None = None
         self._unknown: set[socket.socket] = set()
         """Connections that have not said hello."""
         self._responders: dict[int, _Responder] = {}
@@ -107,20 +100,11 @@ class StackService:
         """Begin a round with these ranks; return the variable that lets workers answer, if they can."""
         self.close()
         self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
-        path = folder / "stacks"
         try:
-            if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-                self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/stacks")
-            path.unlink(missing_ok=True)
-            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-            self._listener.bind(str(path))
-            self._listener.listen(self._workers)
+            self._socket = WorkerSocket(folder, "stacks", self._accept)
         except OSError:  # /proc has to do
-            self.close()
             return {}
-        self._loop.add_reader(self._listener, self._accept, self._listener)
-        return {STACKS: str(path)}
+        return {STACKS: self._socket.path}
 
     def read(self, wanted: AskStacks, respond: Respond) -> None:
         """Find out where some workers stand, and respond later."""
@@ -132,41 +116,29 @@ class StackService:
             self._forget(local_rank)
         for connection in list(self._unknown):
             self._drop(connection)
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     # What workers send
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # the caller has gone, or descriptors are short and it is tried again
-            return
-        connection.setblocking(False)
+    def _accept(self, connection: socket.socket, pid: int) -> None:
         if len(self._unknown) >= self._workers:
             connection.close()
             return
         self._unknown.add(connection)
-        self._loop.add_reader(connection, self._greet, connection)
+        self._loop.add_reader(connection, self._greet, connection, pid)
 
-    def _greet(self, connection: socket.socket) -> None:
+    def _greet(self, connection: socket.socket, pid: int) -> None:
         """Take in the first packet of a connection, which says whose it is; the latest one counts."""
         self._loop.remove_reader(connection)
         self._unknown.discard(connection)
         pipes: list[int] = []
         try:
             packet, pipes, _, _ = socket.recv_fds(connection, PACKET_BYTES, DESCRIPTORS_MAX)
-            pid, user, _ = _CREDENTIALS.unpack(
-                connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            )
             local_rank, signum = read_hello(packet)
-            own = user == os.geteuid() and 0 <= local_rank < self._workers and len(pipes) == 1
-            pidfd = pidfd_open(pid) if own and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
+            expected = 0 <= local_rank < self._workers and len(pipes) == 1
+            pidfd = pidfd_open(pid) if expected and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
         except (OSError, StrangeAnswerError):
             pidfd = None
         if pidfd is None:

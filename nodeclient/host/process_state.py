@@ -49,18 +49,18 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     fields = _stat(pid, proc)
     if not fields:
         return None
-    letter, waits_in = fields[_STATE], _text(proc / str(pid) / "wchan")
+    letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
     ticks = io_bytes = 0
     for each in _with_descendants(pid, proc):
         ticks += sum(map(int, _stat(each, proc)[_TIMES]))
-        io_bytes += sum(int(line.split()[1]) for line in _text(proc / str(each) / "io").splitlines()[:2])
+        io_bytes += sum(int(line.split()[1]) for line in read_if_there(proc / str(each) / "io").splitlines()[:2])
     return ProcessState(
         STATES.get(letter, letter), waits_in if waits_in != "0" else "", ticks / os.sysconf("SC_CLK_TCK"), io_bytes
     )
 
 
 def _stat(pid: int, proc: Path) -> list[str]:
-    return _text(proc / str(pid) / "stat").rpartition(")")[2].split()
+    return read_if_there(proc / str(pid) / "stat").rpartition(")")[2].split()
 
 
 def _with_descendants(pid: int, proc: Path) -> list[int]:
@@ -68,12 +68,12 @@ def _with_descendants(pid: int, proc: Path) -> list[int]:
     found = [pid]
     for each in found:  # the list grows
         if len(found) <= _CHILDREN_MAX:
-            found += map(int, _text(proc / str(each) / "task" / str(each) / "children").split())
+            found += map(int, read_if_there(proc / str(each) / "task" / str(each) / "children").split())
     return found
 
 
-def _text(path: Path) -> str:
-    """Return what a file of /proc says; nothing if it is gone, or only for those who may trace the process."""
+def read_if_there(path: Path) -> str:
+    """Return what a file of the kernel says; nothing if it is gone, or only for those who may trace the process."""
     try:
         return path.read_text(errors="replace")
     except OSError:

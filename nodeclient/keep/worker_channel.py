@@ -9,25 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeclient.host.worker_socket import WorkerSocket
 from workerlib.keep.channel_messages import PACKET_BYTES, ChannelError, Hello, Message, decode, encode
 
 UNSENT_MAX = 1_024
 """Packets that wait for a worker to read. One that reads none of so many has stopped to listen."""
-
-BACKLOG = 128
-
-_PATH_BYTES_MAX = 107
-"""The longest path of a Unix socket (unix(7))."""
-
-_CREDENTIALS = struct.Struct("3i")
-"""The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +43,7 @@ class WorkerChannel:
         self._on_message = on_message
         self._on_gone = on_gone
         self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
-        self._folder: int | None = None
+        self._socket: WorkerSocket | None = None
         self._workers = 0
         self._round = 0
         self._peers: set[_Peer] = set()
@@ -61,20 +52,8 @@ class WorkerChannel:
         """Begin a round; return the path at which its workers connect. Raises `OSError`."""
         self.close()
         self._workers, self._round = workers, round_number
-        path = folder / "keep"
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        try:
-            if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-                self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/keep")
-            listener.bind(str(path))
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
-        self._loop.add_reader(listener, self._accept, listener)
-        return str(path)
+        self._socket = WorkerSocket(folder, "keep", self._accept)
+        return self._socket.path
 
     @property
     def connected(self) -> frozenset[int]:
@@ -92,26 +71,14 @@ class WorkerChannel:
         """End all channels; nobody is told."""
         for peer in list(self._peers):
             self._forget(peer)
-        if self._listener is not None:
-            self._loop.remove_reader(self._listener)
-            self._listener.close()
-            self._listener = None
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:  # the caller has gone, or descriptors are short and it is tried again
-            return
-        _, user, _ = _CREDENTIALS.unpack(
-            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
-        if user != os.geteuid() or len(self._peers) >= 2 * self._workers:
+    def _accept(self, connection: socket.socket, _pid: int) -> None:
+        if len(self._peers) >= 2 * self._workers:
             connection.close()
             return
-        connection.setblocking(False)
         peer = _Peer(connection)
         self._peers.add(peer)
         self._loop.add_reader(connection, self._receive, peer)
