@@ -116,7 +116,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.kept.hears(event)
         late = self._preparing.hears(event)
         self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
-        self.departures.hears(event, self._spoke, self._upset_at)
+        self.departures.hears(event, self._upset_at)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Disconnected, Event
+from coordinatord.core.events import Connected, Disconnected, Event, Reported
 from coordinatord.core.values.records import NodeLost
 from tests.sim.invariants.root_cause import ALIKE_S, ROUGHLY
 from tests.sim.workers import Round
@@ -38,6 +38,8 @@ class Departures:
         """Nodes, by incarnation, whose connection the coordinator saw closed, and that have not been let in since."""
         self._at_the_door: dict[int, tuple[str, int]] = {}
         """Whom the last event may have let in, by session."""
+        self._spoke: dict[tuple[str, int], float] = {}
+        """When each process last sent anything; a younger one of the same name says nothing of it."""
 
     def killed(self, host: Host, upset_at: float) -> None:
         """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""
@@ -47,8 +49,8 @@ class Departures:
         if host.well and not slow and since <= host.booted_at and host.session is not None:
             self._killed.add((host.node, host.incarnation))
 
-    def hears(self, event: Event, spoke: dict[str, float], upset_at: float) -> None:
-        """Take in an event that the coordinator is about to handle; `spoke` has when each node last sent anything."""
+    def hears(self, event: Event, upset_at: float) -> None:
+        """Take in an event that the coordinator is about to handle."""
         now, machine = self._world.queue.now, self._world.daemon.machine
         grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S
         for key in [key for key, closed_at in self._closed_at.items() if now - closed_at > grace_s]:
@@ -58,14 +60,19 @@ class Departures:
         self._absent -= {key for session, key in self._at_the_door.items() if session in machine._sessions}
         self._at_the_door.clear()
         if isinstance(event, Connected):
-            self._at_the_door[event.session] = event.join.node, event.join.incarnation
-        if isinstance(event, Disconnected) and event.session in machine._sessions:
-            member = machine._sessions[event.session][1]
-            key = member.node, member.incarnation
-            self._absent.add(key)
-            silent_s = now - spoke.get(member.node, -1.0)
-            if key in self._killed and silent_s < PUNCTUAL * self._world.scenario.policy.heartbeat_s:
-                self._closed_at[key] = now
+            key = event.join.node, event.join.incarnation
+            self._at_the_door[event.session], self._spoke[key] = key, now
+        if not isinstance(event, Reported | Disconnected) or event.session not in machine._sessions:
+            return
+        member = machine._sessions[event.session][1]
+        key = member.node, member.incarnation
+        if isinstance(event, Reported):
+            self._spoke[key] = now
+            return
+        self._absent.add(key)
+        silent_s = now - self._spoke.get(key, -1.0)
+        if key in self._killed and silent_s < PUNCTUAL * self._world.scenario.policy.heartbeat_s:
+            self._closed_at[key] = now
 
     def judges(self, record: NodeLost, key: Round) -> None:
         """Check that a node which counts as lost before its time to come back is over is where the round broke.
