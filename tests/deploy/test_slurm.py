@@ -18,8 +18,7 @@ import pytest
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.deploy.manifests import DEPLOY
 from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
-from tests.support.programs import Program, clean_environ, kill_quietly, run
-from tests.support.secured import as_by_default
+from tests.support.programs import Program, as_by_default, clean_environ, kill_quietly, run
 
 SCRIPT = DEPLOY / "slurm" / "train.sbatch"
 README = DEPLOY / "README.md"

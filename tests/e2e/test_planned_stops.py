@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.kept_training import notes_of
-from tests.support.programs import BIN, wait_until
+from tests.support.programs import BIN, run, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +48,8 @@ def await_kept_step(cluster: Cluster) -> None:
 def operate(cluster: Cluster, *words: str) -> None:
     """Ask for something as an operator does."""
     where = ("--coord", cluster.coordinator.endpoint)
-    subprocess.run([BIN / "nodeclient", *words, cluster.job, *where], check=True, capture_output=True)
+    done = run(BIN / "nodeclient", *words, cluster.job, *where)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: P
 def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: Cluster, tmp_path: Path) -> None:
     nodes = [cluster.join(name, "--nnodes", "2:3", *WARM, command=command(tmp_path)) for name in "abc"]
     await_kept_step(cluster)
-    subprocess.run([BIN / "nodeclient", "drain", "c", "--coord", cluster.coordinator.endpoint], check=True)
+    assert run(BIN / "nodeclient", "drain", "c", "--coord", cluster.coordinator.endpoint).returncode == 0
     assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
     assert any("from memory, 0 steps redone" in line for line in nodes[0].lines), nodes[0].output
     steps = [step for said in notes_of(tmp_path).values() for step in said]

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import ssl
 import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.runtime.pinned_tls import pinned_context
-from tests.support.programs import BIN, Program, clean_environ, kill_quietly, wait_until, zombies
-from tests.support.secured import as_by_default, first_token
+from coordinatord.runtime.pinned_tls import pin_of, pinned_context
+from tests.support.programs import (
+    BIN,
+    USER_HOME,
+    Program,
+    as_by_default,
+    clean_environ,
+    kill_quietly,
+    wait_until,
+    zombies,
+)
+from tests.support.secured import first_token
 
 WORKER = Path(__file__).with_name("worker.py")
 
@@ -95,9 +107,11 @@ class Coordinator(Program):
         """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`.
 
         If there is no `state_dir`, it has one of its own, which goes with it. With a `home`, it is as it is by default:
-        for those with a token, and its user has this directory as XDG_CONFIG_HOME. Otherwise it serves everybody.
+        for those with a token, and its user has this directory as XDG_CONFIG_HOME. So it is in a test whose user has a
+        home (`USER_HOME`). Otherwise it serves everybody.
         """
-        self._home = home
+        users = os.environ.get(USER_HOME)
+        self._home = home if home is not None or users is None else Path(users)
         self._own_state = None if state_dir else tempfile.TemporaryDirectory(prefix="coordinatord-")
         self.state = Path(self._own_state.name) if self._own_state else Path(str(state_dir))
         """The state directory."""
@@ -124,11 +138,16 @@ class Coordinator(Program):
         """Return an answer over HTTP, as an admin gets it."""
         headers, context = {"Accept": accept}, None
         if self._home is not None:
-            headers["Authorization"] = f"Bearer {first_token(self._home, Role.ADMIN).text}"
+            headers["Authorization"] = f"Bearer {first_token(self._home, Role.ADMIN, self._pin).text}"
             context = pinned_context(lambda _: None)
         request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - http
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310 - as above
             return str(answer.read().decode())
+
+    @cached_property
+    def _pin(self) -> str:
+        """The hash of its key, which names the file with its tokens: several coordinators may share a home."""
+        return pin_of(ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", self.port))))
 
     def get(self, path: str) -> Any:
         """Return an answer of the HTTP API, from JSON."""

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,16 +20,21 @@ NODE_TRACEBACK = re.compile(r'File "[^"]*(?<!/tests)/nodeclient/')
 """The nodeclient's own; its workers may break as they like."""
 
 
-@pytest.fixture(scope="session")
-def coordinator() -> Iterator[Coordinator]:
+def serving(home: Path | None = None) -> Iterator[Coordinator]:
     """Yield one coordinatord for all jobs, which is itself a test: they must not disturb each other."""
-    program = Coordinator(*QUICK)
+    program = Coordinator(*QUICK, home=home)
     try:
         yield program
         assert program.stop() == 0
         assert "Traceback" not in program.output
     finally:
         program.close()
+
+
+@pytest.fixture(scope="session")
+def coordinator() -> Iterator[Coordinator]:
+    """Yield one coordinatord for all jobs, which serves everybody."""
+    yield from serving()
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from coordinatord.protocol.access_token import Role, tokens_in
 from tests.support.cluster import STDLIB_PYTHON
-from tests.support.programs import BIN, Program, clean_environ, run
-from tests.support.secured import as_by_default
+from tests.support.programs import BIN, Program, as_by_default, clean_environ, run
 
 
 class Place:

@@ -58,10 +58,19 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
             _news.wait(min(left_s, LOOK_AGAIN_S))
 
 
+USER_HOME = "COORDINATORD_TEST_USER_HOME"
+"""The variable with the XDG_CONFIG_HOME of the user of a test's programs, which are then as they are by default."""
+
+
+def as_by_default(home: Path) -> dict[str, str]:
+    """Return the variables with which programs are as they are by default, for a user with this XDG_CONFIG_HOME."""
+    return {"COORDINATORD_INSECURE": "", "XDG_CONFIG_HOME": str(home)}
+
+
 def clean_environ(**extra: str) -> dict[str, str]:
     """Return this process's environment without variables of a launcher or a user, and with our programs.
 
-    Coordinators serve everybody in it: who may speak is the subject of few tests, and these say so.
+    Coordinators serve everybody in it, unless `USER_HOME` is set.
     """
     ours = re.compile(
         "NODECLIENT_|COORDINATORD_|PET_|TORCHELASTIC_|TORCH_ELASTIC_|MASTER_|SLURM_|JOB_COMPLETION_INDEX|LOGLEVEL|OMP_|"
@@ -70,7 +79,9 @@ def clean_environ(**extra: str) -> dict[str, str]:
     environ = {name: value for name, value in os.environ.items() if not ours.match(name)}
     path = f"{BIN}:{environ.get('PATH', os.defpath)}"
     usual = {"PATH": path, "XDG_STATE_HOME": NO_HOME, "XDG_CONFIG_HOME": NO_HOME, "TZ": "UTC"}
-    return {**environ, **usual, "COORDINATORD_INSECURE": "1", **extra}
+    home = os.environ.get(USER_HOME)
+    spoken = {"COORDINATORD_INSECURE": "1"} if home is None else as_by_default(Path(home))
+    return {**environ, **usual, **spoken, **extra}
 
 
 class Program:

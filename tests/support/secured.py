@@ -10,17 +10,15 @@ from pathlib import Path
 from coordinatord.protocol.access_token import AccessToken, Role, tokens_in
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
-from tests.support.programs import clean_environ
+from tests.support.programs import as_by_default, clean_environ
 
 
-def as_by_default(home: Path) -> dict[str, str]:
-    """Return the variables with which programs are as they are by default, for a user with this XDG_CONFIG_HOME."""
-    return {"COORDINATORD_INSECURE": "", "XDG_CONFIG_HOME": str(home)}
+def first_token(home: Path, role: Role, pin: str = "*") -> AccessToken:
+    """Return the token of this role that a coordinator of a user has left at its first start.
 
-
-def first_token(home: Path, role: Role) -> AccessToken:
-    """Return the token of this role that the one coordinator of a user has left at its first start."""
-    [left] = (home / "coordinatord" / "tokens").iterdir()
+    The coordinator is the one with this key, or the only one.
+    """
+    [left] = (home / "coordinatord" / "tokens").glob(pin)
     return next(token for token in tokens_in(left.read_text()) if token.role is role)
 
 
