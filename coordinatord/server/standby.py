@@ -11,12 +11,15 @@ from contextlib import asynccontextmanager
 from socket import socket
 
 from aiohttp import hdrs, web
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.exposition import choose_encoder
 
 from coordinatord.protocol.api import LivenessAnswer
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.connections import LINE_BYTES_MAX
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.responses import complain, complain_alike, respond
+from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.store.etcd.leadership import Coordinatord
 
 RETRY_AFTER_S = 1
@@ -40,7 +43,8 @@ async def serve_standby(
     desk = _Desk(leader)
     guard = AccessGuard(gatekeeper, "").guard
     app = web.Application(middlewares=[complain_alike, guard])
-    app.add_routes([web.get("/healthz", desk.health), web.route("*", "/{rest:.*}", desk.send_on)])
+    own = [web.get("/healthz", desk.health), web.get("/metrics", desk.metrics)]
+    app.add_routes([*own, web.route("*", "/{rest:.*}", desk.send_on)])
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -63,10 +67,18 @@ class _Desk:
 
     def __init__(self, leader: Callable[[], Coordinatord | None]) -> None:
         self._leader = leader
+        self._registry = CollectorRegistry()
+        Gauge(LEADING, LEADING_MEANS, registry=self._registry).set(0)
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer that it is well: a standby without a leader waits, and can do no more."""
-        return respond(request, LivenessAnswer(status="standby"))
+        """Answer that it is well, if it knows who leads."""
+        state, status = ("nobody leads", 503) if self._leader() is None else ("standby", 200)
+        return respond(request, LivenessAnswer(status=state), status)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Answer Prometheus, which would follow a redirect and count the leader's figures twice."""
+        encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
+        return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: content_type})
 
     async def send_on(self, request: web.Request) -> web.Response:
         """Name the leader."""

@@ -89,9 +89,9 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def pair(stack: ExitStack, tmp_path: Path) -> Pair:
-    """Start two coordinators, and a job on two nodes."""
-    pair = Pair(stack, tmp_path)
+def pair(request: pytest.FixtureRequest, stack: ExitStack, tmp_path: Path) -> Pair:
+    """Start two coordinators over one member of etcd, or as many as a test wants, and a job on two nodes."""
+    pair = Pair(stack, tmp_path, getattr(request, "param", 1))
     for name in "ab":
         pair.join(name)
     pair.await_running()
@@ -136,6 +136,18 @@ def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> No
     pair.await_running()
     first.signal(signal.SIGCONT)
     first.await_line("stands by: ")
+    pair.await_running()
+    pair.finish()
+
+
+@pytest.mark.parametrize("pair", [3], indirect=True)
+def test_of_three_members_of_etcd_one_may_die_and_of_two_nobody_leads(pair: Pair) -> None:
+    pair.etcd.kill(0)
+    pair.await_running()
+    assert not any("leads no more" in line or "stands by" in line for line in pair.coordinators[0].lines)
+    pair.etcd.kill(1)
+    pair.coordinators[0].await_line("it is not known who leads")
+    pair.etcd.start(0)
     pair.await_running()
     pair.finish()
 

@@ -26,6 +26,9 @@ from coordinatord.server.job_iteration import iterate_jobs
 from coordinatord.server.metrics.jobs import JobFigures, JobsCollector, figures_of
 from coordinatord.server.metrics.rounds import RoundMeter
 
+LEADING, LEADING_MEANS = "coordinatord_leading", "1 for the coordinator that decides, 0 for a standby."
+"""A metric that a standby has too, and its only one."""
+
 PIECE = 2_000
 """Nodes of jobs that are read without a pause: about a millisecond."""
 
@@ -112,6 +115,7 @@ class _Daemon(Collector):
         yield GaugeMetricFamily("coordinatord_sessions", "Nodes that are connected.", machine.sessions)
         drained = len(machine.cluster.durable.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
+        yield GaugeMetricFamily(LEADING, LEADING_MEANS, 1)
         recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)
         yield CounterMetricFamily(

@@ -55,7 +55,17 @@ async def test_where_nobody_leads_it_says_when_to_ask_again() -> None:
                 "message": "this coordinator stands by, and nobody leads: try again",
             }
         async with http.get(f"{url}/healthz") as answer:
+            assert (answer.status, await answer.json()) == (503, {"status": "nobody leads"})
+
+
+async def test_it_says_of_itself_how_it_is() -> None:
+    async with standby(LEADER) as url, aiohttp.ClientSession() as http:
+        async with http.get(f"{url}/healthz", allow_redirects=False) as answer:
             assert (answer.status, await answer.json()) == (200, {"status": "standby"})
+        async with http.get(f"{url}/metrics", allow_redirects=False) as answer:
+            assert answer.status == 200
+            figures = [line for line in (await answer.text()).splitlines() if not line.startswith("#")]
+            assert figures == ["coordinatord_leading 0.0"]
 
 
 async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path) -> None:
