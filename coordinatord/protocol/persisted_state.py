@@ -74,7 +74,7 @@ class PersistReport:
     step: Step
     state: PersistState
     bytes: Size
-    """How much is written: as long as it grows, the disk does not hang."""
+    """How much is checked and written: as long as it grows, nothing hangs."""
     problem: Sentence = ""
 
     @property

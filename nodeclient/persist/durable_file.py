@@ -38,6 +38,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.bytes = 0
+        """How many have been checked, written or read: as long as it grows, nothing hangs."""
         self._given_up = Event()
 
     def give_up(self) -> None:

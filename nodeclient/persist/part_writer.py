@@ -8,7 +8,7 @@ from pathlib import Path
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.keep.arenas import Held
 from nodeclient.keep.part_messages import Kind
-from nodeclient.persist.durable_file import Progress, write_file
+from nodeclient.persist.durable_file import CHUNK_BYTES, Progress, write_file
 from nodeclient.persist.step_folder import (
     BUFFERS_FILE,
     Contents,
@@ -41,14 +41,14 @@ class DamagedPartError(PartLostError):
 
 def write_big(folder: Path, of: StepName, held: Held, progress: Progress) -> None:
     """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
-    data = _checked(held)
+    data = _checked(held, progress)
     file = describe(read_layout(data))
     _write(folder, of, held, PartFile(shard_file(held.commit.shard), Contents.SHARD, *_of(held), 0, 0), file, progress)
 
 
 def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
     """Write the small state of a rank, as it is, and its `buffers` as tensors. Raises as `write_big` does."""
-    data = small_data(held, _checked(held))
+    data = small_data(held, _checked(held, progress))
     written = write_file(folder / small_file(held.commit.rank), [data], progress)
     _check_still(held)
     name = small_file(held.commit.rank)
@@ -86,15 +86,25 @@ def _of(held: Held) -> tuple[int, int]:
     return held.commit.rank, held.commit.shard
 
 
-def _checked(held: Held) -> memoryview:
+def _checked(held: Held, progress: Progress) -> memoryview:
     """Return the data of a place, if they are what was saved as far as that is known."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
-    if known is not None and zlib.crc32(data) != known:
+    if known is not None and _crc(data, progress) != known:
         _check_still(held)
         raise DamagedPartError(held)
     _check_still(held)
     return data
+
+
+def _crc(data: memoryview, progress: Progress) -> int:
+    """Return the crc32 of all data. That of a large shard takes a minute, which is no disk that hangs."""
+    crc = 0
+    for begin in range(0, len(data), CHUNK_BYTES):
+        chunk = data[begin : begin + CHUNK_BYTES]
+        crc = zlib.crc32(chunk, crc)
+        progress.note(len(chunk))
+    return crc
 
 
 def _check_still(held: Held) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.persist import durable_file, step_folder
+from nodeclient.persist import durable_file, part_writer, step_folder
 from nodeclient.persist.durable_file import GivenUpError, Progress, write_file
 from nodeclient.persist.part_reader import read_part
 from nodeclient.persist.part_writer import DamagedPartError, PartLostError, write_big, write_small
@@ -258,6 +259,20 @@ def test_a_part_that_is_overwritten_or_damaged_is_not_passed_off_as_written(tmp_
     with pytest.raises(PartLostError, match="overwritten"):
         write_big(folder, of, one, Progress())
     assert not list(folder.iterdir())
+
+
+def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checksum over a shard of 30 GB takes as long as a disk may hang."""
+    of, one = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
+    folder, progress = step_folder.begin(tmp_path, of), Progress()
+    seen: list[int] = []
+    one.place.note_digest(one.commit, zlib.crc32(one.place.data[: one.commit.length]))
+    monkeypatch.setattr(part_writer, "CHUNK_BYTES", 16)
+    monkeypatch.setattr(progress, "note", seen.append)
+    write_big(folder, of, one, progress)
+    checked = -(-one.commit.length // 16)
+    assert sum(seen[:checked]) == one.commit.length
+    assert max(seen[:checked]) == 16
 
 
 def test_work_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
