@@ -64,6 +64,7 @@ from nodeclient.shell.embedded_coordinator import ALONE, EmbeddedCoordinator
 from nodeclient.shell.introduction import Introduction
 from nodeclient.shell.log_service import LogService
 from nodeclient.shell.master_probe import ProbeListener, look_for_master
+from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
 from nodeclient.workers.guard import READY_WITHIN_S, Guard, GuardError
@@ -72,10 +73,6 @@ from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import SpawnError
 from nodeclient.workers.step_slots import Slots
-
-LEAVE_MARGIN_S = 30.0
-"""The time that systemd is asked for beyond the workers' time to save: for the coordinator's decision, for what the
-workers leave behind, and for their last output."""
 
 
 class Node:
@@ -89,6 +86,8 @@ class Node:
         `embedded` is the coordinator that was brought along; `systemd` is notified of the node's status.
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
+        save_s = max(config.stop_timeout_s, config.abort_timeout_s)
+        self._stop_extension = StopExtension(self._systemd.notify, save_s)
         self._waiting_for = notices.LOOKING
         self._assignment: tuple[int, Assignment] | None = None
         """The last round that it was given ranks in, with the assignment."""
@@ -226,8 +225,7 @@ class Node:
         self._events.submit(event)
 
     def _leave(self, signum: int) -> None:
-        grace_s = max(self._config.stop_timeout_s, self._config.abort_timeout_s) + LEAVE_MARGIN_S
-        self._systemd.notify("STOPPING=1", f"EXTEND_TIMEOUT_USEC={grace_s * 1_000_000:.0f}")
+        self._stop_extension.begin()
         self.submit(LeaveRequested(signum))
 
     # Effects out
@@ -251,7 +249,9 @@ class Node:
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case SendObserved(observed):
-                self._session.send(self._note_steps(self._completed(observed)))
+                completed = self._completed(observed)
+                self._stop_extension.note(completed.kept)
+                self._session.send(self._note_steps(completed))
                 self._end_lingering()
             case Reconnect(reason):
                 self._session.close(reason)

@@ -1,0 +1,43 @@
+"""Asks systemd for the time that a node needs which leaves, as long as what it writes to the disk grows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinatord.protocol.kept_state import Holding
+
+LEAVE_MARGIN_S = 30.0
+"""The time that is asked for beyond the workers' time to save: for the coordinator's decision, for what the workers
+leave behind, for their last output, and until the first bytes of what they have kept are on the disk."""
+
+WRITE_MARGIN_S = 45.0
+"""The time that is asked for whenever more is written. The coordinator lets a node go that writes nothing for 20 s, and
+any node after 120 s, so this is not asked for without end."""
+
+
+class StopExtension:
+    """The end of a service, whose unit may allow less time than it takes."""
+
+    def __init__(self, notify: Callable[..., None], save_s: float) -> None:
+        """Begin with a service that goes on; its workers have `save_s` seconds to save in the end."""
+        self._notify = notify
+        self._first_s = save_s + LEAVE_MARGIN_S
+        self._stops = False
+        self._written: tuple[int, int, int] | None = None
+        """The round, the step and the bytes that were written when last looked."""
+
+    def begin(self) -> None:
+        """Ask for the time of a usual end."""
+        self._stops = True
+        self._notify("STOPPING=1", _extension(self._first_s))
+
+    def note(self, kept: Holding | None) -> None:
+        """Ask for more time if the service ends, and more is on the disk than before."""
+        report = None if kept is None else kept.persisting
+        before, self._written = self._written, None if report is None else (report.round, report.step, report.bytes)
+        if self._stops and self._written not in {None, before}:
+            self._notify(_extension(WRITE_MARGIN_S))
+
+
+def _extension(seconds: float) -> str:
+    return f"EXTEND_TIMEOUT_USEC={seconds * 1_000_000:.0f}"
