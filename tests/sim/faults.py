@@ -9,6 +9,7 @@ from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, Restar
 from tests.sim.daemon import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.host import Host
+from tests.sim.kept_disk import DiskFault
 from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
@@ -37,6 +38,20 @@ def damage(world: World) -> None:
     memories = [host.memory for host in world.hosts.values() if host.memory is not None]
     if memories and world.chance.choice(memories).damage():
         world.faults["memory damaged"] += 1
+
+
+def disk_of_states_fails(world: World) -> None:
+    """Let the directory for steps be full or hang for a while, or be not mounted on one host."""
+    fault = world.chance.choice([*DiskFault, None])
+    world.faults["disk of states fails"] += 1
+    world.trace.note("-- fault: the disk for steps: %s", fault or "not mounted")
+    if fault is None:
+        host = _victim(world).name
+        world.disks.unmount(host)
+        world.queue.plan(_soon(world), world.disks.mount, host)
+    else:
+        world.disks.break_down(fault)
+        world.queue.plan(_soon(world), world.disks.heal)
 
 
 def _victim(world: World) -> Host:

@@ -7,8 +7,9 @@ import random
 from dataclasses import replace
 
 from coordinatord.core.values.admin_requests import UndrainNode
+from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.faults import FAULTS, Strike, damage, strike
+from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
@@ -105,6 +106,37 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
+def persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the like with nodes that write steps to a disk, whose runs often end. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_scenario(chance)
+    workers = replace(drawn.workers, first_step_s=chance.choice([0.0, 0.7]), stalls=0.0, work_s=60.0, fails_at_once=0.0)
+    scenario = replace(
+        drawn,
+        max_restarts=9,
+        keeps=chance.choice(list(Keeps)),
+        copies=chance.random() < 0.3,
+        persist_every_s=chance.choice([2, 10, 600]),
+        scale_up=chance.choice([ScaleUp.NOW, ScaleUp.NOW, ScaleUp.NEVER]),
+        keeps_nothing=chance.choice([0.0, 0.0, 0.1]),
+        skips_idle=False,
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.7, 1.0])
+    for _ in range(chance.choice([0, 0, 1, 3])):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), disk_of_states_fails, world)
+    for _ in range(chance.choice([0, 1, 2])):
+        world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), strike, world, chance.choice(ENDS_OF_RUNS))
+    _disturb(world, chance, 6, [0, 0, 0, 1])
+    return world
+
+
+ENDS_OF_RUNS = ("operator stops", "other settings")
+"""Faults after which no memory is left, and nodes come back."""
+
+
 def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -184,6 +216,7 @@ def come_to_rest(world: World) -> None:
     world.wires.calm()
     world.on_done.clear()
     daemon.disk.repair()
+    world.disks.repair()
     daemon.wake()
     daemon.start()
     daemon.spare()

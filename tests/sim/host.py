@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, Probe
+from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe
 from nodeclient.core.events import Event
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.event_queue import Alarm, Clock
@@ -332,7 +332,7 @@ class Host:
                 self.workers.start(effect)
                 if self.memory is not None:
                     self.memory.started()
-            case effects.Protect() | effects.Restore() | effects.SaveKept() | effects.HaltWorkers():
+            case effect if isinstance(effect, KeptOrder):
                 if self.memory is not None:  # it goes with the nodeclient, which may have ended with an effect before
                     if isinstance(effect, effects.SaveKept | effects.HaltWorkers) and not self.memory.ending:
                         self._world.invariants.stops(self)

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from nodeclient.core.effects import CopyKept, HaltWorkers, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored
+from tests.sim.kept_disk import KeptDisk
 from tests.support.kept_state import a_keeper, kept_parts
 
 if TYPE_CHECKING:  # hosts have one
@@ -56,10 +57,13 @@ class KeptMemory:
     def __init__(self, host: Host, world: World, keeps: Keeps) -> None:
         self._host, self._world, self._keeps = host, world, keeps
         self._agent = host.agent
-        self.keeper = a_keeper(options="copies" if world.scenario.copies else "yes")
+        every_s = world.scenario.persist_every_s
+        options = ("copies" if world.scenario.copies else "yes", "" if every_s is None else f"{every_s}s")
+        self.keeper = a_keeper(options="+".join(filter(None, options)))
         self.places: list[Stored | None] = [None] * PLACES
         self.fetched: list[Stored] = []
         self.copies = KeptCopies(host, world, self)
+        self.disk = KeptDisk(host, world, self)
         self.withdrawn: set[KeptStep] = set()
         """Steps of which a part proved to be damaged."""
         self.key = ("", 0)
@@ -95,17 +99,25 @@ class KeptMemory:
         parts = tuple(replace(one, protected=one.at in self.protected) for one in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
         can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
-        if not parts and restoring is Restoring.NOTHING and not can_halt and not self.copies.problem:
+        on_disk = self.disk.found or self.disk.report is not None
+        if not (parts or on_disk or can_halt or self.copies.problem) and restoring is Restoring.NOTHING:
             return None
         problem = self._problem if restoring is Restoring.FAILED else ""
         halts_after = self.halts_after if here else None
         return Holding(
-            parts, restoring, problem, can_halt=can_halt, halts_after=halts_after, copy_problem=self.copies.problem
+            parts,
+            restoring,
+            problem,
+            can_halt=can_halt,
+            halts_after=halts_after,
+            persisted=self.disk.found,
+            persisting=self.disk.report if observed.run == self.key[0] else None,
+            copy_problem=self.copies.problem,
         )
 
     # Effects of the agent
 
-    def carry_out(self, effect: Protect | Restore | CopyKept | SaveKept | HaltWorkers) -> None:
+    def carry_out(self, effect: KeptOrder) -> None:
         """Do what the agent wants."""
         match effect:
             case Protect():
@@ -115,6 +127,9 @@ class KeptMemory:
             case CopyKept():
                 self._enter(effect.run)
                 self.copies.want(effect.copies)
+            case Persist():
+                self._enter(effect.run)
+                self.disk.carry_out(effect.run, effect.order)
             case SaveKept():
                 self.save_at_break()
             case HaltWorkers(None):
@@ -151,7 +166,8 @@ class KeptMemory:
         self._restoring = Restoring.FETCHING
         began_at = self._world.queue.now
         if effect.resume.complete:
-            self.later(FETCH_S, self._fetch, self._attempt, effect.resume, began_at)
+            get = self._fetch if effect.resume.disk is None else self._read
+            self.later(FETCH_S, get, self._attempt, effect.resume, began_at)
 
     def started(self) -> None:
         """Say that the workers which were just started keep state."""
@@ -168,7 +184,7 @@ class KeptMemory:
         else:
             assert training is not None
             more = training.broken and chance.random() < ONE_MORE
-            self._save(training, step[0] + more, lambda: self._host.submit(KeptSaved()))
+            self._save(training, step[0] + more, lambda: self._host.submit(KeptSaved()), last=True)
 
     def _halt(self) -> None:
         """Let the workers stand still after the step that they are in; some may be in the one after that of others."""
@@ -200,7 +216,7 @@ class KeptMemory:
         elif held:
             self._named_is_kept()
         else:
-            self._save(training, step, self._named_is_kept)
+            self._save(training, step, self._named_is_kept, last=True)
 
     def _named_is_kept(self) -> None:
         self._world.invariants.kept.keeps_named(self._host)
@@ -210,7 +226,7 @@ class KeptMemory:
 
     def begin(self, training: Training) -> None:
         """Save at an interval from now on, if that is needed."""
-        if self._keeps is Keeps.UNIQUE:
+        if self._keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
             self.later(0.5, self._look, training)
 
     def damage(self) -> bool:
@@ -233,8 +249,8 @@ class KeptMemory:
         else:
             self.later(0.5, self._look, training)
 
-    def _save(self, training: Training, step: int, then: object) -> None:
-        """Write the state of a step over a place that is not protected."""
+    def _save(self, training: Training, step: int, then: object, *, last: bool = False) -> None:
+        """Write the state of a step over a place that is not protected; leave it out if there is none."""
         self._saved = step
         assignment = self._world.invariants.formed[training.key]
         ranks = next(one for one in assignment.nodes if one.node == self._host.node)
@@ -246,16 +262,27 @@ class KeptMemory:
             world_size=world_size,
             shards=1 if self._keeps is Keeps.SHARED else world_size,
         )
-        steps = [None if one is None else one.parts.at for one in self.places]
-        # What is kept twice, since it was saved again at the end of a round, need only be kept once.
-        free = [n for n, at in enumerate(steps) if at not in self.protected or at in steps[:n]]
-        place = min(
-            free, key=lambda n: (-1, -1) if (one := self.places[n]) is None else (one.parts.round, one.parts.step)
-        )
+        place = self._free_place(last=last)
+        if last:
+            self._world.invariants.kept.finds_place(self._host, step, place)
+        if place is None:
+            self.later(COPY_S, then)
+            return
         assert self.resumed is not None
         stored = Stored(training.key[0], parts, self.resumed[1], whole=False)
         self.places[place] = stored
         self.later(COPY_S, self._commit, place, stored, then)
+
+    def _free_place(self, *, last: bool) -> int | None:
+        """Return the place to overwrite, the oldest one; a `last` save overwrites the newest one rather than none.
+
+        What is kept twice, since it was saved again at the end of a round, need only be kept once.
+        """
+        steps = [None if one is None else one.parts.at for one in self.places]
+        newest = max((at for at in steps if at is not None), default=None)
+        free = [n for n, at in enumerate(steps) if at is None or at not in self.protected or at in steps[:n]]
+        older = [n for n in free if steps[n] is None or steps[n] != newest or newest in steps[:n]]
+        return min(older or (free if last else ()), key=lambda n: steps[n] or KeptStep(-1, -1), default=None)
 
     def _commit(self, place: int, stored: Stored, then: object) -> None:
         if self._host.workers.alive and self.places[place] is stored:
@@ -277,6 +304,21 @@ class KeptMemory:
             self._fail("no source has it")
         else:
             self.later(2 * FETCH_S, self._fetch, attempt, resume, began_at)
+
+    def _read(self, attempt: int, resume: Resume, began_at: float) -> None:
+        if attempt != self._attempt or self.resumed is not None:
+            return
+        if self.disk.hangs:
+            self.later(2 * FETCH_S, self._read, attempt, resume, began_at)
+        elif (chain := self.disk.read(resume)) is None:
+            self._fail("digest")
+        else:
+            own = [one for source in resume.sources for one in source.parts]
+            for rank in sorted({rank for one in own for rank in range(one.first_rank, one.first_rank + one.ranks)}):
+                size, shards = resume.world_size, resume.shards
+                parts = kept_parts(resume.round, resume.step, range(rank, rank + 1), world_size=size, shards=shards)
+                self.fetched.append(Stored(self.key[0], parts, chain))
+            self._settle(resume.at, chain)
 
     def _get(self, source: KeptSource, resume: Resume) -> list[Chain] | None:
         """Return the chains of the parts that a source gives; None if it lacks one or cannot be reached."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.scale_up import ScaleUp
 from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_memory import Keeps
 
@@ -88,6 +89,7 @@ class Scenario:
     nodes_min: int = 1
     nodes_max: int = 4
     max_restarts: int = 3
+    scale_up: ScaleUp = ScaleUp.NOW
     join_timeout_s: float = 15.0
     stop_timeout_s: float = 3.0
     arrive_within_s: float = 3.0
@@ -104,6 +106,8 @@ class Scenario:
     """What state nodes keep in memory; None if none do."""
     copies: bool = False
     """Whether nodes take copies of what others keep."""
+    persist_every_s: int | None = None
+    """How often nodes write what they keep to a disk that all share; None if they do not."""
     racks: int = 0
     """How many racks the hosts stand in; 0: each is a failure domain of its own."""
     keeps_nothing: float = 0.0
@@ -117,7 +121,7 @@ class Scenario:
     @property
     def spec(self) -> JobSpec:
         """The settings that the nodes agree on."""
-        return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts)
+        return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts, scale_up=self.scale_up)
 
     def offer_of(self, name: str) -> NodeOffer:
         """Return what the node of a host brings into a run."""

@@ -12,6 +12,7 @@ import pytest
 
 from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Phase
+from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.daemon import CrashPoint
@@ -21,6 +22,7 @@ from tests.sim.history import (
     coincident_world,
     copying_world,
     keeping_world,
+    persisting_world,
     small_world,
     torn_world,
 )
@@ -33,6 +35,9 @@ CHUNKS = 18
 KEEPING_CHUNKS = 2
 COPYING = 40
 """The histories of nodes that copy what others have."""
+
+PERSISTING = 60
+"""The histories of nodes that write steps to a disk."""
 
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
@@ -127,6 +132,13 @@ def test_every_history_of_nodes_that_copy_what_others_have_keeps_the_invariants(
 
 
 @pytest.mark.slow
+def test_every_history_of_nodes_that_write_steps_to_a_disk_keeps_the_invariants() -> None:
+    worlds = [persisting_world(seed) for seed in range(PERSISTING)]
+    assert sum(world.invariants.kept.persisted.written for world in worlds) > PERSISTING
+    assert sum(world.invariants.kept.persisted.resumed for world in worlds) > PERSISTING / 5
+
+
+@pytest.mark.slow
 def test_every_coincidence_keeps_the_invariants() -> None:
     worlds = [coincident_world(seed) for seed in range(SEEDS_PER_CHUNK)]
     assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
@@ -200,6 +212,19 @@ def test_a_crash_at_any_point_of_a_commit_leaves_the_round_or_the_nodes_unaware_
     world.until(world.is_running, within=30)
     assert world.run.durable.round == 1
     assert world.run.durable.restarts_used == 0
+
+
+@pytest.mark.parametrize(("scale_up", "rounds"), [(ScaleUp.NOW, 2), (ScaleUp.NEVER, 1)])
+def test_eight_nodes_that_arrive_one_after_another_cost_one_round_or_none(scale_up: ScaleUp, rounds: int) -> None:
+    world = World(1, replace(TRIO, nodes_max=20, scale_up=scale_up))
+    world.boot()
+    world.until(world.is_running, within=30)
+    for _ in range(8):
+        world.add_host(f"n{len(world.hosts) + 1}").boot()
+        world.go_on(world.scenario.policy.settle_s / 2)
+    world.go_on(20)
+    assert world.is_running()
+    assert (world.run.durable.round, len(world.order)) == (rounds, 11 if rounds > 1 else 3)
 
 
 def test_a_coordinator_that_is_killed_leaves_the_workers_alone() -> None:

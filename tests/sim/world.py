@@ -35,6 +35,7 @@ from tests.sim.event_queue import EventQueue
 from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
 from tests.sim.invariants.decisions import AllInvariants
+from tests.sim.kept_disk import Disks
 from tests.sim.network import Wires
 from tests.sim.scenario import Scenario
 from tests.sim.trace import Trace
@@ -76,6 +77,8 @@ class World:
         """Called, and forgotten, when a training has come to its end and its workers begin to exit."""
         self.trainings: dict[Round, Training] = {}
         """What the workers of each round have in common, once one has started."""
+        self.disks = Disks()
+        """Where nodes write steps, if they do."""
         self.wires = Wires(self)
         self.daemon = Daemon(self)
         self.invariants = AllInvariants(self)

@@ -134,22 +134,26 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
     if not nodes:
         return None
     others = [{(one.run, one.at) for one in found_by(member)} for member in nodes[1:]]
-    for one in _usable(run, nodes[0]):
+    for one in _usable(run, found_by(nodes[0])):
         if all((one.run, one.at) in found for found in others):
             return _point(run, one), one
     return None
 
 
-def who_finds(run: Run, nodes: Sequence[Member]) -> tuple[Member, PersistedStep] | None:
-    """Return the first of these nodes that finds something on the disk to resume from, and the newest of it."""
-    if not run.kept.disk.is_found:
+def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
+    """Return a node that finds something on the disk to resume from, and the newest of it; it may be gone by now."""
+    persisting = run.kept.disk
+    if not persisting.is_found:
         return None
-    return next(((member, one) for member in nodes for one in _usable(run, member)), None)
+    found = [(member.node, found_by(member)) for member in run.members.values()]
+    if persisting.missed is not None:
+        found.append(persisting.missed)
+    return next(((node, one) for node, steps in found for one in _usable(run, steps)), None)
 
 
-def _usable(run: Run, member: Member) -> list[PersistedStep]:
-    """Return the steps that a node finds on the disk, but for those that some node could not read."""
-    return [one for one in found_by(member) if (one.run, one.at) not in run.kept.disk.useless]
+def _usable(run: Run, found: Sequence[PersistedStep]) -> list[PersistedStep]:
+    """Return those of the steps on the disk that all nodes could read so far."""
+    return [one for one in found if (one.run, one.at) not in run.kept.disk.useless]
 
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:

@@ -202,7 +202,7 @@ class Reasons:
         if ready >= least and run.pause_s:
             return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (odds := at_odds(run)) is not None:
-            return _at_odds(*odds)
+            return _at_odds(run, *odds)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -294,10 +294,11 @@ def memory_of(point: ResumePoint) -> str:
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 
 
-def _at_odds(knows: Member, other: Member, step: PersistedStep) -> str:
+def _at_odds(run: Run, knows: str, other: Member, step: PersistedStep) -> str:
     """Say that nodes do not find the same on the disk, and what that may come from."""
-    number = f"{step.at.step:,}"
-    text = f"node {knows.node} finds step {number} on the disk, and node {other.node} does not"
+    what = f"step {step.at.step:,} on the disk"
+    finds = f"finds {what}" if knows in run.members else f"found {what} before it went"
+    text = f"node {knows} {finds}, and node {other.node} does not"
     if other.keeper is None or other.keeper.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"

@@ -33,14 +33,14 @@ def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
 
 
-def at_odds(run: Run) -> tuple[Member, Member, PersistedStep] | None:
+def at_odds(run: Run) -> tuple[str, Member, PersistedStep] | None:
     """Return a node that finds a step on the disk, one that does not, and the step; None if that is no obstacle.
 
     It is one if the round to form would begin anew for it. A directory that is not mounted on one host would otherwise
     undo the training: its steps would soon be replaced by those of the new beginning.
     """
     nodes = run.candidates if run.kept.disk.is_found else ()
-    found = who_finds(run, nodes)
+    found = who_finds(run) if nodes else None
     if found is None or resume_point(run, nodes) is not None:
         return None
     knows, step = found

@@ -20,6 +20,7 @@ from coordinatord.core.values.copy_plan import CopyPlan
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import are_whole
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import Holding
 
 Parts = tuple[KeptParts, ...]
 
@@ -105,6 +106,8 @@ class KeptIndex:
         self.disk = Persisting()
         self.pinned: KeptStep | None = None
         """The step that is being written to the disk, and stays protected meanwhile."""
+        self.is_ending = False
+        """The round is being stopped: its last step has to find a place."""
         resume = durable.resume
         if resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended:
             self.whole = self._passed = resume.at
@@ -147,9 +150,10 @@ class KeptIndex:
             self.no_copies[node] = why
         return why != before
 
-    def drop(self, node: str) -> None:
-        """Forget a node that is gone; others may have to take its copies."""
+    def drop(self, node: str, held: Holding | None = None) -> None:
+        """Forget a node that is gone, but for what it has found on the disk; others may have to take its copies."""
         self.note(node, ())
+        self.disk.miss(node, () if held is None else held.persisted)
         self.no_copies.pop(node, None)
         self.copies.clear()
 
@@ -192,7 +196,7 @@ class KeptIndex:
         stays = self.whole is not None and at is not None and self.whole < at and self.is_whole(self.whole)
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
         self._passed = max((one for one in (self._passed, at) if one is not None), default=None)
-        self.plan = None
+        self.plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
 
@@ -212,7 +216,7 @@ class KeptIndex:
 
     def _outlives(self, at: KeptStep) -> bool:
         plan = self.copies.get(at)
-        return plan is not None and self.is_whole(at) and not plan.lonely and plan.is_made(self.holders(at))
+        return plan is not None and plan.outlives(self.holders(at))
 
     def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
         """Return who has a copy of what a node alone keeps, and of which step; None if nobody has."""
@@ -240,10 +244,19 @@ class KeptIndex:
             )
         if self.candidate is None and (self.whole is not None or not self._unheard):
             newest = self.newest_whole
-            if newest is not None and (self._passed is None or newest > self._passed):
+            is_newer = newest is not None and (self._passed is None or newest > self._passed)
+            if newest is not None and is_newer and not self._is_last_place(newest):
                 self.candidate = self._passed = newest
         self.copies = {at: plan for at, plan in self.copies.items() if at in (self.protected or ())}
         return self.protected != before
+
+    def _is_last_place(self, at: KeptStep) -> bool:
+        """Whether a node would have no place for the last step of the round if this one was protected too.
+
+        A state that all have alike is saved when the round breaks, which nobody foresees.
+        """
+        alike = any(one.shards == 1 for parts in self.holders(at).values() for one in parts)
+        return (alike or self.is_ending) and self.pinned is not None and self.pinned != self.whole
 
     def _judge_candidate(self) -> None:
         """Let the candidate take its place once it is protected everywhere; give it up if it is whole no longer."""

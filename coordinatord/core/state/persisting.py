@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.core.values.persist_plan import Writers
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.persisted_state import PersistReport, PersistState
+from coordinatord.protocol.persisted_state import PersistedStep, PersistReport, PersistState
 
 RETRY_S = 30.0
 """The time from an attempt that failed to the next: a disk that is full or away is not so for a moment."""
@@ -79,10 +79,27 @@ class Persisting:
         """Why the last attempt failed; empty if it did not."""
         self.is_found = False
         """Some node has found a step on the disk."""
+        self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
+        """The last node that is gone and has found steps on the disk, and those. Who is left has to find something as
+        new before a round begins anew: otherwise it would do so as soon as that node has waited for long enough."""
         self.useless: set[tuple[str, KeptStep]] = set()
         """Steps on the disk, by their runs, that a node could not read: no round resumes from them any more."""
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
+
+    def note_found(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+        """Take in what a node finds on the disk, the newest first."""
+        self.is_found |= bool(found)
+        if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
+            self.missed = None
+
+    def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
+        """Note what a node has found that is gone now."""
+        if found and (self.missed is None or self._is_as_new(found)):
+            self.missed = node, found
+
+    def _is_as_new(self, found: tuple[PersistedStep, ...]) -> bool:
+        return self.missed is not None and found[0].serial >= self.missed[1][0].serial
 
     def succeed(self, now: float) -> None:
         """Note that the step is whole on the disk."""

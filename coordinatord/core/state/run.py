@@ -155,7 +155,7 @@ class Run:
             self.missing[node] = None
         del self._by_state[member.state][node]
         self._connected.discard(node)
-        self.kept.drop(node)
+        self.kept.drop(node, member.observed.kept)
         self.give_up.discard(node)
         self.leaving.discard(node)
         self.claims.pop(node, None)

@@ -48,6 +48,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
@@ -121,7 +122,13 @@ def note_heard(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the round on purpose: workers get the time to save their state."""
+    """End the round on purpose: workers get the time to save their state, and have a place for it.
+
+    An older step that is being written to the disk is let go if it takes the last place: a newer one is written next.
+    """
+    work = run.kept.disk.work
+    if work is not None and not work.committing and len(run.kept.protected or ()) >= PROTECTED_MAX:
+        run.kept.disk.work = run.kept.pinned = None
     _stop(run, reason, decision, planned=True)
 
 
@@ -209,11 +216,11 @@ def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Let one node make the step whole that all have written."""
+    """Let one node make the step whole that all have written; it is not needed in memory any more."""
     del reason
     work = run.kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
-    work.committing = True
+    work.committing, run.kept.pinned = True, None
     run.revision += 1
     decision.notify(run, run.members[work.committer])
 
@@ -359,10 +366,12 @@ def left(member: Member) -> Outcome:
 
 def timed_out(run: Run, member: Member) -> Outcome:
     """Return the outcome of a node that waited in vain."""
-    waited = member.offer.join_timeout_s
+    waited, why = f"{member.offer.join_timeout_s:g} s", Reasons(run).waiting_for
     least = run.spec.nodes_min
     text = (
-        f"not enough nodes within {waited:g} s: {Reasons(run).waiting_for}. Start {least} nodes with the same"
-        " --job-id and --coord, or give a longer --join-timeout"
+        f"not enough nodes within {waited}: {why}. Start {least} nodes with the same --job-id and --coord, or give a"
+        " longer --join-timeout"
     )
+    if run.count(MemberState.READY) >= least:
+        text = f"no round within {waited}: {why}"
     return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text))

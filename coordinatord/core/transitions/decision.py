@@ -8,7 +8,7 @@ from coordinatord.core.effects import Answer, Close, Refuse, Send
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import answer_to, knows_goal
 from coordinatord.core.state.cluster import Cluster
-from coordinatord.core.state.member import Member
+from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.follow import follow
@@ -58,7 +58,8 @@ class Decision:
     def messages(self, heartbeat_s: float) -> Iterator[Send]:
         """Write what nodes are sent, and grant them this heartbeat."""
         for session, (run, member) in (self.news | self.answers).items():
-            if member.session == session and (session in self.answers or not knows_goal(run, member)):
+            has_goal = run.durable.state.ended or member.state is not MemberState.SILENT  # it is told when it is heard
+            if member.session == session and has_goal and (session in self.answers or not knows_goal(run, member)):
                 yield answer(session, run, member, heartbeat_s, self.now)
 
 

@@ -77,6 +77,7 @@ def _round_formed(run: Run, record: RoundFormed) -> None:
 
 def _round_stopped(run: Run, record: RoundStopped) -> None:
     del record
+    run.kept.is_ending = True
     run.begin_stop(run.durable.entered_at)
 
 

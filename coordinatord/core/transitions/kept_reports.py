@@ -56,7 +56,7 @@ def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool)
 def _note_disk(run: Run, member: Member, now: float) -> None:
     persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
     found = found_by(member)
-    persisting.is_found |= bool(found)
+    persisting.note_found(member.node, found)
     ours = [one.at for one in found if one.run == run.id]
     persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
     if persisting.work is not None and report is not None and member.observed.run == run.id:

@@ -121,8 +121,8 @@ def _disk_rows() -> list[Transition]:
     rows = []
     for state in (forming, running):
         rows += [
-            Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),
             Transition(state, when.persist_over, state, do.end_persist, "the write of a step is over"),
+            Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),
         ]
     due = "a step is to be written to the disk"
     return [*rows, Transition(running, when.persist_due, running, do.begin_persist, due)]

@@ -25,6 +25,10 @@ class CopyPlan:
     """The ranks whose parts a node is to have, and from whom, by that node."""
     lonely: int = 0
     """How many shards no other domain can have."""
+    safe_by: dict[str, list[int]] = field(default_factory=dict)
+    """The shards that nodes of two domains will have, by who takes the copy: "" where two have it without one."""
+    domains: Mapping[str, str] = field(default_factory=dict)
+    """The failure domain of each node."""
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
         """Return what a node that holds these parts of the step has yet to get, by the node that has it."""
@@ -36,8 +40,30 @@ class CopyPlan:
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
 
     def is_made(self, held: Held, excused: Collection[str] = ()) -> bool:
-        """Whether each node has its copies and protects them, or is excused."""
-        return all(self.has_copies(node, held) for node in self.wanted if node not in excused)
+        """Whether each node has its copies, or is excused, and two domains protect each shard of the others."""
+        made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
+        shards = [shard for taker, some in self.safe_by.items() if taker not in excused for shard in some]
+        return made and self._are_protected_twice(shards, held)
+
+    def outlives(self, held: Held) -> bool:
+        """Whether nodes of two domains protect each shard, so that it is there when either is lost."""
+        shards = next((one.shards for parts in held.values() for one in parts), 0)
+        return shards > 0 and self._are_protected_twice(range(shards), held)
+
+    def _are_protected_twice(self, shards: Collection[int], held: Held) -> bool:
+        once: dict[int, str] = {}
+        missing = set(shards)
+        for node, parts in held.items():
+            if node not in self.domains:
+                continue
+            if not missing:
+                break
+            for one in parts:
+                for offset in range(one.ranks if one.big and one.protected else 0):
+                    shard = (one.first_shard + offset) % one.shards
+                    if once.setdefault(shard, self.domains[node]) != self.domains[node]:
+                        missing.discard(shard)
+        return not missing
 
     def has_copies(self, node: str, held: Held, of: str | None = None) -> bool:
         """Whether a node has the copies that it is to have, of one node or of all, and protects them."""
@@ -48,7 +74,7 @@ class CopyPlan:
 
 def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]) -> CopyPlan:
     """Plan the copies of a step of which these nodes hold parts; all nodes have a domain, and some a buddy."""
-    plan = CopyPlan(pairs)
+    plan = CopyPlan(pairs, domains=domains)
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
         for one in parts:
@@ -59,10 +85,12 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
         those = holders[shard]
         copied = [(node, rank) for node, rank in those if (pairs.get(node), rank) in those]
         if len({domains[node] for node, _ in those}) > 1 and not copied:
+            plan.safe_by.setdefault("", []).append(shard)
             continue
         source, rank = next((one for one in (*copied, *those) if one[0] in pairs), ("", 0))
         if source:
             plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
+            plan.safe_by.setdefault(pairs[source], []).append(shard)
         else:
             plan.lonely += 1
     return plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.values.records import NodeReleased, RoundFormed
 from tests.support.script import Stage
 
 FOUND = "found=e-0:3:1204 shards=2"
@@ -84,3 +84,42 @@ def test_a_step_that_one_could_not_read_is_no_obstacle_and_is_not_tried_again() 
     stage.play("stopped n1 n2")
     assert len(formed(stage)) == 2
     assert "resumes" not in formed(stage)[1].partition("formed of")[2]
+
+
+def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:
+    stage = join("600s", "600s", "600s", least=2)
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("prepared n1 n2 n3")
+    stage.play("leave n1")
+    stage.play("drop n1")
+    stage.play("advance 30s")
+    assert not formed(stage)
+    words = "node n1 found step 1,204 on the disk before it went, and node n2 does not: is --persist the same directory"
+    assert told(stage, "n2").startswith(words)
+    for node in ("n2", "n3"):
+        stage.play(f"write {node} written {FOUND}")
+    stage.play("advance 3s")
+    [reason] = formed(stage)
+    assert reason.endswith("resumes at step 1,204 from disk")
+
+
+def test_what_a_node_found_counts_no_more_when_it_is_back_and_does_not_find_it() -> None:
+    stage = join("600s", "600s")
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("prepared n1 n2")
+    stage.play("leave n1")
+    stage.play("drop n1")
+    stage.play("join n1 min=2 max=2 keeps=600s phase=preparing incarnation=2")
+    stage.play("prepared n1")
+    stage.play("advance 3s")
+    assert len(formed(stage)) == 1
+
+
+def test_nodes_that_do_not_find_the_same_are_told_so_when_they_have_waited_in_vain() -> None:
+    stage = join("600s", "600s")
+    stage.play(f"write n1 written {FOUND}")
+    stage.play("prepared n1 n2")
+    stage.play("advance 70s")
+    assert not formed(stage)
+    outcomes = [record.outcome.summary for _, record in stage.past if isinstance(record, NodeReleased)]
+    assert outcomes[0].startswith("no round within 60 s: node n1 finds step 1,204 on the disk, and node n2 does not")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from coordinatord.protocol.persisted_state import PersistOrder
 from tests.support.script import Stage
 
@@ -31,3 +33,55 @@ def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written(
     last = order(stage, "n1")
     assert last is not None
     assert (last.commit, last.small) == (True, 2)
+
+
+def protected(stage: Stage, node: str) -> list[int]:
+    """Return the steps that a node must not overwrite."""
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    return sorted(at.step for at in desired.protected or ())
+
+
+def keep(stage: Stage, *steps: int, options: str, protect: bool = True) -> None:
+    """Let both nodes keep these steps, and protect them when they are told to."""
+    parts = " ".join(f"1:{step}" for step in steps)
+    for more in ("", "protected=yes")[: 1 + protect]:
+        for node in ("n1", "n2"):
+            stage.play(f"keep {node} {parts} {options} {more}")
+        stage.play("advance 1s")
+
+
+@pytest.mark.parametrize(("shards", "stay"), [(1, [100, 101]), (2, [100, 101, 102])])
+def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shards: int, stay: list[int]) -> None:
+    """What all ranks have alike is saved at a break, which nobody foresees; what each has, at a planned end."""
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    options = f"shards={shards} halts=yes"
+    keep(stage, 100, options=options)
+    stage.play("advance 600s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    keep(stage, 100, 101, options=options)
+    keep(stage, 101, 102, options=options, protect=False)
+    stage.play("advance 1s")
+    assert protected(stage, "n1") == stay
+    stage.play("ask restart default")
+    assert len(protected(stage, "n1")) < 3
+    assert (order(stage, "n1") is None) is (shards == 2), "the older step need not be written any more"
+
+
+def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="halts=yes")
+    stage.play("advance 600s")
+    assert order(stage, "n1") is not None
+    stage.play("silence n1 n2")
+    stage.play("advance 20s")
+    assert stage.coordinator.jobs["default"].kept.disk.problem.startswith("node n1 is gone")
+    stage.play("heal n1 n2")
+    assert order(stage, "n1") is None

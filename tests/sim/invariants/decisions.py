@@ -28,6 +28,7 @@ from coordinatord.core.values.records import (
     RunOpened,
 )
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused, Result
+from tests.sim.invariants.arrivals import too_soon
 from tests.sim.invariants.departures import Departures
 from tests.sim.invariants.identities import Identities
 from tests.sim.invariants.kept_state import KeptStateInvariants
@@ -244,17 +245,16 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         ready_at = self._preparing.ready_after(self._decided_at.get(run.id, now))
         earliest = min(*came, self._arrived_at.get(run.id, now), ready_at)
         last, first = now - max(came), now - earliest
-        waited = max(first, now - self._ended_at.get(run.id, now))
         settled = last >= ROUGHLY * policy.settle_s or first >= ROUGHLY * policy.settle_max_s
-        settled = settled or waited >= ROUGHLY * scenario.join_timeout_s
-        self.check(settled, "a round is formed %.2f s after an arrival", last)
+        in_vain = max(first, now - self._ended_at.get(run.id, now)) >= ROUGHLY * scenario.join_timeout_s
+        self.check(settled or in_vain, "a round is formed %.2f s after an arrival", last)
 
     def _judge_stopping(self, run: Run, record: RoundStopped) -> None:
         key = (record.run, record.round)
         self._stopped[key] = self.world.queue.now
         self._life_of_stop[key] = self.world.daemon.life
-        arrived = record.condition != "arrived" or run.count(MemberState.READY) > 0
-        self.check(arrived, "round %d is stopped for nodes that are not ready", record.round)
+        early = too_soon(run, self._joins, self.world) if record.condition == "arrived" else ""
+        self.check(not early, "round %d is stopped for arrivals: %s", record.round, early)
         if record.planned and not run.leaving and not run.durable.stop_asked:
             done = any(member.durable.in_round and member.durable.succeeded for member in run.members.values())
             self.check(not done, "round %d is stopped for arrivals, and about to succeed", record.round)

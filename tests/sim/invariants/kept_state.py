@@ -10,10 +10,11 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
+from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
-from coordinatord.protocol.messages import Observed
+from coordinatord.protocol.messages import Observed, Result
+from tests.sim.invariants.persisted_state import PersistedStateInvariants
 from tests.sim.kept_copies import Chain
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.workers import Round, Training
@@ -28,6 +29,7 @@ class KeptStateInvariants:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.persisted = PersistedStateInvariants(world)
         self._useless: dict[str, tuple[KeptStep, int]] = {}
         """The last step that a round could not resume from, and that round, by run."""
         self._resumes: dict[Round, KeptStep | None] = {}
@@ -42,8 +44,8 @@ class KeptStateInvariants:
         self.kept_named = 0
         """How many rounds began from a step that was named before the end of the round before."""
         self._promised: dict[str, KeptStep] = {}
-        self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None]] = {}
-        """The step that counted as copied when last looked at, and who was there."""
+        self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None, bool]] = {}
+        """The step that counted as copied at the last look, who was there, and whether a shard could have no copy."""
         self.promised = 0
         """How often another step counted as copied."""
         self.resumed = 0
@@ -65,17 +67,58 @@ class KeptStateInvariants:
             self._check(at is not None, "round %d cannot resume from nothing", record.round)
             if at is not None:
                 self._useless[record.run] = (at, record.round)
+        if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT:
+            self._judge_released(run, record.node)
         if isinstance(record, RoundFormed):
             chosen = None if record.resume is None else record.resume.at
             self._resumes[record.run, record.round] = chosen
             nodes = [run.members[ranks.node] for ranks in record.nodes]
-            self._judge_choice(run, nodes, chosen)
+            self._judge_choice(run, record, nodes, chosen)
             self._judge_named((record.run, record.round - 1), nodes, chosen)
 
-    def _judge_choice(self, run: Run, nodes: list[Member], chosen: KeptStep | None) -> None:
+    def _judge_released(self, run: Run, node: str) -> None:
+        """Check that a node that leaves takes no step along that would be whole without that.
+
+        Nobody has to get it where all leave. Where a round has it, or can begin without it, it is given; and a node
+        that waits to give it does not do so for ever.
+        """
+        member, others = run.members[node], [one for one in run.members.values() if one.node != node]
+        goes_on = run.durable.state in {State.STARTING, State.RUNNING}
+        given = goes_on and (
+            run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.inside))
+        )
+        waited = member.gives and member.gives_until <= self._world.daemon.clock.read()
+        if given or waited or run.durable.stop_asked or all(one.leaves for one in others):
+            return
+        reachable = [one for one in others if one.session is not None and not one.expired]
+        theirs = self._parts_of(run, reachable)
+        whole = {at for at in {part.at for part in theirs} if _is_whole([part for part in theirs if part.at == at])}
+        known = [*theirs, *self._parts_of(run, [member], gone=True)]
+        newest = max(
+            (at for at in {part.at for part in known} if _is_whole([part for part in known if part.at == at])),
+            default=None,
+        )
+        self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
+
+    def _has_restored(self, member: Member) -> bool:
+        kept = member.observed.kept
+        return kept is not None and kept.restoring is Restoring.READY
+
+    def _parts_of(self, run: Run, members: Iterable[Member], *, gone: bool = False) -> list[KeptParts]:
+        """Return what members of a run say that they keep of it, unless they are released."""
+        return [
+            part
+            for member in members
+            if (gone or member.durable.outcome is None) and member.observed.kept is not None
+            if member.keeper is not None and member.observed.run == run.id
+            for part in member.observed.kept.parts
+        ]
+
+    def _judge_choice(self, run: Run, record: RoundFormed, nodes: list[Member], chosen: KeptStep | None) -> None:
         able = all(member.keeper is not None for member in nodes)
         self._check(able or chosen is None, "round %d resumes where a node keeps nothing", run.durable.round)
         best = max(self._candidates(run), default=None) if able else None
+        best = self.persisted.chooses(run, record, nodes, best)
         self._check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
 
     def named(self, host: Host, key: Round, step: int, promised: int | None) -> None:
@@ -85,6 +128,10 @@ class KeptStateInvariants:
         )
         known = self._named.setdefault(key, step)
         self._check(known == step, "%s is told step %d of round %d, others %d", host.name, step, key[1], known)
+
+    def finds_place(self, host: Host, step: int, place: int | None) -> None:
+        """Check that the last step of a round can be saved: not all places of a node are protected."""
+        self._check(place is not None, "%s has no place for step %d, the last one of its round", host.name, step)
 
     def keeps_named(self, host: Host) -> None:
         """Note that a node keeps the step that it was told."""
@@ -106,12 +153,7 @@ class KeptStateInvariants:
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""
         reachable = [one for one in run.members.values() if one.session is not None and not one.expired]
-        parts = [
-            part
-            for member in reachable
-            if member.durable.outcome is None and member.observed.kept is not None and member.observed.run == run.id
-            for part in member.observed.kept.parts
-        ]
+        parts = self._parts_of(run, reachable)
         useless = self._useless.get(run.id)
         for at in {part.at for part in parts}:
             tried = useless is not None and at.round < useless[1] and at >= useless[0]
@@ -136,6 +178,7 @@ class KeptStateInvariants:
 
     def settled(self, machine: Coordinator) -> None:
         """Check that what was whole and protected is still there."""
+        self.persisted.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
             self._judge_index(run)
@@ -213,16 +256,18 @@ class KeptStateInvariants:
         """
         members = ((one.node, one.incarnation, one.session) for one in run.members.values())
         these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
-        before, promised = self._copied.get(run.id, ((), None))
-        self._copied[run.id] = these, at
+        before, promised, was_lonely = self._copied.get(run.id, ((), None, False))
+        lonely = any(plan.lonely for plan in run.kept.copies.values())
+        self._copied[run.id] = these, at, lonely
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
         excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
-        excused = excused or any(plan.lonely for plan in run.kept.copies.values())
+        excused = excused or lonely or was_lonely
         if promised is not None and these == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""
+        self.persisted.judge_end()
         for host in self._world.hosts.values():
             training, memory = host.workers.training, host.memory
             waits = training is not None and memory is not None and memory.key == training.key and host.workers.alive

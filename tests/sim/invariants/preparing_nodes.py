@@ -82,4 +82,12 @@ class PreparingNodes:
 
 def _may_form(run: Run) -> bool:
     enough = run.count(MemberState.READY) >= run.spec.nodes_min
-    return run.durable.state is State.FORMING and enough and not run.count(MemberState.DISCONNECTED) and not run.pause_s
+    waits = run.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _views_differ(run)
+    return run.durable.state is State.FORMING and enough and not waits
+
+
+def _views_differ(run: Run) -> bool:
+    """Whether nodes find different steps on the disk, or one is gone that found some."""
+    held = [member.observed.kept for member in run.members.values()]
+    views = {() if kept is None else kept.persisted for kept in held}
+    return len(views) > 1 or run.kept.disk.missed is not None

@@ -14,6 +14,7 @@ from tests.sim.mutants import (
     kept_state,
     node,
     operators,
+    persisted_state,
     progress,
     root_cause,
     rounds,
@@ -29,6 +30,7 @@ MUTANTS = (
     *identities.MUTANTS,
     *node.MUTANTS,
     *kept_state.MUTANTS,
+    *persisted_state.MUTANTS,
     *progress.MUTANTS,
     *time_ledger.MUTANTS,
 )

@@ -14,7 +14,7 @@ NEEDS_A_COINCIDENCE = {
 }
 """What only matters at one moment."""
 
-NEEDS_COPIES = {"copies-not-awaited", "one-host-alone-counts-as-copied", "copy-of-another-step"}
+NEEDS_COPIES = {"copies-not-awaited", "one-host-alone-counts-as-copied", "copy-of-another-step", "given-to-nobody"}
 """What only matters where nodes copy what others have."""
 
 
@@ -115,7 +115,7 @@ MUTANTS = tuple(
             "parts-of-a-node-that-is-gone",
             "coordinatord.core.state.run",
             "what a node kept counts after it is gone",
-            "        self.kept.drop(node)\n",
+            "        self.kept.drop(node, member.observed.kept)\n",
             "",
         ),
         (
@@ -148,10 +148,10 @@ MUTANTS = tuple(
         ),
         (
             "one-host-alone-counts-as-copied",
-            "coordinatord.core.state.kept_index",
+            "coordinatord.core.values.copy_plan",
             "a step counts as copied though a shard of it is on one host alone",
-            "return plan is not None and self.is_whole(at) and not plan.lonely and plan.is_made(self.holders(at))",
-            "return plan is not None and self.is_whole(at) and plan.is_made(self.holders(at))",
+            "if once.setdefault(shard, self.domains[node]) != self.domains[node]:",
+            "if True:",
         ),
         (
             "copy-of-another-step",
@@ -159,6 +159,13 @@ MUTANTS = tuple(
             "a step counts as copied before its copies are there",
             "return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])",
             "return bool(parts)",
+        ),
+        (
+            "given-to-nobody",
+            "coordinatord.core.queries.handover",
+            "a node leaves with a shard that another node has too, of which nothing is heard any more",
+            "others = (parts for node, parts in held if node != member.node and is_reachable(run.members[node]))",
+            "others = (parts for node, parts in held if node != member.node)",
         ),
         (
             "resumes-from-the-first-answer",

@@ -1,0 +1,32 @@
+"""What must be true of a round that is stopped for nodes which have arrived: they are gathered, and wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Join
+from coordinatord.protocol.scale_up import ScaleUp
+from tests.sim.invariants.root_cause import ROUGHLY
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+
+def too_soon(run: Run, joins: Mapping[tuple[str, int], tuple[Join, float]], world: World) -> str:
+    """Return why no round may be stopped now for nodes that have arrived; empty if one may.
+
+    `joins` has the time at which each node first came, by its incarnation.
+    """
+    ready, now, policy = run.members_in(MemberState.READY), world.queue.now, world.scenario.policy
+    came = [joins[member.node, member.incarnation][1] for member in ready]
+    if not came:
+        return "none is ready"
+    if run.spec.scale_up is ScaleUp.NEVER:
+        return "the job wants none"
+    if run.round_size + len(came) >= run.spec.nodes_max:
+        return ""
+    settled = now - max(came) >= ROUGHLY * policy.settle_s or now - min(came) >= ROUGHLY * policy.settle_max_s
+    return "" if settled else f"one came {now - max(came):.2f} s ago, and more may follow"

@@ -1,0 +1,138 @@
+"""What must be true of steps on a disk: what is whole stays whole, and no training begins anew beside one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.member import Member
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import RoundFormed
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Restoring
+from tests.sim.kept_disk import Directory, OnDisk, Step
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+
+class PersistedStateInvariants:
+    """Watches the directory of one world, and what is decided about it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._newest: dict[int, OnDisk] = {}
+        """The newest step that was whole in each directory, by its identity."""
+        self._unread: dict[str, set[Step]] = {}
+        """Steps that some node of a run could not read, by the run."""
+        self._lives: dict[str, int] = {}
+        """The life of the coordinator that has heard of these."""
+        self._read: dict[tuple[str, int], int] = {}
+        """The serial of the step that the nodes of a round have read."""
+        self.written = 0
+        """How many steps became whole."""
+        self.resumed = 0
+        """How many rounds were to resume from the disk."""
+        self.at_odds = 0
+        """How many rounds waited since their nodes did not find the same."""
+
+    # What happens on the disk
+
+    def is_whole(self, directory: Directory, of: Step) -> None:
+        """Check a step that has just become whole, or was so already, before older ones are dropped."""
+        found = directory.find(of)
+        assert found is not None
+        shards = {part.first_shard for part in found.parts if part.big}
+        self._check(len(shards) == found.parts[0].shards, "step %s is whole without all shards: %s", of, shards)
+        self._check(len(found.chains) == 1, "step %s is a mixture of %d states", of, len(found.chains))
+        self.written += 1
+        self._newest[id(directory)] = directory.whole[0]
+
+    def read(self, host: Host, found: OnDisk) -> None:
+        """Check that all nodes of a round read the same."""
+        assert host.memory is not None
+        serial = self._read.setdefault(host.memory.key, found.serial)
+        self._check(serial == found.serial, "%s reads number %d, and others %d", host.name, found.serial, serial)
+
+    # Decisions
+
+    def chooses(self, run: Run, record: RoundFormed, nodes: list[Member], memory: KeptStep | None) -> KeptStep | None:
+        """Return what a round is to resume from, given what memory has; check that it does not begin anew in vain."""
+        chosen = record.resume
+        lost = self._useless(run)
+        found = {member.node: self._found(member, lost) for member in nodes}
+        all_find = set.intersection(*(set(steps) for steps in found.values())) if found else set()
+        serials = next(iter(found.values()), {})
+        able = all(member.keeper is not None for member in nodes)
+        of = max(all_find, key=lambda one: serials[one], default=None) if able else None
+        disk = None if of is None else KeptStep(of[1].round if of[0] == run.id else 0, of[1].step)
+        if chosen is None:
+            some = next((node for node, steps in found.items() if steps), None)
+            self._check(some is None, "round %d begins anew, and %s finds a step", record.round, some)
+        from_disk = disk is not None and (memory is None or disk > memory)
+        self.resumed += from_disk
+        if chosen is not None and chosen.disk is not None:
+            named = (chosen.disk.run, KeptStep(chosen.disk.round, chosen.step))
+            self._check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
+        return disk if from_disk else memory
+
+    def _found(self, member: Member, lost: set[Step]) -> dict[Step, int]:
+        kept = member.observed.kept
+        persisted = () if kept is None else kept.persisted
+        return {(one.run, one.at): one.serial for one in persisted if (one.run, one.at) not in lost}
+
+    def _useless(self, run: Run) -> set[Step]:
+        """Return what the coordinator has heard in this life that it cannot be read."""
+        if self._lives.get(run.id) != self._world.daemon.life:
+            self._lives[run.id], self._unread[run.id] = self._world.daemon.life, set()
+        return self._unread[run.id]
+
+    # At any time
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check the directory, and what is being written."""
+        directory = self._world.disks.shared
+        last = self._newest.get(id(directory))
+        there = last is None or any(one.serial >= last.serial for one in directory.whole)
+        self._check(there, "the last whole step is gone: %s", last)
+        for run in machine.jobs.values():
+            self._note_unread(run)
+            self._judge_work(run)
+            said = run.kept.disk.step
+            newest = max((one.of[1] for one in directory.whole if one.of[0] == run.id), default=None)
+            if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
+                self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
+
+    def _note_unread(self, run: Run) -> None:
+        point = run.durable.resume
+        if point is None or point.disk is None:
+            return
+        for member in run.inside:
+            kept, observed = member.observed.kept, member.observed
+            here = (observed.run, observed.round) == (run.id, run.durable.round)
+            if here and kept is not None and kept.restoring is Restoring.FAILED:
+                self._useless(run).add((point.disk.run, KeptStep(point.disk.round, point.step)))
+
+    def _judge_work(self, run: Run) -> None:
+        """Check that what is being written is overwritten by nobody, and made whole when all have written it."""
+        work = run.kept.disk.work
+        if work is None or run.durable.state.ended:
+            return
+        protected = work.committing or work.at in (run.kept.protected or ())
+        self._check(protected, "%s is written, and not protected", work.at)
+        if work.committing and not self._world.disks.was_unmounted:
+            directory, of = self._world.disks.shared, (run.id, work.at)
+            small = sum(one.ranks for parts in work.writers.values() for one in parts if one.small)
+            there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
+            later = any(one.of[0] == run.id and one.of[1] > work.at for one in directory.whole)
+            self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
+
+    def judge_end(self) -> None:
+        """Check that nothing waits for the disk, some time after all faults are over."""
+        for run in self._world.daemon.machine.jobs.values():
+            work = run.kept.disk.work
+            self._check(work is None or not work.failed, "%s is still to be written, and cannot be", work)
+
+    def _check(self, holds: object, text: str, *arguments: object) -> None:
+        self._world.invariants.check(bool(holds), text, *arguments)

@@ -1,0 +1,279 @@
+"""The directory of `--persist` in the simulated world: what is whole in it, and what each node sees, writes and reads.
+
+As in life, a node looks at it before it joins and then from time to time, so the views of two nodes differ for a while.
+A host on which it is not mounted has an empty directory of its own in its place.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.protocol.kept_state import Resume
+from coordinatord.protocol.persisted_state import (
+    PERSISTED_MAX,
+    PersistedStep,
+    PersistOrder,
+    PersistReport,
+    PersistState,
+)
+from nodeclient.core.events import KeptChanged
+from nodeclient.persist.persister import LOOK_EVERY_S, STALL_S
+from tests.sim.kept_copies import GARBLED, Chain, Stored
+from tests.support.kept_state import kept_parts
+
+if TYPE_CHECKING:  # memories have one
+    from tests.sim.host import Host
+    from tests.sim.kept_memory import KeptMemory
+    from tests.sim.world import World
+
+WRITE_S = 1.5
+"""How long a node takes to write its part of a step at most."""
+
+COMMIT_S = 0.3
+"""How long it takes to make a step whole at most."""
+
+KEEP = 2
+"""How many steps stay, as nodes offer it in simulated worlds."""
+
+AGAIN_S = 1.0
+"""The pause before a disk that hangs is tried again."""
+
+Step = tuple[str, KeptStep]
+"""A step by the run that did it: two runs of one job may repeat rounds and steps."""
+
+
+class DiskFault(StrEnum):
+    """What is wrong with the disk, for all nodes."""
+
+    FULL = "full"
+    HANGS = "hangs"
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """A step that is whole on the disk."""
+
+    serial: int
+    of: Step
+    parts: tuple[KeptParts, ...]
+    chains: frozenset[Chain]
+
+
+class Directory:
+    """One directory: the whole steps, the newest first, and files of steps that are not whole yet."""
+
+    def __init__(self) -> None:
+        self.whole: list[OnDisk] = []
+        self.files: dict[Step, dict[tuple[int, bool], Stored]] = defaultdict(dict)
+        """What is written of each step, by rank and whether it is its big state."""
+
+    def has_all(self, of: Step, shards: int, small: int) -> bool:
+        """Whether all files of a step are written: its shards, and the small state of so many ranks."""
+        files = self.files[of]
+        found = {rank % shards for rank, big in files if big}
+        return len(found) == shards and sum(not big for _, big in files) >= small
+
+    def find(self, of: Step) -> OnDisk | None:
+        """Return a whole step."""
+        return next((one for one in self.whole if one.of == of), None)
+
+
+class Disks:
+    """The directory that all hosts share, and where it is not mounted."""
+
+    def __init__(self) -> None:
+        self.shared = Directory()
+        self.fault: DiskFault | None = None
+        self.was_unmounted = False
+        """Some host did not see it at some time."""
+        self._away: dict[str, Directory] = {}
+
+    def of(self, host: str) -> Directory:
+        """Return what a host sees."""
+        return self._away.get(host, self.shared)
+
+    def break_down(self, fault: DiskFault) -> None:
+        """Let it fail from now on."""
+        self.fault = fault
+
+    def unmount(self, host: str) -> None:
+        """Let a host see an empty directory."""
+        self._away[host], self.was_unmounted = Directory(), True
+
+    def mount(self, host: str) -> None:
+        """Let a host see what all see."""
+        self._away.pop(host, None)
+
+    def heal(self) -> None:
+        """Let it answer and have room again."""
+        self.fault = None
+
+    def repair(self) -> None:
+        """Let all be well."""
+        self.heal()
+        self._away.clear()
+
+
+class KeptDisk:
+    """What one life of a nodeclient does with the directory."""
+
+    def __init__(self, host: Host, world: World, memory: KeptMemory) -> None:
+        """Look at it, as a node does before it joins."""
+        self._host, self._world, self._memory = host, world, memory
+        self.found: tuple[PersistedStep, ...] = ()
+        self.report: PersistReport | None = None
+        self._order: tuple[str, PersistOrder] | None = None
+        self._attempt = 0
+        self._useless: set[Step] = set()
+        if world.scenario.persist_every_s is not None:
+            self._find()
+            self._memory.later(LOOK_EVERY_S, self._look)
+
+    @property
+    def _directory(self) -> Directory:
+        return self._world.disks.of(self._host.name)
+
+    def _find(self) -> None:
+        whole = [one for one in self._directory.whole if one.of not in self._useless][:PERSISTED_MAX]
+        self.found = tuple(PersistedStep(one.serial, one.of[0], one.parts) for one in whole)
+
+    def _look(self, *, again: bool = True) -> None:
+        before = self.found
+        if self._world.disks.fault is not DiskFault.HANGS:
+            self._find()
+        if self.found != before:
+            self._host.submit(KeptChanged())
+        if again:
+            self._memory.later(LOOK_EVERY_S, self._look)
+
+    # Writing
+
+    def carry_out(self, run: str, order: PersistOrder | None) -> None:
+        """Write what is wanted of a step; None ends that."""
+        before, self._order = self._order, None if order is None else (run, order)
+        if order is None:
+            self._attempt += 1
+            self.report = None
+            self._look(again=False)
+        elif before is not None and _same_work(before) == _same_work((run, order)):
+            self._commit_if_wanted()
+        else:
+            self._attempt += 1
+            self.report = PersistReport(order.round, order.step, PersistState.WRITING, 0)
+            self._memory.later(WRITE_S, self._write, self._attempt, self._world.queue.now)
+
+    def _is_over(self, attempt: int, began_at: float) -> bool:
+        """Whether an attempt is over; a disk that hangs for long ends it."""
+        hangs = attempt == self._attempt and self._world.disks.fault is DiskFault.HANGS
+        if hangs and self._world.queue.now >= began_at + STALL_S:
+            self._say(PersistState.FAILED, "the disk hangs")
+        return attempt != self._attempt or self.report is None or self.report.state is PersistState.FAILED
+
+    def _write(self, attempt: int, began_at: float) -> None:
+        if self._is_over(attempt, began_at) or self._order is None:
+            return
+        if self._world.disks.fault is DiskFault.HANGS:
+            self._memory.later(AGAIN_S, self._write, attempt, began_at)
+            return
+        run, order = self._order
+        for wanted in order.parts:
+            for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
+                if not self._write_rank((run, order.at), rank, big=wanted.big, small=wanted.small):
+                    return
+        self._say(PersistState.WRITTEN)
+        self._commit_if_wanted()
+
+    def _write_rank(self, of: Step, rank: int, *, big: bool, small: bool) -> bool:
+        """Write the state of a rank; return whether it is there, and is what was saved."""
+        stored = self._memory.find(*of, rank)
+        if self._world.disks.fault is DiskFault.FULL:
+            self._say(PersistState.FAILED, "no space left")
+        elif stored is None:
+            self._say(PersistState.FAILED, "it is not kept any more")
+        elif stored.damaged:
+            self._say(PersistState.FAILED, "it is damaged")
+            self._memory.withdraw(stored)
+        else:
+            files = self._directory.files[of]
+            files.update({(rank, is_big): stored for is_big, wanted in ((True, big), (False, small)) if wanted})
+            return True
+        return False
+
+    def _commit_if_wanted(self) -> None:
+        is_written = self.report is not None and self.report.state is PersistState.WRITTEN
+        if self._order is not None and self._order[1].commit and is_written:
+            self._memory.later(COMMIT_S, self._commit, self._attempt, self._world.queue.now)
+
+    def _commit(self, attempt: int, began_at: float) -> None:
+        if self._is_over(attempt, began_at) or self._order is None:
+            return
+        run, order = self._order
+        of, directory = (run, order.at), self._directory
+        if self._world.disks.fault is DiskFault.HANGS:
+            self._memory.later(AGAIN_S, self._commit, attempt, began_at)
+        elif self._world.disks.fault is DiskFault.FULL:
+            self._say(PersistState.FAILED, "no space left")
+        elif directory.find(of) is None and not directory.has_all(of, order.shards, order.small):
+            self._say(PersistState.FAILED, "not all is found: is it one directory?")
+        else:
+            self._make_whole(directory, of, order)
+            self._find()
+            self._say(PersistState.COMMITTED)
+
+    def _make_whole(self, directory: Directory, of: Step, order: PersistOrder) -> None:
+        if directory.find(of) is None:
+            files = directory.files.pop(of)
+            ranks = sorted({rank for rank, _ in files})
+            parts = [
+                kept_parts(
+                    order.round,
+                    order.step,
+                    range(rank, rank + 1),
+                    world_size=order.world_size,
+                    shards=order.shards,
+                    big=(rank, True) in files,
+                    small=(rank, False) in files,
+                )
+                for rank in ranks
+            ]
+            serial = max((one.serial for one in directory.whole), default=0) + 1
+            chains = frozenset(stored.chain for stored in files.values())
+            directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
+        self._world.invariants.kept.persisted.is_whole(directory, of)
+        directory.whole = [
+            one for number, one in enumerate(directory.whole) if number < KEEP or one.serial == order.in_use
+        ]
+        directory.files.clear()  # what was begun before
+
+    def _say(self, state: PersistState, problem: str = "") -> None:
+        assert self.report is not None
+        self.report = replace(self.report, state=state, bytes=self.report.bytes + 1, problem=problem)
+        self._host.submit(KeptChanged())
+
+    # Reading
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a read does not come back for the time being."""
+        return self._world.disks.fault is DiskFault.HANGS
+
+    def read(self, resume: Resume) -> Chain | None:
+        """Return the chain of the step that a round resumes from; None if it cannot be read, now and ever."""
+        assert resume.disk is not None
+        of = resume.disk.run, KeptStep(resume.disk.round, resume.step)
+        found = self._directory.find(of)
+        if found is None or self._world.chance.random() < GARBLED:
+            self._useless.add(of)
+            self._find()
+            return None
+        self._world.invariants.kept.persisted.read(self._host, found)
+        return next(iter(found.chains))
+
+
+def _same_work(wanted: tuple[str, PersistOrder]) -> tuple[str, PersistOrder]:
+    run, order = wanted
+    return run, replace(order, commit=False, in_use=None, small=0)

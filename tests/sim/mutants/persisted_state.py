@@ -1,0 +1,107 @@
+"""Mistakes about steps on a disk: when one is whole, which is resumed from, and who has to see it.
+
+Two more are about arrivals, in a world whose jobs have all kinds of `--scale-up`.
+"""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+PLAYS = "persisting_world"
+
+MUTANTS = tuple(
+    Mutant(name, module, breaks, old, new, PLAYS)
+    for name, module, breaks, old, new in (
+        (
+            "manifest-first",
+            "coordinatord.core.queries.conditions",
+            "a step is made whole before all nodes have written their parts",
+            "return _when(work is not None and work.written and not work.committing)",
+            "return _when(work is not None and not work.committing)",
+        ),
+        (
+            "written-and-overwritten",
+            "coordinatord.core.transitions.actions",
+            "workers overwrite the step that is being written",
+            "    run.kept.pinned = work.at\n",
+            "",
+        ),
+        (
+            "view-ignored-when-full",
+            "coordinatord.core.queries.conditions",
+            "a training begins anew though a node finds a step on the disk: all nodes that may join are there",
+            "return _pause_end(run) if has_room_for_none and at_odds(run) is None else None",
+            "return _pause_end(run) if has_room_for_none else None",
+        ),
+        (
+            "view-ignored-when-settled",
+            "coordinatord.core.queries.conditions",
+            "a training begins anew though a node finds a step on the disk: nobody else comes",
+            "if run.durable.stop_asked or at_odds(run) is not None:",
+            "if run.durable.stop_asked:",
+        ),
+        (
+            "view-of-one-node",
+            "coordinatord.core.queries.persistence",
+            "a round resumes from a step on the disk that not all of its nodes find",
+            "if all((one.run, one.at) in found for found in others):",
+            "if True:",
+        ),
+        (
+            "view-of-who-is-gone-ignored",
+            "coordinatord.core.state.kept_index",
+            "a training begins anew when the node that found a step has waited for long enough",
+            "        self.disk.miss(node, () if held is None else held.persisted)\n",
+            "",
+        ),
+        (
+            "step-of-another-run-is-newer",
+            "coordinatord.core.queries.persistence",
+            "what an earlier run has on the disk comes before what this run has done",
+            "first.round if ours else 0, first.step,",
+            "first.round, first.step,",
+        ),
+        (
+            "disk-before-memory",
+            "coordinatord.core.queries.resumption",
+            "a round resumes from the disk though memory has a newer step",
+            "return disk if disk is not None and (kept is None or disk.at > kept.at) else kept",
+            "return disk or kept",
+        ),
+        (
+            "unreadable-step-tried-again",
+            "coordinatord.core.queries.persistence",
+            "a round resumes again from a step that a node could not read",
+            "return [one for one in found if (one.run, one.at) not in run.kept.disk.useless]",
+            "return [*found]",
+        ),
+        (
+            "arrivals-not-gathered",
+            "coordinatord.core.queries.conditions",
+            "each of eight new nodes costs a round",
+            "    return _settle_end(run)\n\n\ndef _pause_end",
+            "    return NOW\n\n\ndef _pause_end",
+        ),
+        (
+            "arrivals-not-wanted",
+            "coordinatord.core.queries.conditions",
+            "a round ends for nodes that the job does not want",
+            "    if run.spec.scale_up is ScaleUp.NEVER:\n        return None\n",
+            "",
+        ),
+        (
+            "gone-writer-awaited",
+            "coordinatord.core.queries.persistence",
+            "a step is awaited that a node was to write which is gone",
+            "return -math.inf if work.committed or work.failed or _gone(run, work) else work.moved_at + STUCK_S",
+            "return -math.inf if work.committed or work.failed else math.inf",
+        ),
+        (
+            "written-to-the-disk-though-gone",
+            "coordinatord.core.queries.persistence",
+            "a run that ends does not wait for its last step to be on the disk",
+            "return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)",
+            "return -math.inf",
+        ),
+    )
+)
