@@ -6,11 +6,11 @@
         model = DistributedDataParallel(Model().to(ctx.device))
 
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`progress` reports each step, `record` an exception. `checkpoints` says when a script is to write a checkpoint of its
-own, `stop` notices a signal that asks the worker to end, and `agreement` is what all workers make of it. `keep` has
-what outlives the workers. `responder` tells the node where the worker stands, from the import of this package on.
-`gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store.
-`integrations` has callbacks for frameworks. Importing this package imports no torch.
+`progress` reports each step and the sections between steps, `record` an exception. `checkpoints` says when a script is
+to write a checkpoint of its own, `stop` notices a signal that asks the worker to end, and `agreement` is what all
+workers make of it. `keep` has what outlives the workers. `responder` tells the node where the worker stands, from the
+import of this package on. `gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a
+launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 from workerlib.init import Context, init
-from workerlib.progress import step
+from workerlib.progress import section, step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
 
@@ -37,6 +37,7 @@ __all__ = [
     "checkpointed",
     "init",
     "record",
+    "section",
     "should_checkpoint",
     "should_stop",
     "step",

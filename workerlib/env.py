@@ -51,8 +51,9 @@ expects; and a process that torchrun itself started can be read too.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
@@ -72,7 +73,19 @@ of CLOCK_MONOTONIC, which is one for all processes of a host, and both of them c
 tells a reader whether the others belong together: the words are stored one after the other while it may be reading, and
 in whatever order the processor likes. A slot of zeros has not been written yet. A fourth word is 0 until the worker's
 program is over, and then its exit code plus 1. Only warm workers write it, and only for a script that came to its last
-line, or to an exception that it did not catch."""
+line, or to an exception that it did not catch. The last four words
+are the section that it is in, see `pack_section`."""
+
+SECTION_AT = 4
+"""The index of the first word of the section."""
+
+SECTION_NAME_BYTES = 16
+"""The length of the name of a section: two words."""
+
+SECTION_S_MAX = 86_400
+"""The longest limit of a section, as in the protocol: a day."""
+
+_LIMIT_BITS = 24
 
 STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
@@ -115,6 +128,37 @@ _TORCHRUN_SUBSTITUTES = {
     "node": "GROUP_RANK",
 }
 """The nearest variable to each of ours in a process that torchrun started."""
+
+NO_SECTION = (0, 0, 0, 0)
+"""The words of a worker that is in no section."""
+
+
+def pack_section(name: str, limit_s: float, began_ns: int) -> tuple[int, int, int, int]:
+    """Write a section as the words of a slot: when it was begun and its limit, two words of name, a check word.
+
+    `began_ns` is of CLOCK_MONOTONIC. A name that is too long is cut. The check word is the others combined by exclusive
+    or, for a reader that comes in between.
+    """
+    limit = min(max(1, math.ceil(limit_s)), SECTION_S_MAX)
+    first = (began_ns // 1_000_000) << _LIMIT_BITS | limit
+    named = name.encode()[:SECTION_NAME_BYTES].decode(errors="ignore").encode().ljust(SECTION_NAME_BYTES, b"\0")
+    second, third = int.from_bytes(named[:8], "big"), int.from_bytes(named[8:], "big")
+    return first, second, third, first ^ second ^ third
+
+
+def unpack_section(words: Sequence[int]) -> tuple[str, int, int] | None:
+    """Read a section: its name, its limit in seconds, when it was begun in nanoseconds; None if the worker is in none.
+
+    Raises `ValueError` for words that do not belong together, as while they are being written.
+    """
+    first, second, third, check = words
+    if not first:
+        return None
+    if first ^ second ^ third != check:
+        raise ValueError("the section is being written")
+    name = (second.to_bytes(8, "big") + third.to_bytes(8, "big")).rstrip(b"\0").decode(errors="replace")
+    return name[:SECTION_NAME_BYTES], first & (2**_LIMIT_BITS - 1), (first >> _LIMIT_BITS) * 1_000_000
+
 
 _NUMBER = re.compile("[0-9]{1,18}")
 """A number without sign, space or underscore, within 64 bits."""

@@ -14,6 +14,7 @@ from workerlib.env import WorkerEnvironment
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from datetime import timedelta
     from types import TracebackType
     from typing import Any, Self
@@ -67,6 +68,10 @@ class Context:
     def step(self, number: int) -> None:
         """Report that this worker has done a step, for `nodeclient status` to show; see `workerlib.step`."""
         progress.step(number)
+
+    def section(self, name: str, limit: float) -> AbstractContextManager[None]:
+        """Name a phase without steps, such as an evaluation, and its limit in seconds; see `workerlib.section`."""
+        return progress.section(name, limit)
 
     def should_stop(self) -> bool:
         """Whether the node of any worker asked for a stop: save a checkpoint now, and exit; see `should_stop`."""

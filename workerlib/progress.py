@@ -12,10 +12,11 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
+from workerlib.env import PROGRESS, SECTION_AT, SLOT_BYTES, STEP_MAX, STEPS_TO_COME, pack_section
 
 _slot: memoryview | None = None
 """The fields of this worker's slot, once it has reported a step."""
@@ -36,7 +37,6 @@ def step(number: int) -> None:
     `number` is a whole number from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one element. Anything
     else is not reported, and a warning is logged once: no step is worth the end of a training.
     """
-    global _slot  # noqa: PLW0603 - one process has one slot
     if type(number) is not int or not 0 <= number <= STEP_MAX:
         whole = as_step(number)
         if whole is None:
@@ -47,8 +47,7 @@ def step(number: int) -> None:
         _keep(number)
     slot = _slot
     if slot is None:
-        # The slot is not opened when the module is loaded: the parent of warm workers loads it for all of them.
-        slot = _slot = _open_slot(os.environ.get(PROGRESS))
+        slot = _own_slot()
     now = time.monotonic_ns()
     # Whole words, unlike those of `struct`, which clears them first and may store single bytes.
     slot[0] = number
@@ -61,6 +60,39 @@ def last_step() -> int:
     return -1 if _slot is None or _slot[0] == STEPS_TO_COME else _slot[0]
 
 
+@contextmanager
+def section(name: str, limit: float) -> Iterator[None]:
+    """Name a phase in which no step is done, such as an evaluation, and say how many seconds it takes at most.
+
+    Until then no alarm is raised for steps that do not come: see docs/hangs.md. The name is shown; of a longer one the
+    first 16 bytes are. A section within another one counts in its place while it lasts. One worker may be in a section
+    alone. Raises `ValueError` for a name that is empty or has control characters, and for a limit that is no positive
+    number.
+    """
+    if not (name and name.isprintable() and limit > 0):
+        raise ValueError(f"section({name!r}, limit={limit!r}): expected a name, and a limit in seconds above 0")
+    slot = _own_slot()
+    before = slot[SECTION_AT:].tolist()
+    _write_section(slot, pack_section(name, limit, time.monotonic_ns()))
+    try:
+        yield
+    finally:
+        _write_section(slot, before)
+
+
+def _write_section(slot: memoryview, words: Sequence[int]) -> None:
+    for at, word in enumerate(words):
+        slot[SECTION_AT + at] = word
+
+
+def _own_slot() -> memoryview:
+    """Return the fields of this worker's slot. It is opened late: the parent of warm workers loads this for them."""
+    global _slot  # noqa: PLW0603 - one process has one slot
+    if _slot is None:
+        _slot = _open_slot(os.environ.get(PROGRESS))
+    return _slot
+
+
 def notify(keep: Callable[[int], None] | None) -> None:
     """Have somebody called with each step that is done, before it is reported; None for nobody."""
     global _keep  # noqa: PLW0603 - one process keeps one state
@@ -69,11 +101,9 @@ def notify(keep: Callable[[int], None] | None) -> None:
 
 def announce() -> None:
     """Announce that this worker will report its steps: before the first one it only starts. It does nothing later."""
-    global _slot  # noqa: PLW0603 - one process has one slot
     if _slot is None:
-        now = time.monotonic_ns()
-        _slot = _open_slot(os.environ.get(PROGRESS))
-        _slot[0], _slot[1], _slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
+        now, slot = time.monotonic_ns(), _own_slot()
+        slot[0], slot[1], slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
 
 
 def as_step(number: Any) -> int | None:

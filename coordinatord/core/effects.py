@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import Record
+from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
 
@@ -55,6 +56,17 @@ class Answer:
     text: str
 
 
+@frozen
+class Look:
+    """Ask these nodes where their workers stand; `Looked` brings the answers. It changes nothing, so it never waits."""
+
+    run: str
+    round: int
+    number: int
+    """The answer repeats it."""
+    sources: tuple[StackSource, ...]
+
+
 Effect = Send | ReportDegraded | Refuse | Close | Answer
 
 
@@ -68,3 +80,5 @@ class Batch:
     """Nothing recorded depends on the effects: they need not wait for the records that are being written."""
     repeats: bool = False
     """The effects are the last ones of their sessions once more: they wait only if those still do."""
+    looks: tuple[Look, ...] = ()
+    """What to find out at once, whatever is being written."""

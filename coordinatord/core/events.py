@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
+from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Join, Observed
 
@@ -75,4 +76,16 @@ class PolicyChanged:
     policy: Policy
 
 
-Event = Connected | Reported | Disconnected | AdminRequested | Tick | StoreFailed | StoreRecovered | PolicyChanged
+@frozen
+class Looked:
+    """A `Look` has come back: where each worker of the round stands, or that its node has not said."""
+
+    run: str
+    round: int
+    number: int
+    workers: tuple[SeenWorker, ...]
+
+
+Event = (
+    Connected | Reported | Disconnected | AdminRequested | Tick | StoreFailed | StoreRecovered | PolicyChanged | Looked
+)

@@ -9,18 +9,8 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+from coordinatord.core import events
 from coordinatord.core.effects import Answer, Batch, Refuse, ReportDegraded
-from coordinatord.core.events import (
-    AdminRequested,
-    Connected,
-    Disconnected,
-    Event,
-    PolicyChanged,
-    Reported,
-    StoreFailed,
-    StoreRecovered,
-    Tick,
-)
 from coordinatord.core.policy import FORGIVEN_EVERY_S, Policy
 from coordinatord.core.queries import admission
 from coordinatord.core.state import leases
@@ -28,7 +18,7 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import actions, admin, observations
+from coordinatord.core.transitions import actions, admin, hang_looks, observations
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision, answer
 from coordinatord.core.transitions.runs import Registry
@@ -59,15 +49,16 @@ class Coordinator:
         self._leases = leases.Leases()
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
-        self._handlers: dict[type[Event], Callable[[Any, Decision], None]] = {
-            Reported: self._report,
-            Connected: self._connect,
-            Disconnected: self._disconnect,
-            AdminRequested: self._ask,
-            Tick: self._tick,
-            StoreFailed: self._store_failed,
-            StoreRecovered: self._resume,
-            PolicyChanged: self._change_policy,
+        self._handlers: dict[type[events.Event], Callable[[Any, Decision], None]] = {
+            events.Reported: self._report,
+            events.Connected: self._connect,
+            events.Disconnected: self._disconnect,
+            events.AdminRequested: self._ask,
+            events.Tick: self._tick,
+            events.StoreFailed: self._store_failed,
+            events.StoreRecovered: self._resume,
+            events.PolicyChanged: self._change_policy,
+            events.Looked: self._look,
         }
 
     @property
@@ -119,17 +110,17 @@ class Coordinator:
             return row_due  # a run without members has no deadline
         return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
 
-    def handle(self, event: Event, now: float) -> Batch:
+    def handle(self, event: events.Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
-            self._forgive_stall(now, 0.0 if type(event) is Tick else FORGIVEN_EVERY_S)
-            if type(event) is Reported and (batch := self._take_heartbeat(event, now)) is not None:
+            self._forgive_stall(now, 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S)
+            if type(event) is events.Reported and (batch := self._take_heartbeat(event, now)) is not None:
                 return batch
         decision = Decision(self.cluster, self.policy, now)
         self._handlers[type(event)](event, decision)
         return self._conclude(decision)
 
-    def _take_heartbeat(self, event: Reported, now: float) -> Batch | None:
+    def _take_heartbeat(self, event: events.Reported, now: float) -> Batch | None:
         """Answer a heartbeat that says nothing new, as most do; None if the report has to be looked at."""
         run, member = self._sessions.get(event.session, (None, None))
         observed = event.observed
@@ -155,7 +146,8 @@ class Coordinator:
         if self.store_error is not None:
             held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
             return Batch((), (*decision.endings, *held), hurry=True)
-        return Batch(tuple(decision.records), (*decision.endings, *decision.messages(self._heartbeat_s)))
+        messages = decision.messages(self._heartbeat_s)
+        return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
     def _forgive_stall(self, now: float, least_s: float) -> None:
         """Put off all deadlines of nodes if this process was asleep, since it could not have heard them.
@@ -184,7 +176,7 @@ class Coordinator:
 
     # Events
 
-    def _connect(self, event: Connected, decision: Decision) -> None:
+    def _connect(self, event: events.Connected, decision: Decision) -> None:
         join = event.join
         try:
             admission.check_room(len(self._sessions), self.policy.nodes_max)
@@ -198,7 +190,7 @@ class Coordinator:
         decision.answer(run, member)
         self._advance(run, decision)
 
-    def _report(self, event: Reported, decision: Decision) -> None:
+    def _report(self, event: events.Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
             return  # the session was refused or replaced a moment ago
@@ -212,7 +204,7 @@ class Coordinator:
             self._observe(run, member, observed, decision.now)
         self._advance(run, decision)
 
-    def _disconnect(self, event: Disconnected, decision: Decision) -> None:
+    def _disconnect(self, event: events.Disconnected, decision: Decision) -> None:
         run, member = self._sessions.pop(event.session, (None, None))
         if run is None or member is None:
             return
@@ -225,7 +217,7 @@ class Coordinator:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now, revoked=event.revoked)
         self._advance(run, decision)
 
-    def _ask(self, event: AdminRequested, decision: Decision) -> None:
+    def _ask(self, event: events.AdminRequested, decision: Decision) -> None:
         if self.store_error is not None:
             why = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {why}. Earlier requests may still take effect."
@@ -238,10 +230,10 @@ class Coordinator:
             self._registry.drop_if_over(run)
         decision.endings.append(Answer(event.session, reply.result, reply.text))
 
-    def _store_failed(self, event: StoreFailed, _: Decision) -> None:
+    def _store_failed(self, event: events.StoreFailed, _: Decision) -> None:
         self.store_error = event.reason
 
-    def _resume(self, _: StoreRecovered, decision: Decision) -> None:
+    def _resume(self, _: events.StoreRecovered, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
         Nodes were heard meanwhile. One that was not heard gets a single further lease, however long the store failed.
@@ -258,7 +250,7 @@ class Coordinator:
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
 
-    def _change_policy(self, event: PolicyChanged, decision: Decision) -> None:
+    def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by new numbers: nodes receive theirs at once, and none is judged by numbers that it does not have."""
         self.policy = self._registry.policy = event.policy
         self._watch_at = decision.now + self.policy.heartbeat_s
@@ -271,7 +263,14 @@ class Coordinator:
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
 
-    def _tick(self, _: Tick, decision: Decision) -> None:
+    def _look(self, event: events.Looked, decision: Decision) -> None:
+        """Take in where the workers of a run stand; while nothing can be recorded, it is looked again later."""
+        run = self._registry.live.get(event.run)
+        if run is not None and self.store_error is None:
+            hang_looks.take_in(run, event, decision.now)
+            self._advance(run, decision)
+
+    def _tick(self, _: events.Tick, decision: Decision) -> None:
         if self.store_error is not None:
             return
         touched: dict[str, Run] = {}
@@ -288,7 +287,7 @@ class Coordinator:
 
     # Members
 
-    def _run_for(self, event: Connected, decision: Decision) -> Run:
+    def _run_for(self, event: events.Connected, decision: Decision) -> Run:
         """Find the run that a node belongs to, or open one. Raises `admission.RefusedError`."""
         join = event.join
         admission.check_forgotten(self.cluster.durable, join)
@@ -312,7 +311,7 @@ class Coordinator:
         admission.check_size(run, join)
         return run
 
-    def _enroll(self, run: Run, event: Connected, decision: Decision) -> Member:
+    def _enroll(self, run: Run, event: events.Connected, decision: Decision) -> Member:
         """Make the session's node a member, or give a member that comes back its new session. Raises `RefusedError`."""
         join = event.join
         known = run.members.get(join.node)

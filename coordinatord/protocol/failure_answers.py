@@ -56,13 +56,15 @@ class FailureStatus:
     exit_code: Whole
     """The exit code as a shell has it: 128 + n for signal n."""
     how: AnyText
-    """The exit code in words, which distinguishes 134 from SIGABRT."""
+    """The exit code in words, which distinguishes 134 from SIGABRT; of a worker that hung, the kind of the hang."""
+    hang: AnyText = ""
+    """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
     message: AnyText
     """What the node found out beyond the code."""
     error: AnyText
     """The exception that ended the worker, in one line; empty if there was none, or it is not known."""
     last_lines: Annotated[tuple[AnyLine, ...], Length(0, ITEMS_MAX)] = ()
-    """The end of the traceback, or of the worker's output on stderr."""
+    """The end of the traceback, or of the worker's output on stderr; of a worker that hung, its stack."""
     age_s: Number
     consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The first workers that failed later."""

@@ -31,6 +31,7 @@ from coordinatord.protocol.fields import (
     WorkerExit,
 )
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import COPIES_MAX, PROTECTED_MAX, Halt, Holding, Keeper, KeptCopy, Resume
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
@@ -38,6 +39,7 @@ from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.persisted_state import PersistOrder
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import Length, Range, SchemaError
+from coordinatord.protocol.section import Section
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
 
@@ -135,6 +137,9 @@ class JobSpec:
     max_restarts: Counter
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
+    hang_timeout_s: Seconds | None = None
+    """How long there may be no step before workers that wait for one are restarted, also for one that computes. None:
+    by the run's own steps, and never for one that computes. 0: nothing is restarted."""
 
     def __post_init__(self) -> None:
         """Refuse an empty range. Raises `SchemaError`."""
@@ -173,6 +178,8 @@ class Failure:
     """How long before this message it was seen: two hosts' clocks are never compared."""
     log: Annotated[str, Length(0, LOG_MAX)] = ""
     """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
+    hang: HangKind | None = None
+    """Set if it has not ended: all others waited for it, `message` says where, and `last_lines` is its stack."""
 
 
 @frozen
@@ -243,6 +250,8 @@ class Observed:
     kept: Holding | None = None
     """The training state of this run that it keeps in memory; None if it keeps none. Like `ended`, a change of it is
     sent with the next message that has another reason, but for a restore that has failed."""
+    section: Section | None = None
+    """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
 
 
 @frozen

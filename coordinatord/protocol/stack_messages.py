@@ -1,4 +1,4 @@
-"""The messages by which a coordinator asks a node where its workers stand, when a person wants to know.
+"""The messages by which a coordinator asks a node where its workers stand: for a person, or as nobody does a step.
 
 They are no levels as most messages are: each `AskStacks` is answered by one `Stacks`. A session has one of them on its
 way at most.
@@ -30,6 +30,9 @@ WORKERS_ASKED_MAX = 64
 
 STACK_BYTES_MAX = 1_024
 """The limit of the stacks of one worker: those of a thousand workers are a megabyte."""
+
+BRIEF_BYTES_MAX = 400
+"""The same where a look is to be small: the innermost frames, which tell whether a worker gets on, and the script's."""
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
@@ -114,6 +117,8 @@ class AskStacks:
     run: Name
     round: Counter
     local_ranks: Annotated[tuple[Annotated[int, Range(0, WORKERS_MAX)], ...], Length(1, WORKERS_ASKED_MAX)]
+    brief: bool = False
+    """Only the main thread of each is wanted, in `BRIEF_BYTES_MAX`: nobody reads them but the coordinator."""
 
 
 @frozen
@@ -130,17 +135,17 @@ Thread = tuple[str, tuple[str, ...]]
 """The name of a thread, and its frames as `function (file:line)`, the innermost first."""
 
 
-def pack_stacks(threads: Sequence[Thread]) -> bytes:
+def pack_stacks(threads: Sequence[Thread], most: int = STACK_BYTES_MAX) -> bytes:
     """Write the stacks of a worker, the main thread first: a line with the name of each, a line a frame, an empty line.
 
-    Of a stack that is too long the frames in the middle are left out. A thread that does not fit is left out with all
-    that follow.
+    Of a stack that is too long the frames in the middle are left out. A thread that does not fit into `most` bytes is
+    left out with all that follow.
     """
     packed = b""
     for name, frames in threads:
         shown = [clip(frame, FRAME_MAX) for frame in frames]
         kept = len(shown)
-        while len(piece := _packed(name, shown, kept)) > STACK_BYTES_MAX - len(packed) and kept:
+        while len(piece := _packed(name, shown, kept)) > most - len(packed) and kept:
             kept -= 1
         if not kept or (kept < len(shown) and packed):
             break

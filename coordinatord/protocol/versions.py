@@ -74,6 +74,9 @@ ADDED = (
     Added(5, Report, "stragglers"),
     Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 6
     Added(6, JobSpec, "scale_up"),
+    Added(6, JobSpec, "hang_timeout_s"),
+    Added(6, Failure, "hang"),
+    Added(6, Observed, "section"),
     Added(6, Join, "keeper"),
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),

@@ -50,6 +50,7 @@ from coordinatord.server.node_sessions import NodeSessions
 from coordinatord.server.revocation import Revocations
 from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
+from coordinatord.server.stack_reads import HangLooks
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Store, UnreadableStoreError
 
@@ -155,8 +156,8 @@ async def serve(
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
     `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
-    as this process may have descriptors for. `may_speak` is as of `Driver`.
-    Raises `ListenError`, and `StoreError` if the store cannot be read.
+    as this process may have descriptors for. `may_speak` is as of `Driver`. Raises `ListenError`, and `StoreError` if
+    the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
@@ -168,11 +169,11 @@ async def serve(
     driver = Driver(machine, store, tasks, counters, crashes, may_speak)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
+    HangLooks(driver, sessions.stack_reads, tasks)
     requests = Requests(driver)
     change_signal = ChangeSignal()
     driver.watchers.append(change_signal.note)
-    rounds_reader = RoundsReader(driver, store)
-    sampler = SeriesSampler(driver)
+    rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
     metrics = Metrics(driver, counters, gatekeeper)

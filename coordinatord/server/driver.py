@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coordinatord.core.effects import Effect, Refuse
+from coordinatord.core.effects import Effect, Look, Refuse
 from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
@@ -49,7 +49,7 @@ RETRY_S = 1.0
 OVER = "the lease is over, so another coordinator may lead: this one says nothing more"
 
 
-Carried = TypeVar("Carried", bound=Effect)
+Carried = TypeVar("Carried", bound=Effect | Look)
 
 RECORDED = Subject(
     "coordinatord",
@@ -138,6 +138,8 @@ class Driver:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())
             self._effects.put(self._journal.take(batch, now))
+            for look in batch.looks:
+                self._carry_out[Look](look)
         except Exception as error:
             # It is a bug: the state can no longer be trusted, so the daemon ends instead of deciding by it.
             self._tasks.fail(self._recorder.explain(error, self._crashes))

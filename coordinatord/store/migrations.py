@@ -155,6 +155,17 @@ STEPS: Steps = (
         WHERE kind = 'RoundFormed' AND json_type(body, '$.resume') = 'object'
         """,
     ),
+    (
+        "UPDATE records SET body = json_set(body, '$.spec.hang_timeout_s', NULL) WHERE kind = 'RunOpened'",
+        """
+        UPDATE records SET body = json_set(body, '$.first_failure.failure.hang', NULL)
+        WHERE kind = 'RoundStopped' AND json_type(body, '$.first_failure') = 'object'
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.report.failure.hang', NULL)
+        WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 
 from coordinatord.core.values.records import (
+    BusyWorkerAwaited,
     ClusterRecord,
     FirstStepOverdue,
     JobForgotten,
@@ -51,7 +52,7 @@ TURNS_KEPT = 200
 """Records that are kept of each run and kind: training that stalls at each evaluation, in a round that lasts for
 months, leaves many."""
 
-_TURNS = (TrainingStalled, TrainingResumed, NodesSilent, NodesHeard)
+_TURNS = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
 """The kinds of which only the last record is needed to go on."""
 
 _OF_ROUNDS = (
@@ -90,7 +91,7 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
             _forget_rounds(connection, newest.job, newest.run, newest.round - ROUNDS_KEPT)
         case NodeLost() | NodeReleased():
             _forget_visitor(connection, newest.job, newest.run, newest.KIND)
-        case TrainingStalled() | TrainingResumed() | NodesSilent() | NodesHeard():
+        case TrainingStalled() | TrainingResumed() | BusyWorkerAwaited() | NodesSilent() | NodesHeard():
             _forget_turn(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
             _forget_drains(connection, newest)

@@ -13,6 +13,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
+from coordinatord.runtime.settings import seconds
 from nodeclient.output.output_settings import Choice, Streams
 
 _ENDPOINT = re.compile(
@@ -38,6 +39,9 @@ ROTATE_BYTES_MIN = 10_000
 
 RATE_MIN = 2_000_000
 """Agents drop a transfer that is half as fast."""
+
+HANG_TIMEOUT_MIN = 1.0
+"""Two looks at the workers take longer, so a smaller number would promise what cannot be."""
 
 _PERCENT_MAX = 90
 """Workers need memory too."""
@@ -150,6 +154,14 @@ def seconds_or_none(text: str) -> float:
     if not 0 <= number <= DURATION_S_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to {DURATION_S_MAX}")
     return number
+
+
+def hang_timeout(text: str) -> float:
+    """Read how long there may be no step, in seconds; `off` is 0."""
+    try:
+        return 0.0 if text == "off" else seconds(text, HANG_TIMEOUT_MIN)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or off") from error
 
 
 def name(text: str) -> str:

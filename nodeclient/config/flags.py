@@ -53,6 +53,14 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         metavar="WHEN",
         help="now, at-checkpoint, never: when a round ends to take in nodes that have arrived (default: now)",
     )
+    add_own(
+        parser,
+        "--hang-timeout",
+        type=flag_values.hang_timeout,
+        toml=WHOLE_OR_TEXT,
+        metavar="S|off",
+        help="seconds without a step after which a round that hangs is restarted (default: by the run's own steps)",
+    )
     add("--role", type=flag_values.name, default="default", help="role of this node's workers (default: default)")
     add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node asks for")
 

@@ -13,7 +13,8 @@ from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
 from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.failure_answers import FailureStatus
-from coordinatord.protocol.messages import Report
+from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import Failure, Report
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
@@ -34,11 +35,12 @@ LINES_MAX = 55
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is when the failure was reported, in local time."""
-    started = failure.pid is not None
+    started = failure.pid is not None or bool(failure.hang)
+    process = "" if failure.pid is None else f", pid {failure.pid}"
     facts = [
         ("root cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
-        ("when", _when(failure.age_s, seen_at)),
-        ("how", f"{failure.how}, pid {failure.pid}" if started else ""),
+        ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
+        ("how", f"{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
         ("error", "" if failure.last_lines[-1:] == (failure.error,) else failure.error),  # it stands right above
         ("before", failure.before),
@@ -49,7 +51,9 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     ]
     fact_lines = [line for label, text in facts if text for line in _fact(label, text)]
     return [
-        f"{RULE[:4]} round {failure.round} failed: {_summary(failure)} {RULE}"[: len(RULE)].rstrip(),
+        f"{RULE[:4]} round {failure.round} {'hung' if failure.hang else 'failed'}: {_summary(failure)} {RULE}"[
+            : len(RULE)
+        ].rstrip(),
         *_last_lines(failure)[len(fact_lines) + 2 - LINES_MAX :],
         *fact_lines,
         RULE,
@@ -57,10 +61,16 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
 
 
 def _summary(failure: FailureStatus) -> str:
+    if failure.hang == HangKind.NETWORK:
+        return "all ranks wait"
+    if failure.hang:
+        return f"rank {failure.rank} on {failure.host}"
     return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
 
 
 def _who(failure: FailureStatus) -> str:
+    if failure.hang == HangKind.NETWORK:
+        return "no rank alone: all of them wait in one collective"
     return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
 
 
@@ -86,11 +96,11 @@ def _last_lines(failure: FailureStatus) -> list[str]:
         killed = signal_behind(failure.exit_code) == signal.SIGKILL and not failure.error
         lines = [f"    {line}".rstrip() for line in failure.last_lines]
         return ["    (the last that it wrote to stderr before it was killed)", *lines] if killed else lines
-    return [] if failure.pid is None else ["    (it wrote no error to stderr)"]
+    return [] if failure.pid is None or failure.hang else ["    (it wrote no error to stderr)"]
 
 
 def _log(failure: FailureStatus) -> str:
-    if failure.pid is None:
+    if failure.pid is None or failure.hang:
         return ""
     return f"{failure.log} (on {failure.host})" if failure.log else "none was kept, see --log-dir"
 
@@ -109,6 +119,12 @@ def _fact(label: str, text: str) -> list[str]:
     )
 
 
+def _how(failure: Failure) -> str:
+    if failure.hang is not None:
+        return f"hung: {failure.hang}"
+    return describe_exit(failure.exit_code) if failure.pid else "not started"
+
+
 def log_fields(report: Report) -> dict[str, object]:
     """Return all that is known as the fields of one log line, for a machine."""
     failure = report.failure
@@ -120,7 +136,8 @@ def log_fields(report: Report) -> dict[str, object]:
         "local_rank": failure.local_rank,
         "pid": failure.pid or None,
         "exit_code": failure.exit_code,
-        "how": describe_exit(failure.exit_code) if failure.pid else "not started",
+        "how": _how(failure),
+        "hang": failure.hang,
         "age_s": failure.age_s,
         "because": failure.message,
         "error": failure.error,

@@ -19,6 +19,7 @@ from pathlib import Path
 from coordinatord.protocol.fields import LINE_MAX, STEP_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
+    BRIEF_BYTES_MAX,
     AskStacks,
     Collective,
     StackOrigin,
@@ -186,10 +187,10 @@ class StackService:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        found = await asyncio.gather(*map(self._look, local_ranks))
+        found = await asyncio.gather(*(self._look(rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
-    async def _look(self, local_rank: int) -> WorkerStacks:
+    async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
         told = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
@@ -200,11 +201,14 @@ class StackService:
         after = look_at(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
+        # One that is asked twice, and wants a CPU both times, computes: on a busy host it may hardly have used any.
+        computes = before is not None and after is not None and before.wants_cpu and after.wants_cpu
+        state = "" if after is None else "running" if computes and after.state == "sleeping" else after.state
         return WorkerStacks(
             rank=self._first_rank + local_rank,
             origin=told.origin,
-            stacks=pack_stacks(told.threads),
-            state=clip(after.state, 16) if after is not None else "",
+            stacks=pack_stacks(told.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(told.threads),
+            state=clip(state, 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
             collective=told.collective,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import islice
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
@@ -26,6 +27,9 @@ _STATE = 0
 _TIMES = slice(11, 15)
 """Fields of /proc/PID/stat, counted after the name. The times are its own and those of children that have ended."""
 
+_THREADS_MAX = 1_024
+"""The threads of a process that are looked at: some of each CPU, on a large host."""
+
 _CHILDREN_MAX = 64
 """The descendants whose work counts as the worker's: those that load its data."""
 
@@ -42,6 +46,8 @@ class ProcessState:
     """The time that all of its threads have used, and its descendants."""
     io_bytes: int
     """What they have read and written, where that may be seen: as a disk of a network does, too."""
+    wants_cpu: bool
+    """Whether any of these threads runs, or would run if a CPU were free: on a busy host it may use little time."""
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
@@ -50,12 +56,29 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     if not fields:
         return None
     letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
-    ticks = io_bytes = 0
+    ticks, io_bytes, wants_cpu = 0, 0, False
     for each in _with_descendants(pid, proc):
+        wants_cpu = wants_cpu or _wants_cpu(each, proc)
         ticks += sum(map(int, _stat(each, proc)[_TIMES]))
         io_bytes += sum(int(line.split()[1]) for line in read_if_there(proc / str(each) / "io").splitlines()[:2])
     return ProcessState(
-        STATES.get(letter, letter), waits_in if waits_in != "0" else "", ticks / os.sysconf("SC_CLK_TCK"), io_bytes
+        state=STATES.get(letter, letter),
+        waits_in=waits_in if waits_in != "0" else "",
+        cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
+        io_bytes=io_bytes,
+        wants_cpu=wants_cpu,
+    )
+
+
+def _wants_cpu(pid: int, proc: Path) -> bool:
+    """Whether a thread of a process runs, or waits for nothing but a CPU."""
+    try:
+        threads = [entry.name for entry in islice(os.scandir(proc / str(pid) / "task"), _THREADS_MAX)]
+    except OSError:
+        return False
+    return any(
+        read_if_there(proc / str(pid) / "task" / one / "stat").rpartition(")")[2].split()[:1] == ["R"]
+        for one in threads
     )
 
 

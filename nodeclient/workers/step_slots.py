@@ -11,12 +11,15 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.messages import Observed
+from coordinatord.protocol.section import SECTION_NAME_MAX, Section
+from coordinatord.protocol.text import clip
 from nodeclient.workers import syscalls
-from workerlib.env import PROGRESS, SLOT_BYTES, STEPS_TO_COME
+from workerlib.env import NO_SECTION, PROGRESS, SECTION_AT, SLOT_BYTES, STEPS_TO_COME, unpack_section
 
 _NAME = "coordinatord-steps"
 """The name for people who look into /proc."""
@@ -48,6 +51,8 @@ class Slots:
         """The last step that each worker reported, and when."""
         self._to_come = False
         """A worker has announced that it will report steps."""
+        self._sections: list[tuple[str, int, int] | None] = []
+        """The section that each worker is in: its name, its limit in seconds, and when it was begun."""
 
     def begin(self, run: str, number: int) -> list[dict[str, str]]:
         """Make empty slots for a round; return the variables that name each worker's slot, by local rank."""
@@ -55,6 +60,7 @@ class Slots:
         self._round = (run, number)
         self._read = [None] * self._workers
         self._to_come = False
+        self._sections = [None] * self._workers
         try:
             self._file = _memory(self._workers * SLOT_BYTES)
         except OSError as error:
@@ -71,6 +77,7 @@ class Slots:
         if (observed.run, observed.round) != self._round:
             return observed
         self._look()
+        observed = replace(observed, section=self._section())
         known = [read for read in self._read if read is not None]
         if not known:
             return replace(observed, steps=(None,) * self._workers) if self._to_come else observed
@@ -80,6 +87,15 @@ class Slots:
             steps=tuple(None if read is None else read[0] for read in self._read),
             step_age_s=min(max(age_s, 0.0), DURATION_S_MAX),
         )
+
+    def _section(self) -> Section | None:
+        """Return the section that may go on for the longest; None if no worker is in one."""
+        known = [(rank, *one) for rank, one in enumerate(self._sections) if one is not None]
+        if not known:
+            return None
+        rank, name, limit, began = max(known, key=lambda one: one[3] + one[2] * 10**9)
+        age_s, limit_s = (time.monotonic_ns() - began) / 1e9, float(min(limit, DURATION_S_MAX))
+        return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 
     def over(self) -> dict[int, int]:
         """Return the exit codes of the programs that are known to be over, by local rank."""
@@ -102,6 +118,9 @@ class Slots:
                 if step <= STEP_MAX:
                     self._read[rank] = (step, at)
                 self._to_come |= step == STEPS_TO_COME
+            with suppress(ValueError):  # as above
+                begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT
+                self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])
 
     def _fields(self) -> list[int]:
         """Return all fields of the slots; an empty list if there are no slots."""

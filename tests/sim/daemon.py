@@ -32,6 +32,7 @@ from coordinatord.store.interface import Entry, StoreError
 from tests.sim.disk import Disk, Fault
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.network import DOWN, Said, Session
+from tests.sim.standstills import Looks
 
 if TYPE_CHECKING:  # the world imports its daemon
     from tests.sim.host import Host
@@ -72,6 +73,7 @@ class Daemon:
         self._decided: tuple[Decided, ...] = ()
         """What is being written."""
         self._alarm: Alarm
+        self._looks: Looks
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
         self._claims = 10**9
@@ -104,6 +106,9 @@ class Daemon:
         self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
         self._knocking = []
         machine = self.machine
+        life = self.life
+        self._sessions = {}
+        self._looks = Looks(world, lambda looked: self._take_look(life, looked), self._sessions)
         self._alarm = Alarm(self._queue, self.clock, machine.next_deadline, lambda: self._ring(machine))
         entries = self.disk.load()
         now, wall_now = self.clock.read(), self.wall
@@ -270,6 +275,8 @@ class Daemon:
         self._world.invariants.hears(event)
         batch = self.machine.handle(event, self.clock.read())
         self._alarm.arm()
+        for look in batch.looks:
+            self._looks.begin(look)
         if batch.records:
             self._world.invariants.decided(batch.records)
             self._world.touch()
@@ -371,6 +378,10 @@ class Daemon:
             del self._sessions[effect.session]
             wires.send(session, DOWN, None)
             self._queue.after(0.0, self._closed, self.life, effect.session)
+
+    def _take_look(self, life: int, looked: Event) -> None:
+        if self.up and self.life == life:
+            self._submit(looked)
 
     def _closed(self, life: int, number: int) -> None:
         """Handle the shell's notice that its end of a session is closed."""

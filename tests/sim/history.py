@@ -13,6 +13,7 @@ from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, strik
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
+from tests.sim.standstills import Doing
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import World
 
@@ -25,6 +26,9 @@ LAST_S = 45.0
 SETTLED_WITHIN_S = 180.0
 """The time to settle after the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and
 two rounds, each at its longest."""
+
+HANGS_FOR_S = 480.0
+"""The same where workers hang: a coordinator that was started again waits for five minutes before it looks."""
 
 FAULT_EVERY_S = 60.0
 """The average interval of faults in a large cluster."""
@@ -137,6 +141,43 @@ ENDS_OF_RUNS = ("operator stops", "other settings")
 """Faults after which no memory is left, and nodes come back."""
 
 
+def hanging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes that do no step for a while, or never again. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers,
+        first_step_s=chance.choice([0.0, 0.7]),
+        rounds_with_steps=math.inf,
+        work_s=chance.uniform(60.0, 200.0),
+    )
+    hang_timeout_s = chance.choice([None, None, None, 0.0, 15.0])
+    scenario = replace(
+        drawn, nodes_min=2, nodes_max=3, hosts=3, max_restarts=9, hang_timeout_s=hang_timeout_s, workers=workers
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.randint(1, 4)):
+        world.queue.plan(chance.uniform(5.0, 60.0), _stand_still, world, chance.choice(list(Doing)))
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
+    world.go_on(120.0)
+    come_to_rest(world, HANGS_FOR_S)
+    return world
+
+
+def _stand_still(world: World, doing: Doing) -> None:
+    """Let the training of the present round do no step: for a while, or if it hangs for ever."""
+    if not world.is_running():
+        return
+    training = world.trainings.get((world.run.id, world.run.durable.round))
+    if training is not None:
+        seconds = math.inf if doing.is_hang else world.chance.uniform(5.0, 60.0)
+        limit_s = world.chance.choice([None, None, world.chance.uniform(10.0, 40.0)])
+        training.hang(doing, seconds, None if limit_s is None else round(limit_s))
+
+
 def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -198,6 +239,8 @@ def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> W
     return world
 
 
+BESIDE_HANGS = ("coordinator killed", "coordinator stalls", "worker fails", "node killed", "connection reset")
+
 LARGE_FAULTS = [name for name in FAULTS if name not in {"coordinator gone for long", "namesake", "other settings"}]
 """Not those that take half an hour of hand-work to put right."""
 
@@ -209,7 +252,7 @@ def start_again(world: World) -> None:
             host.boot()
 
 
-def come_to_rest(world: World) -> None:
+def come_to_rest(world: World, within_s: float = SETTLED_WITHIN_S) -> None:
     """End all faults, and check that everything comes to its end or goes on. Raises `BrokenError`."""
     daemon = world.daemon
     world.trace.note("-- all faults are over")
@@ -228,6 +271,6 @@ def come_to_rest(world: World) -> None:
             host.boot()
     for name in list(daemon.machine.cluster.durable.drained):
         daemon.ask(UndrainNode(name, "operator", ""))
-    world.try_until(world.is_over, SETTLED_WITHIN_S)
+    world.try_until(world.is_over, within_s)
     world.invariants.judge_end()
     world.invariants.kept.judge_end()

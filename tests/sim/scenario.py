@@ -92,6 +92,8 @@ class Scenario:
     scale_up: ScaleUp = ScaleUp.NOW
     join_timeout_s: float = 15.0
     stop_timeout_s: float = 3.0
+    hang_timeout_s: float | None = None
+    """How long there may be no step; None: by the run's own steps, 0: for ever."""
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
     skew: float = 0.0
@@ -121,7 +123,13 @@ class Scenario:
     @property
     def spec(self) -> JobSpec:
         """The settings that the nodes agree on."""
-        return JobSpec(self.nodes_min, self.nodes_max, self.max_restarts, scale_up=self.scale_up)
+        return JobSpec(
+            self.nodes_min,
+            self.nodes_max,
+            self.max_restarts,
+            scale_up=self.scale_up,
+            hang_timeout_s=self.hang_timeout_s,
+        )
 
     def offer_of(self, name: str) -> NodeOffer:
         """Return what the node of a host brings into a run."""

@@ -21,6 +21,7 @@ from tests.sim.history import (
     coincident_keeping_world,
     coincident_world,
     copying_world,
+    hanging_world,
     keeping_world,
     persisting_world,
     small_world,
@@ -38,6 +39,9 @@ COPYING = 40
 
 PERSISTING = 60
 """The histories of nodes that write steps to a disk."""
+
+HANGING = 40
+"""The histories of workers that hang; each lasts for some minutes."""
 
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
@@ -66,6 +70,8 @@ RARE_ROWS = frozenset(
         "stopping: the goal is to wait",
         "stopping: the goal is to run a round that this node is not in yet",
         "starting -> stopping: node_stopped",
+        "running -> stopping: hung",
+        "running -> running: busy_awaited",
         "running: the goal is to exit",
         "stopped: the coordinator is out of reach for too long, or the node leaves without it",
         "idle: the goal is to run the round that this node is in",
@@ -136,6 +142,13 @@ def test_every_history_of_nodes_that_write_steps_to_a_disk_keeps_the_invariants(
     worlds = [persisting_world(seed) for seed in range(PERSISTING)]
     assert sum(world.invariants.kept.persisted.written for world in worlds) > PERSISTING
     assert sum(world.invariants.kept.persisted.resumed for world in worlds) > PERSISTING / 5
+
+
+@pytest.mark.slow
+def test_every_history_of_workers_that_hang_keeps_the_invariants_and_each_hang_is_named() -> None:
+    worlds = [hanging_world(seed) for seed in range(HANGING)]
+    assert sum(world.invariants.hangs.named for world in worlds) > HANGING / 3
+    assert any(world.invariants.records["BusyWorkerAwaited"] for world in worlds)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,8 @@ from coordinatord.server.driver import RECORDED as COORDINATOR
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.shell.agent_loop import RECORDED as AGENT
-from tests.sim.history import small_world
+from tests.sim.history import hanging_world, small_world
+from tests.sim.world import World
 
 STIMULI = 10
 """The stimuli to a twin, which is then made anew: often enough that each kind of stimulus comes soon after it was."""
@@ -56,9 +58,11 @@ class Twins:
         return twin
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_what_was_written_down_goes_on_as_the_machine_itself(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("play", "seed"), [*((small_world, seed) for seed in range(8)), (hanging_world, 1)])
+def test_what_was_written_down_goes_on_as_the_machine_itself(
+    play: Callable[[int], World], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     coordinators = Twins(monkeypatch, Coordinator, COORDINATOR, Policy(), "")
     agents = Twins(monkeypatch, Agent, AGENT, Settings(1, 1.0, 1.0, 1.0), 1, 0.0)
-    small_world(seed)
+    play(seed)
     assert min(coordinators.answers, agents.answers) > STIMULI

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed
+from coordinatord.protocol.section import Section
 from nodeclient.core.effects import Start
 from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
+from tests.sim.standstills import Doing, Standstills
 from tests.support.builders import LOST_PEER, an_account
 
 if TYPE_CHECKING:  # hosts import their workers
@@ -52,6 +54,8 @@ class Training:
         """When the last step was taken."""
         self.stalls: list[tuple[float, float]] = []
         """The spans in which it did no step, though nothing was broken."""
+        self.standstills = Standstills(self, world.seed)
+        """What its workers did in them."""
         self._bounds: dict[str, int] = {}
         """The step that the workers of a host do not go beyond, where they stand still."""
         self.exited_well = 0
@@ -133,6 +137,11 @@ class Training:
         """Return how long it had stalled by then."""
         return sum(min(end, until) - begin for begin, end in self.stalls if begin < until)
 
+    def section_of(self, host: Host) -> Section | None:
+        """Return the section that workers of a host are in: only the first host's name it."""
+        is_first = host is next(iter(self.hosts.values()))
+        return self.standstills.section(self._world.queue.now) if is_first else None
+
     @property
     def stalls_until(self) -> float:
         """The end of the last stall."""
@@ -143,6 +152,15 @@ class Training:
         if self.stepped() is not None and not self.broken and now > self.stalls_until:
             self._world.trace.note("the training of round %d stalls for %.1f s", self.key[1], seconds)
             self.stalls.append((now, now + seconds))
+            self.standstills.begin(now, seconds)
+
+    def hang(self, doing: Doing, seconds: float, limit_s: float | None) -> None:
+        """Let it do no step for so long, perhaps for ever, and perhaps in a section with a limit."""
+        now = self._world.queue.now
+        if self.stepped() is not None and not self.broken and now > self.stalls_until and self.done_at == math.inf:
+            self._world.trace.note("round %d %s for %.1f s, section %s", self.key[1], doing, seconds, limit_s)
+            self.stalls.append((now, now + seconds))
+            self.standstills.begin(now, seconds, doing, limit_s)
 
     def breaks(self, by: Host) -> None:
         """Remove a worker of a host, which the others need. What they did so far was saved."""
@@ -269,7 +287,8 @@ class LocalWorkers:
             return observed
         stepped = training.stepped()
         if stepped is not None:
-            return replace(observed, steps=(stepped[0],) * each, step_age_s=stepped[1])
+            section = training.section_of(self._host)
+            return replace(observed, steps=(stepped[0],) * each, step_age_s=stepped[1], section=section)
         announced = self._manners.announces_in(observed.round)
         return replace(observed, steps=(None,) * each) if announced else observed
 

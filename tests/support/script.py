@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinatord.core.effects import Answer, Close, Effect, Refuse, Send
+from coordinatord.core.effects import Answer, Close, Effect, Look, Refuse, Send
 from coordinatord.core.events import (
     AdminRequested,
     Connected,
     Disconnected,
     Event,
+    Looked,
     Reported,
     StoreFailed,
     StoreRecovered,
@@ -27,20 +28,15 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
-from coordinatord.core.values.records import (
-    Record,
-    RoundEnded,
-    RoundFormed,
-    RoundStarted,
-    RoundStopped,
-    RunEnded,
-    TrainingBegan,
-)
+from coordinatord.core.values.records import Record
 from coordinatord.protocol.kept_state import Holding, Restoring
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Join, Launcher, Observed, Phase
 from coordinatord.protocol.scale_up import ScaleUp
+from coordinatord.protocol.section import Section
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
-from tests.support.kept_state import a_holding, a_keeper, kept_text, wrote
+from tests.support.kept_state import a_holding, a_keeper, wrote
+from tests.support.looks import seen
+from tests.support.script_text import desired_text, number_of, record_text, seconds_of
 
 PHASES = {
     "prepared": Phase.IDLE,
@@ -74,6 +70,8 @@ class Puppet:
     observed: Observed = field(default_factory=an_observed)
     stepped_at: float = 0.0
     """When its workers did the last step that it reports."""
+    section_at: float = 0.0
+    """When they began the section that it reports."""
     desired: Desired | None = None
     shown: str = ""
     """The last message that it received, as written: a repeated one is not written again."""
@@ -98,6 +96,8 @@ class Stage:
         self._written: list[str] = []
         self.past: list[tuple[float, Record]] = []
         """All records, with their times."""
+        self.look: Look | None = None
+        """The last look that was asked for, until it is answered."""
         self._asked = 0
         """The last request of an operator, numbered downward."""
         self._commands: dict[str, Callable[[list[str], dict[str, str]], None]] = {
@@ -107,18 +107,20 @@ class Stage:
             "recall": self._recall,
             "announce": self._each(self._announce),
             "step": self._step,
+            "section": self._section,
+            "seen": self._seen,
             "keep": self._keep,
             "fetch": self._fetch,
             "write": lambda words, options: self._say(self.puppets[words[0]], **wrote(self.puppets, words, options)),
-            "die": lambda words, _: self._die(_seconds(words[0])),
+            "die": lambda words, _: self._die(seconds_of(words[0])),
             "ask": self._ask,
             "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
             "drop": self._each(self._drop),
             "silence": self._each(lambda puppet: setattr(puppet, "silent", True)),
             "heal": self._each(self._heal),
-            "advance": lambda words, _: self._advance(_seconds(words[0])),
-            "stall": lambda words, _: self._stall(_seconds(words[0])),
-            "trouble": lambda words, _: self._trouble(_seconds(words[0])),
+            "advance": lambda words, _: self._advance(seconds_of(words[0])),
+            "stall": lambda words, _: self._stall(seconds_of(words[0])),
+            "trouble": lambda words, _: self._trouble(seconds_of(words[0])),
             "status": lambda words, _: self._status(*words),
         } | {name: self._each(self._reporter(phase)) for name, phase in PHASES.items()}
 
@@ -143,16 +145,17 @@ class Stage:
             max_restarts=int(options.pop("restarts", 3)),
             launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
             scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
+            hang_timeout_s=float(options.pop("hang")) if "hang" in options else None,
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
         phase = Phase(options.pop("phase", Phase.IDLE))
-        top["keeper"] = a_keeper(9_000 + _number(node), options.pop("keeps", ""))
+        top["keeper"] = a_keeper(9_000 + number_of(node), options.pop("keeps", ""))
         offer: dict[str, Any] = {
             name: int(value) if name.endswith(("workers", "_s")) else value for name, value in options.items()
         }
         join = a_join(node, offer=an_offer(node, **offer), **top)
-        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + _number(node), phase=phase))
+        puppet = Puppet(join, session=0, observed=an_observed(port=40_000 + number_of(node), phase=phase))
         self.puppets[puppet.name] = puppet
         self._connect(puppet)
 
@@ -162,7 +165,7 @@ class Stage:
         self._sessions[puppet.session] = puppet
         self._open.add(puppet.session)
         join = dataclasses.replace(puppet.join, observed=self._aged(puppet))
-        address = f"10.0.0.{_number(puppet.join.node)}"
+        address = f"10.0.0.{number_of(puppet.join.node)}"
         self._handle(Connected(puppet.session, join, address, "10.0.0.254"))
 
     def _fail(self, words: list[str], options: dict[str, str]) -> None:
@@ -172,7 +175,7 @@ class Stage:
             failure = a_failure(
                 rank=local_rank + (part.first_rank if part else 0),
                 local_rank=local_rank,
-                age_s=_seconds(options.get("age", "0s")),
+                age_s=seconds_of(options.get("age", "0s")),
                 **an_end(options),
             )
             self._report(puppet, phase=Phase.STOPPING, failure=failure)
@@ -198,10 +201,27 @@ class Stage:
         """Have a node report its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
         node, step = words
         puppet = self.puppets[node]
-        age_s = _seconds(options.get("age", "0s"))
+        age_s = seconds_of(options.get("age", "0s"))
         puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
         self._say_again(puppet)
+
+    def _section(self, words: list[str], options: dict[str, str]) -> None:
+        """Have a node report the section that its workers are in: `section n1 eval limit=60s`; `section n1` ends it."""
+        puppet = self.puppets[words[0]]
+        section = Section(words[1], seconds_of(options["limit"]), 0.0, 0) if words[1:] else None
+        puppet.observed, puppet.section_at = dataclasses.replace(puppet.observed, section=section), self.now
+        self._say_again(puppet)
+
+    def _seen(self, words: list[str], options: dict[str, str]) -> None:
+        """Answer the last look: `seen waits stands` is what it shows of rank 0 and rank 1."""
+        del options
+        look, self.look = self.look, None
+        if look is None:
+            raise ScriptError("nobody looks")
+        nodes = [source.node for source in look.sources for _ in source.wanted.local_ranks]
+        workers = tuple(seen(node, rank, kind) for rank, (node, kind) in enumerate(zip(nodes, words, strict=True)))
+        self._handle(Looked(look.run, look.round, look.number, workers))
 
     def _keep(self, words: list[str], options: dict[str, str]) -> None:
         """Let a node keep these steps and no others; its next report says so."""
@@ -305,7 +325,10 @@ class Stage:
     def _aged(self, puppet: Puppet, **changes: Any) -> Observed:
         """Return the node's present report: its workers' last step has grown older."""
         age_s = None if puppet.observed.step_age_s is None else self.now - puppet.stepped_at
-        return dataclasses.replace(puppet.observed, step_age_s=age_s, **changes)
+        section = puppet.observed.section
+        if section is not None:
+            section = dataclasses.replace(section, age_s=self.now - puppet.section_at)
+        return dataclasses.replace(puppet.observed, step_age_s=age_s, section=section, **changes)
 
     def _say_again(self, puppet: Puppet) -> None:
         self._handle(Reported(puppet.session, self._aged(puppet, beat=True)))
@@ -322,7 +345,10 @@ class Stage:
         batch = self.coordinator.handle(event, self.now)
         for record in batch.records:
             self.past.append((self.now, record))
-            self._write(_record_text(record))
+            self._write(record_text(record))
+        for look in batch.looks:
+            self.look = look
+            self._write(f"looks at the workers of {', '.join(source.node for source in look.sources)}")
         for effect in batch.effects:
             for line in self._effect_text(effect):
                 self._write(line)
@@ -338,7 +364,7 @@ class Stage:
         match effect:
             case Send():
                 puppet.desired = effect.message
-                goal, reason = _desired_text(effect.message)
+                goal, reason = desired_text(effect.message)
                 # While a node has nothing to do, it receives the reason; otherwise a new wording is not worth a line.
                 shown = goal + reason * (effect.message.goal is Goal.WAIT)
                 if shown != puppet.shown:
@@ -354,47 +380,3 @@ class Stage:
 
     def _write(self, text: str, indent: str = "") -> None:
         self._written.append(f"    {self.now:8.3f}  {indent}{text}")
-
-
-def _record_text(record: Record) -> str:
-    kind = record.KIND
-    facts = ""
-    match record:
-        case RoundFormed():
-            facts = f" round {record.round} of {', '.join(ranks.node for ranks in record.nodes)}"
-        case RoundEnded():
-            facts = f" round {record.round}, {'charged' if record.charged else 'free'}"
-        case RoundStarted() | TrainingBegan():
-            facts = f" round {record.round}"
-        case RoundStopped():
-            facts = f" round {record.round}, {'planned' if record.planned else 'at once'}"
-        case RunEnded():
-            facts = f" {record.outcome.result} with exit code {record.outcome.exit_code:d}"
-        case _:
-            node = getattr(record, "node", "")
-            facts = f" {node}" if node else ""
-    return f"{kind}{f' {record.run}' if record.run else ''}{facts}: {record.reason}"
-
-
-def _desired_text(desired: Desired) -> tuple[str, str]:
-    goal, reason = str(desired.goal), desired.reason
-    if desired.assignment is not None:
-        part = desired.assignment
-        goal += f" as group rank {part.group_rank} of {part.group_world_size}, ranks from {part.first_rank} of"
-        goal += f" {part.world_size}, master {part.master_address}:{part.master_port}"
-        goal += f", restarts {part.restarts_used} of {part.max_restarts}"
-    goal += kept_text(desired)
-    if desired.outcome is not None:
-        goal += f", {desired.outcome.result} with exit code {desired.outcome.exit_code:d}"
-        reason = desired.outcome.summary
-    goal += ", planned" if desired.planned else ""
-    goal += "" if desired.wait_s is None else ", for a limited time"
-    return f"{desired.run} round {desired.round}: {goal}", reason
-
-
-def _seconds(text: str) -> float:
-    return float(text.removesuffix("s"))
-
-
-def _number(node: str) -> int:
-    return int("".join(letter for letter in node if letter.isdigit()) or 99)

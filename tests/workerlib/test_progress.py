@@ -17,7 +17,16 @@ import workerlib
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO
 from workerlib import progress
-from workerlib.env import PROGRESS, SLOT_BYTES, STEP_MAX, STEPS_TO_COME
+from workerlib.env import (
+    NO_SECTION,
+    PROGRESS,
+    SECTION_AT,
+    SLOT_BYTES,
+    STEP_MAX,
+    STEPS_TO_COME,
+    pack_section,
+    unpack_section,
+)
 
 SLOTS = 3
 
@@ -242,3 +251,58 @@ def test_a_step_is_no_system_call(memory: int) -> None:
             pytest.skip("system calls cannot be forbidden here (seccomp)")
         found.append((done.returncode, words_of(memory)[0]))
     assert found == [(-signal.SIGSYS, 20_000), (-signal.SIGSYS, 0)]
+
+
+def section_in(file: int) -> tuple[str, int, int] | None:
+    """Return the section that is in a slot."""
+    return unpack_section(words_of(file)[SECTION_AT:])
+
+
+def test_a_section_is_in_the_slot_while_it_lasts(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    before = time.monotonic_ns()
+    with workerlib.section("eval", limit=600):
+        found = section_in(memory)
+        assert found is not None
+        assert found[:2] == ("eval", 600)
+        assert before // 1_000_000 * 1_000_000 <= found[2] <= time.monotonic_ns()
+        with workerlib.section("save to the other disk", limit=0.2):
+            inner = section_in(memory)
+            assert inner is not None
+            assert inner[:2] == ("save to the othe", 1)
+        assert section_in(memory) == found
+        workerlib.step(8)
+    assert words_of(memory)[0] == 8
+    assert words_of(memory)[SECTION_AT:] == list(NO_SECTION)
+
+
+def test_a_section_ends_with_an_error_too(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, place_of(memory))
+    with pytest.raises(KeyError), workerlib.section("eval", limit=9):
+        raise KeyError
+    assert section_in(memory) is None
+
+
+def test_a_section_costs_nothing_where_nobody_reads_it() -> None:
+    with workerlib.section("eval", limit=9):
+        pass
+
+
+@pytest.mark.parametrize(("name", "limit"), [("", 9), ("a\nb", 9), ("eval", 0), ("eval", -1), ("eval", float("nan"))])
+def test_a_section_without_a_name_or_a_limit_is_an_error(name: str, limit: float) -> None:
+    with pytest.raises(ValueError, match=r"expected a name, and a limit in seconds above 0"):
+        workerlib.section(name, limit).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("eval", "eval"), ("ä" * 9, "ä" * 8), ("x" + "ä" * 9, "x" + "ä" * 7), ("e" * 16, "e" * 16)]
+)
+def test_the_name_of_a_section_is_cut_at_a_letter(name: str, shown: str) -> None:
+    assert unpack_section(pack_section(name, 1e9, 10**18)) == (shown, 86_400, 10**18)
+
+
+def test_words_that_do_not_belong_together_are_no_section() -> None:
+    first, second, third, check = pack_section("eval", 9, 10**9)
+    with pytest.raises(ValueError, match="being written"):
+        unpack_section((first, second, third, check ^ 1))
+    assert unpack_section((0, second, third, check)) is None

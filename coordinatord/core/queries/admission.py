@@ -116,6 +116,7 @@ def check_spec(run: Run, join: Join) -> None:
             ("--nnodes", nnodes(join.spec), nnodes(run.spec)),
             ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
             ("--scale-up", join.spec.scale_up, run.spec.scale_up),
+            ("--hang-timeout", hang_timeout(join.spec), hang_timeout(run.spec)),
         )
         if theirs != ours
     ]
@@ -137,6 +138,13 @@ def check_size(run: Run, join: Join) -> None:
         more = join.offer.workers
         text = f"job {join.job} has {others} workers: with {more} more it would exceed {RANKS_MAX}, the limit"
         raise RefusedError(Refused(RefusalCode.LIMIT, text, retry=True))
+
+
+def hang_timeout(spec: JobSpec) -> str:
+    """Write how long there may be no step as `--hang-timeout` takes it."""
+    if spec.hang_timeout_s is None:
+        return "not given"
+    return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
 
 
 def nnodes(spec: JobSpec) -> str:

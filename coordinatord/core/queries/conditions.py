@@ -15,6 +15,7 @@ from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
+from coordinatord.core.queries.hanging import awaits_busy, is_hung, next_look
 from coordinatord.core.queries.resumption import at_odds, is_obtainable
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
@@ -175,6 +176,21 @@ def stalled(run: Run) -> float | None:
     return _when((activity is Activity.TRAINING or activity is Activity.REDONE) and run.progress.is_idle)
 
 
+def look_due(run: Run) -> float | None:
+    """Training has stalled, and it is time to look where the workers stand."""
+    return next_look(run)
+
+
+def hung(run: Run) -> float | None:
+    """Two looks have shown a worker that all others wait for, and that will not come."""
+    return _when(is_hung(run))
+
+
+def busy_awaited(run: Run) -> float | None:
+    """Two looks have shown a worker that computes while all others wait for it, and it is not on record yet."""
+    return _when(awaits_busy(run))
+
+
 def resumed(run: Run) -> float | None:
     """A worker of the round has done a step since the stall was recorded."""
     newest, ledger = run.progress.stepped_at, run.durable.ledger
@@ -300,6 +316,9 @@ NAMES: dict[Condition, str] = {
     outage: "outage",
     first_step_overdue: "first_step_overdue",
     stalled: "stalled",
+    look_due: "look_due",
+    hung: "hung",
+    busy_awaited: "busy_awaited",
     resumed: "resumed",
     caught_up: "caught_up",
     fell_silent: "fell_silent",

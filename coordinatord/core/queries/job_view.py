@@ -12,7 +12,8 @@ from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import Health, Run
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.round_history import Round, RoundHistory
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.core.values.training_progress import furthest_step

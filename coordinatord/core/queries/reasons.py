@@ -10,7 +10,8 @@ from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.resumption import at_odds, resume_point
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
-from coordinatord.core.state.run import MAY_HAVE_WORKERS, Health, Run
+from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.persisted_state import PersistedStep
@@ -223,11 +224,11 @@ class Reasons:
         if self._run.all_silent and not self._run.durable.state.ended:
             return "every node is silent: the coordinator's own network may be cut; the round stands"
         if self._run.health is Health.STALLED:
-            return self.idle
+            return self._section + self.idle
         if self._run.durable.step_overdue and not self._run.durable.stepped:
             return self.overdue
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
-        return awaited + self._run.durable.reason
+        return awaited + self._section + self._run.durable.reason
 
     @property
     def overdue(self) -> str:
@@ -245,7 +246,26 @@ class Reasons:
             text += f" (usually {lasted(progress.usual_s)})"
         if straggler is not None:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
-        return text
+        return f"{text}; {self._run.hang.notice}" if self._run.hang.notice else text
+
+    @property
+    def notice(self) -> str:
+        """Which worker the others wait for, and what it does."""
+        return self._run.hang.notice
+
+    @property
+    def hung(self) -> str:
+        """Which worker the others wait for in vain, and where they wait."""
+        found = self._run.hang.found
+        return "" if found is None else found.sentence
+
+    @property
+    def _section(self) -> str:
+        """The section of the script that workers are in, as the beginning of a sentence; empty if they are in none."""
+        named = self._run.progress.sections.longest
+        if named is None or self._run.durable.state is not State.RUNNING:
+            return ""
+        return f"in section {named.section.name}, at most {lasted(named.section.limit_s)}; "
 
     @property
     def reached(self) -> str:

@@ -13,6 +13,7 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure, Goal, Report, Result, Straggler
 from coordinatord.protocol.text import is_same_error
 from coordinatord.protocol.worker_ends import EarlyEnd, SecondaryFailure
@@ -93,8 +94,10 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
 def in_brief(report: Report) -> str:
     """Name the cause of the next round, in few words: that reason is shown for as long as the round lasts."""
     failure = report.failure
+    if failure.hang is HangKind.NETWORK:
+        return f"a collective completed for nobody in round {report.round}"
     who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
-    return f"{who} failed in round {report.round}"
+    return f"{who} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
 
 
 def repeats_of(run: Run, report: Report | None, now: float) -> int:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Health, Run
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import Sample
 

@@ -8,8 +8,8 @@ from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.ranks import Ranks
+from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
@@ -24,22 +24,7 @@ class NoStacksError(OperationalError):
     """The job has no workers that could be asked, or none of these ranks. Nothing has changed."""
 
 
-@frozen
-class StackSource:
-    """Some workers of a node, who are asked together."""
-
-    node: str
-    host: str
-    first_rank: int
-    """The rank of the node's first worker."""
-    session: int | None
-    """The session of the node; None if it cannot be asked."""
-    wanted: AskStacks
-    problem: str
-    """Why it cannot be asked; empty if it can."""
-
-
-def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
+def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
     """Return whom to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
     if not run.durable.order:
         raise NoStacksError(f"job {run.job} has no workers now: it is {run.shown_state}")
@@ -48,7 +33,7 @@ def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
         source
         for own in run.durable.order.values()
         for piece in ranks_of(own, chosen)
-        for source in _sources_of(run, own, range(piece.start - own.first_rank, piece.stop - own.first_rank))
+        for source in _sources_of(run, own, piece, brief=brief)
     )
     workers = sum(len(source.wanted.local_ranks) for source in sources)
     if not workers:
@@ -59,7 +44,8 @@ def stack_sources(run: Run, ranks: Sequence[range]) -> tuple[StackSource, ...]:
     return sources
 
 
-def _sources_of(run: Run, own: Ranks, local_ranks: range) -> Iterator[StackSource]:
+def _sources_of(run: Run, own: Ranks, ranks: range, *, brief: bool) -> Iterator[StackSource]:
+    local_ranks = range(ranks.start - own.first_rank, ranks.stop - own.first_rank)
     member = run.members.get(own.node)
     problem = ""
     if run.spec.launcher is Launcher.TORCHRUN:
@@ -74,7 +60,9 @@ def _sources_of(run: Run, own: Ranks, local_ranks: range) -> Iterator[StackSourc
             host=own.node if member is None else member.offer.host,
             first_rank=own.first_rank,
             session=None if member is None or problem else member.session,
-            wanted=AskStacks(1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX])),
+            wanted=AskStacks(
+                1, run.id, run.durable.round, tuple(local_ranks[first : first + WORKERS_ASKED_MAX]), brief
+            ),
             problem=problem,
         )
 

@@ -10,7 +10,8 @@ import math
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
-from coordinatord.core.state.run import Health, Run
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.time_ledger import Activity, Spent
 
 
@@ -28,7 +29,8 @@ def spent(run: Run, now: float) -> Spent:
 
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
-    signs = [run.lost_at, *(failure.at for failure in run.failures.values())]
+    # Workers that hang had stalled until the round is stopped.
+    signs = [run.lost_at, *(failure.at for failure in run.failures.values() if failure.failure.hang is None)]
     signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
     signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
     if min(signs) == math.inf:  # a node in doubt may only have been out of reach, so any other sign is better

@@ -3,6 +3,6 @@
 `durable` is what outlives the daemon. The other modules hold what one life of the daemon knows beside that: `cluster`
 holds the runs, `run` is one run of a job, `member` one node in it, `kept_index` says what the nodes of a run keep,
 `checkpoint_news` which checkpoint they have written, `halt_promises` which step workers keep before a planned end, and
-`leases` for how long each node that is not heard still counts. `persisting`
-is what is being written to the disk.
+`leases` for how long each node that is not heard still counts. `persisting` is what is being written to the disk, and
+`hang_watch` the looks at workers that do no step.
 """

@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from enum import StrEnum
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.checkpoint_news import CheckpointNews
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.halt_promises import Halting, can_halt
+from coordinatord.core.state.hang_watch import HangWatch
 from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.ranks import order
 from coordinatord.core.values.root_cause import RoundVerdict, WorkerFailure, find_root_cause
 from coordinatord.core.values.time_ledger import Activity
@@ -34,16 +35,6 @@ STATES = tuple(MemberState)
 """All of them, as a tuple: an enumeration takes ten times as long to go through, and a start makes a thousand runs."""
 
 MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
-
-
-class Health(StrEnum):
-    """What can be seen of a round that goes on, beside its state."""
-
-    WELL = "well"
-    STALLED = "stalled"
-    """No worker has done a step for much longer than is usual."""
-    SILENT = "silent"
-    """No node of it can be heard."""
 
 
 class Run:
@@ -99,7 +90,8 @@ class Run:
         self.restart_asked = ""
         """Why an operator wants another round at once; empty if none does."""
 
-        self.progress = TrainingProgress()
+        self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
+        self.hang = HangWatch()
         self.steps_announced = False
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.lost_at = math.inf
@@ -164,6 +156,7 @@ class Run:
         """Begin the round that was recorded, with these nodes; nothing is known against any of them yet."""
         self.missing.clear()
         self.progress.clear()
+        self.hang.clear()
         self.steps_announced = False
         self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
         self.ready_first = None

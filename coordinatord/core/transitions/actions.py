@@ -25,10 +25,13 @@ from coordinatord.core.queries.time_attribution import (
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
+from coordinatord.core.transitions import hang_looks
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
+from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
     AGE_MAX,
+    BusyWorkerAwaited,
     FirstFailure,
     FirstStepOverdue,
     NodeLeftBehind,
@@ -36,7 +39,6 @@ from coordinatord.core.values.records import (
     NodeReleased,
     NodesHeard,
     NodesSilent,
-    Reason,
     RoundEnded,
     RoundFormed,
     RoundStarted,
@@ -97,9 +99,28 @@ def stall(run: Run, reason: Reason, decision: Decision) -> None:
 
 def resume(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
+    run.hang.clear()
     decision.record(
         TrainingResumed(run.job, run.id, reason.sentence, run.durable.round, spent_with_steps_again(run, decision.now))
     )
+
+
+def look(run: Run, reason: Reason, decision: Decision) -> None:
+    """Have the workers looked at; that is no record, since it changes nothing."""
+    del reason
+    hang_looks.begin(run, decision)
+
+
+def note_busy(run: Run, reason: Reason, decision: Decision) -> None:
+    """Record that the others wait for a worker that computes; nothing else is done, because it may be an evaluation."""
+    run.hang.noted = True
+    decision.record(BusyWorkerAwaited(run.job, run.id, reason.sentence, run.durable.round))
+
+
+def stop_hung(run: Run, reason: Reason, decision: Decision) -> None:
+    """End a round of which one worker holds up all others: that is its failure, and charged as any."""
+    hang_looks.count_as_failure(run, decision.now)
+    _stop(run, reason, decision, planned=False)
 
 
 def catch_up(run: Run, reason: Reason, decision: Decision) -> None:

@@ -26,7 +26,8 @@ from coordinatord.core.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained, Reason
+from coordinatord.core.values.reason import Reason
+from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDrained, NodeUndrained
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result

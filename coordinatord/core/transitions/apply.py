@@ -24,7 +24,9 @@ from coordinatord.core.state.durable import (
     SpoiledStep,
     State,
 )
+from coordinatord.core.values.reason import Reason
 from coordinatord.core.values.records import (
+    BusyWorkerAwaited,
     FirstStepOverdue,
     JobForgotten,
     JobStopAsked,
@@ -37,7 +39,6 @@ from coordinatord.core.values.records import (
     NodesSilent,
     NodeSucceeded,
     NodeUndrained,
-    Reason,
     Record,
     RoundEnded,
     RoundFormed,
@@ -261,6 +262,11 @@ def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> No
     _work_on(run, record.spent, at)
 
 
+def _busy_worker_awaited(run: DurableRun, record: BusyWorkerAwaited, at: float) -> None:
+    """Change nothing: it is there to be read."""
+    del run, record, at
+
+
 def _nodes_silent(run: DurableRun, record: NodesSilent, at: float) -> None:
     run.silent = True
     if record.spent is not None:
@@ -376,6 +382,7 @@ _CHANGES |= {
     TrainingCaughtUp: _training_caught_up,
     TrainingStalled: _training_stalled,
     TrainingResumed: _training_resumed,
+    BusyWorkerAwaited: _busy_worker_awaited,
     NodesSilent: _nodes_silent,
     NodesHeard: _nodes_heard,
     RoundStopped: _round_stopped,

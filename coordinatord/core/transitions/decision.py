@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coordinatord.core.effects import Answer, Close, Refuse, Send
+from coordinatord.core.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import answer_to, knows_goal
 from coordinatord.core.state.cluster import Cluster
@@ -18,12 +18,13 @@ from coordinatord.core.values.records import Record
 class Decision:
     """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
 
-    __slots__ = ("_policy", "answers", "cluster", "endings", "news", "now", "records")
+    __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "news", "now", "records")
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self.cluster, self._policy, self.now = cluster, policy, now
         self.records: list[Record] = []
         self.endings: list[Refuse | Close | Answer] = []
+        self.looks: list[Look] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
         """Nodes that get their desired state in any case, keyed by session."""
         self.news: dict[int, tuple[Run, Member]] = {}

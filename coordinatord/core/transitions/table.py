@@ -16,7 +16,7 @@ from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import actions
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.records import Reason
+from coordinatord.core.values.reason import Reason
 from coordinatord.protocol.errors import InternalError
 from coordinatord.protocol.frozen_class import frozen
 
@@ -101,8 +101,7 @@ def _rows() -> list[Transition]:
     rows += [
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
-        Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
-        Transition(running, when.resumed, running, do.resume, "workers do steps again"),
+        *_stall_rows(),
         Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
         Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
@@ -113,6 +112,18 @@ def _rows() -> list[Transition]:
         ),
     ]
     return rows
+
+
+def _stall_rows() -> list[Transition]:
+    """Return what is done while workers do no step."""
+    running, stopping, when, do = State.RUNNING, State.STOPPING, conditions, actions
+    return [
+        Transition(running, when.stalled, running, do.stall, "{reasons.idle}"),
+        Transition(running, when.resumed, running, do.resume, "workers do steps again"),
+        Transition(running, when.hung, stopping, do.stop_hung, "{reasons.hung}"),
+        Transition(running, when.busy_awaited, running, do.note_busy, "{reasons.notice}"),
+        Transition(running, when.look_due, running, do.look, "it is time to look where the workers stand"),
+    ]
 
 
 def _disk_rows() -> list[Transition]:

@@ -5,5 +5,7 @@ ranks, `root_cause` finds the failure that came first, `time_ledger` counts wher
 the last rounds, `time_series` what charts show, `training_progress` the steps that nodes report, and `deadline_heap`
 the times at which to look again. `shards` says whether kept parts make a step whole, and `resume_plan` who gets them
 from whom. `persist_plan` says which node writes which part of a step to the disk, and `copy_plan` which nodes keep
-copies of what; `buddies` chooses who keeps them for whom. `hang_verdict` finds the worker that all others wait for.
+copies of what; `buddies` chooses who keeps them for whom. `hang_verdict` finds the worker that all others wait for, and
+`look_comparison` compares two looks at the workers; `stack_source` is whom to ask for them. `section_limits` has the
+phases that scripts have named, `health` what can be seen of a round, and `reason` why a run changes its state.
 """

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from enum import StrEnum
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
 from coordinatord.protocol.text import clip
 
@@ -32,21 +32,6 @@ _EVEN = ("all_gather", "allgather", "reduce_scatter")
 
 _RUNNERS = ("<frozen", "runpy.py", "nodeclient/")
 """The beginnings of files that run a script, and are no part of it."""
-
-
-class HangKind(StrEnum):
-    """What is wrong with the worker that others wait for."""
-
-    ABSENT = "absent"
-    """It is behind in the sequence, and nothing shows what it does."""
-    STUCK = "stuck"
-    """Its stack stands still, and it uses no CPU and no disk."""
-    BUSY = "busy"
-    """It does something else, such as an evaluation: the others wait for it."""
-    MISMATCHED = "mismatched"
-    """It waits in another collective than the others, or has another size or type."""
-    NETWORK = "network"
-    """All wait in the same collective, and it completes for none."""
 
 
 @frozen
@@ -103,6 +88,13 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     return _verdict(HangKind.MISMATCHED, blamed, waiting, sentence)
 
 
+def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
+    """Say whom the others wait for, and what that one does: `waiting for rank 0 on node a, which computes in ...`."""
+    ranks = set(verdict.ranks)
+    named = [one for one in seen_workers if one.rank in ranks]
+    return f"waiting for {_who(named)}, which {_does(verdict.kind, named)}"
+
+
 def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
     """Return for how long the worker waits that has waited the longest, in seconds; 0 if none does."""
     return max((_collective(one).age_s for one in seen_workers if _state(one) is CollectiveState.WAITS), default=0.0)
@@ -143,6 +135,8 @@ def _is_busy(one: SeenWorker) -> bool:
         return False
     if max(now.cpus, 0.0 if before is None else before.cpus) >= BUSY_CPUS:
         return True
+    if "running" in {now.state, "" if before is None else before.state}:
+        return True  # on a busy host it may hardly get a CPU
     if before is None or before.pid != now.pid:
         return False
     moved = before.origin is now.origin and _main(before) != _main(now)

@@ -19,17 +19,6 @@ from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.schema import Length, Range
 
-
-@frozen
-class Reason:
-    """The condition that held, and its text in this case."""
-
-    condition: str
-    """One of `conditions.NAMES`, or an operator's request if no row of the table was taken."""
-    sentence: str
-    """The row's sentence, with the names and numbers of this case."""
-
-
 REASON_MAX = 4_096
 """The length in characters: the longest sentence names eight nodes, quotes a worker's message and has what both led
 to."""
@@ -248,6 +237,15 @@ class TrainingResumed(Record):
 
 
 @frozen
+class BusyWorkerAwaited(Record):
+    """All workers of a round that has stalled wait for one that computes; nothing is done about it."""
+
+    KIND = "BusyWorkerAwaited"
+
+    round: Counter
+
+
+@frozen
 class NodesSilent(Record):
     """No node of a round is heard: they are gone, or the coordinator is cut off."""
 
@@ -382,6 +380,7 @@ KINDS: dict[str, type[Record]] = {
         TrainingCaughtUp,
         TrainingStalled,
         TrainingResumed,
+        BusyWorkerAwaited,
         NodesSilent,
         NodesHeard,
         RoundStopped,

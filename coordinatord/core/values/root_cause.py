@@ -30,6 +30,8 @@ class WorkerFailure:
     def __str__(self) -> str:
         """Return a headline; the report has the rest."""
         failure = self.failure
+        if failure.hang is not None:
+            return failure.message
         if not failure.pid:
             return f"node {self.node} could not start its workers: {failure.message}"
         how, what = describe_exit(failure.exit_code), failure.error or failure.message

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from coordinatord.core.values.section_limits import Sections
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Observed
 
@@ -48,7 +49,9 @@ show the network's delays more than the job's pace. So there are never more than
 class TrainingProgress:
     """What is known of the steps of one round, and then of the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_given_s: float | None = None) -> None:
+        """Begin with the first round; the run's user may have said how long there may be no step."""
+        self._patience_given_s = patience_given_s
         self._slowest = [0.0, 0.0]
         """How long the slowest step took, in the present `LATELY_S` and in those before, over all rounds of the run.
 
@@ -81,9 +84,11 @@ class TrainingProgress:
         """The furthest step that was reported by the nodes that set the pace."""
         self._counts_anew = False
         """The script has begun to count its steps anew within the round."""
+        self.sections = Sections()
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
         """Take in a report of a node of the round that has steps, or will have."""
+        self.sections.note(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # none yet
         self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at)
@@ -108,7 +113,7 @@ class TrainingProgress:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
             counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
-            self._slowest[0] = max(self._slowest[0], counted * self.idle_s)
+            self._slowest[0] = max(self._slowest[0], counted * self._quiet_s)
             self.stepped_at, self._stepper = at, group_rank
             self.idle_s, self._first_s, self._timed = 0.0, None, True
         elif group_rank == self._stepper:
@@ -122,11 +127,25 @@ class TrainingProgress:
     @property
     def is_idle(self) -> bool:
         """Whether reports show that no worker has done a step for much longer than is usual."""
-        return self.idle_s >= STALL_S_MIN and self.idle_s >= self.patience_s
+        if self.stepped_at is None:
+            return False
+        named = self.sections.longest
+        if named is not None:
+            return self.stepped_at + self.idle_s >= max(named.began_at, self.stepped_at) + named.section.limit_s
+        return self._quiet_s >= self.patience_s
+
+    @property
+    def _quiet_s(self) -> float:
+        """How long no worker was seen to do a step, without a section that has taken the time before."""
+        if self.stepped_at is None or self.sections.longest is not None:
+            return 0.0
+        return min(self.idle_s, self.stepped_at + self.idle_s - self.sections.ended_at)
 
     @property
     def patience_s(self) -> float:
         """How long there may be no step before training counts as stalled."""
+        if self._patience_given_s is not None:
+            return self._patience_given_s
         least = STALL_S_MIN if self._timed else STALL_S_UNKNOWN
         return max(least, STALL_STEPS * max(*self._slowest, self._first_s or 0.0))
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 
-from coordinatord.core.queries.stack_groups import NoStacksError, StackSource, group_stacks, seen_workers, stack_sources
+from coordinatord.core.queries.stack_groups import NoStacksError, group_stacks, seen_workers, stack_sources
 from coordinatord.core.values.hang_verdict import find_hang
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_answers import HangStatus, StacksAnswer
-from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.responses import TurnedDownError, complain, respond, unknown_job
-from coordinatord.server.node_reads import NoAnswerError, NodeReads
+from coordinatord.server.node_reads import NodeReads
+from coordinatord.server.stack_reads import ask_all
 
 READERS_MAX = 4
 """Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""
-
-ANSWER_WITHIN_S = 5.0
-"""A node takes a second at most; a person who waits for a job that hangs would rather know that its node is silent."""
 
 
 class StacksApi:
@@ -48,15 +44,14 @@ class StacksApi:
                 return unknown_job(request, job)
             run_id, number = run.id, run.durable.round
             sources = stack_sources(run, ranks)
-            answers = await asyncio.gather(*map(self._ask, sources))
+            told = await ask_all(self._reads, sources)
         except NoStacksError as error:
             return complain(request, 404, "no_stacks", str(error))
         finally:
             self._readers -= 1
-        told = [(source, workers) for source, (workers, _) in zip(sources, answers, strict=True)]
-        found = [(source, worker) for source, workers in told for worker in workers]
-        hang = None if ranks else find_hang(seen_workers(told))
-        notes = [f"node {source.node}: {why}" for source, (_, why) in zip(sources, answers, strict=True) if why]
+        found = [(source, worker) for source, workers, _ in told for worker in workers]
+        hang = None if ranks else find_hang(seen_workers((source, workers) for source, workers, _ in told))
+        notes = [f"node {source.node}: {why}" for source, _, why in told if why]
         answer = StacksAnswer(
             job=job,
             run=run_id,
@@ -66,16 +61,6 @@ class StacksApi:
             notes=tuple(dict.fromkeys(notes)),
         )
         return respond(request, answer)
-
-    async def _ask(self, source: StackSource) -> tuple[tuple[WorkerStacks, ...], str]:
-        """Return where the workers of a node stand, or why that is not known."""
-        if source.session is None:
-            return (), source.problem
-        try:
-            answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
-        except NoAnswerError as error:
-            return (), str(error)
-        return answer.workers, answer.problem
 
 
 def _ranks(request: web.Request) -> tuple[range, ...]:

@@ -31,6 +31,7 @@ from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
+HUNG = conditions.NAMES[conditions.hung]
 NODE_LOST = conditions.NAMES[conditions.node_lost]
 
 OTHER = "other"
@@ -184,7 +185,7 @@ def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
 def _judged(tally: JobTally, record: RoundEnded | RunEnded) -> str:
     """Return what ended a round by the verdict: a worker may have failed only because a node had gone."""
     if record.report is not None:
-        return WORKER_FAILED
+        return WORKER_FAILED if record.report.failure.hang is None else HUNG
     if tally.reason is None:  # it was never stopped, so the run ended with it
         return known(record.condition) if isinstance(record, RunEnded) else OTHER
-    return NODE_LOST if tally.reason == WORKER_FAILED else tally.reason
+    return NODE_LOST if tally.reason in {WORKER_FAILED, HUNG} else tally.reason

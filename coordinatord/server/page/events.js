@@ -11,13 +11,13 @@ const GROUPS = [
   { name: "All", kinds: [] },
   {
     name: "Interruptions",
-    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "FirstStepOverdue", "TrainingStalled", "JobStopAsked"],
+    kinds: ["RoundStopped", "RoundEnded", "RunEnded", "NodeLost", "NodeLeftBehind", "NodesSilent", "FirstStepOverdue", "TrainingStalled", "BusyWorkerAwaited", "JobStopAsked"],
   },
   {
     name: "Rounds",
     kinds: [
       "RunOpened", "RoundFormed", "RoundStarted", "TrainingBegan", "FirstStepOverdue", "TrainingCaughtUp", "TrainingStalled",
-      "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
+      "BusyWorkerAwaited", "TrainingResumed", "RoundStopped", "RoundEnded", "RoundsMissed", "RunEnded",
     ],
   },
   { name: "Nodes", kinds: ["NodeJoined", "NodeLost", "NodeReleased", "NodeSucceeded", "NodeLeftBehind", "NodesSilent", "NodesHeard"] },

@@ -17,7 +17,7 @@ export function failurePanel() {
     update({ job, failure }, elapsed) {
       show(element, failure !== null);
       if (failure === null) return;
-      setText(title, `Round ${count(failure.round)} failed: rank ${failure.rank} on ${failure.host}`);
+      setText(title, `Round ${count(failure.round)} ${failure.hang ? "hung" : "failed"}: ${whoOf(failure)}`);
       setText(when, ago(failure.age_s + elapsed));
       when.title = clock(failure.age_s + elapsed);
       keep(facts, factsOf(failure), (fact) => fact.label, fact);
@@ -29,10 +29,19 @@ export function failurePanel() {
   };
 }
 
+function whoOf(failure) {
+  return failure.hang === "network" ? "all ranks wait" : `rank ${failure.rank} on ${failure.host}`;
+}
+
+function causeOf(failure) {
+  if (failure.hang === "network") return "no rank alone: all of them wait in one collective";
+  return `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}`;
+}
+
 function factsOf(failure) {
   const process = failure.pid === null ? "" : `, process ${failure.pid}`;
   const facts = [
-    { label: "Root cause", text: `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}` },
+    { label: "Root cause", text: causeOf(failure) },
     { label: "How", text: `${failure.how}${process}` },
     { label: "Error", text: failure.error },
     { label: "Finding", text: failure.message },

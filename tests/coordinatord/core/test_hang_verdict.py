@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.values.hang_verdict import HangKind, SeenWorker, find_hang
+from coordinatord.core.values.hang_verdict import SeenWorker, find_hang
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import (
     Collective,
     CollectiveState,

@@ -336,7 +336,9 @@ def test_reports_from_before_they_named_a_log_are_read(tmp_path: Path) -> None:
     assert isinstance(first, RoundStopped)
     assert first.first_failure is not None
     assert (first.first_failure.failure.log, first.first_failure.failure.followers) == ("", (Follower(0, -6),))
+    assert first.first_failure.failure.hang is None
     assert isinstance(second, RoundEnded)
     assert second.report is not None
     assert second.report.consequences == (SecondaryFailure("a", 0, -6),)
     assert (second.report.failure.followers, second.report.early) == ((Follower(0, -6),), ())
+    assert second.report.failure.hang is None

@@ -16,6 +16,7 @@ from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.flag_values import (
     Endpoint,
     endpoints,
+    hang_timeout,
     local_ranks,
     memory_share,
     needles,
@@ -343,3 +344,17 @@ def test_an_advertised_loopback_address_is_remarked_on() -> None:
     [remark] = join("--coord", "h", "--job-id", "j", "--advertise-addr", "127.0.1.1").remarks
     assert "--advertise-addr 127.0.1.1 is of loopback" in remark
     assert join("--coord", "h", "--job-id", "j", "--advertise-addr", "10.0.0.1").remarks == ()
+
+
+@pytest.mark.parametrize(("given", "seconds"), [((), None), (("600",), 600.0), (("off",), 0.0)])
+def test_how_long_there_may_be_no_step_is_a_setting_of_the_job(given: tuple[str, ...], seconds: float | None) -> None:
+    flags = ("--hang-timeout", *given) if given else ()
+    assert join("--coord", "host", *flags).spec.hang_timeout_s == seconds
+    environ = {"NODECLIENT_HANG_TIMEOUT": given[0]} if given else {}
+    assert join("--coord", "host", **environ).spec.hang_timeout_s == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "0.5", "on", "nan", "86401"])
+def test_no_other_hang_timeout_is_taken(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="expected seconds, at least 1 and at most 86400; or off"):
+        hang_timeout(text)

@@ -14,7 +14,8 @@ from typing import IO
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import HangKind, HangVerdict, SeenWorker, find_hang
+from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker, find_hang
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService

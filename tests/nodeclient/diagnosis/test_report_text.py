@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.hints.failure_status import failure_status
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX, MESSAGE_MAX
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report
 from coordinatord.protocol.worker_ends import EarlyEnd, SecondaryFailure
 from nodeclient.diagnosis import report_text
@@ -54,6 +55,25 @@ hint         a command was not found on host-n1: is it installed there, and on t
              started with?
 --------------------------------------------------------------------------------"""
 
+HUNG = """\
+---- round 2 hung: rank 5 on gpu-07 --------------------------------------------
+    get (queue.py:180)
+    main (train.py:41)
+root cause   rank 5 (local rank 1) on host gpu-07
+since        2026-03-03 23:59:53-05:00 (12 s ago)
+how          hung: stuck, pid 4711
+because      rank 5 on node gpu-07 stands in get (train.py:41) for 12 s; the 15 others wait in all_reduce
+             1,204
+--------------------------------------------------------------------------------"""
+
+ALL_HUNG = """\
+---- round 2 hung: all ranks wait ----------------------------------------------
+root cause   no rank alone: all of them wait in one collective
+since        2026-03-04 00:00:05-05:00
+how          hung: network, pid 4711
+because      all 16 workers wait in all_reduce 1,204
+--------------------------------------------------------------------------------"""
+
 LOG = "/logs/5/stderr.log"
 
 TRACE = (
@@ -92,10 +112,35 @@ BLOCKS = [
         ),
         NOT_STARTED,
     ),
+    (
+        a_report(
+            round=2,
+            node="gpu-07",
+            host="gpu-07",
+            failure=a_failure(
+                rank=5,
+                local_rank=1,
+                exit_code=124,
+                hang=HangKind.STUCK,
+                message="rank 5 on node gpu-07 stands in get (train.py:41) for 12 s;"
+                " the 15 others wait in all_reduce 1,204",
+                last_lines=("get (queue.py:180)", "main (train.py:41)"),
+                age_s=12.0,
+            ),
+        ),
+        HUNG,
+    ),
+    (
+        a_report(
+            round=2,
+            failure=a_failure(exit_code=124, hang=HangKind.NETWORK, message="all 16 workers wait in all_reduce 1,204"),
+        ),
+        ALL_HUNG,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started"])
+@pytest.mark.parametrize(("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started", "hung", "all hung"])
 def test_the_block(report: Report, expected: str) -> None:
     assert "\n".join(report_text.lines(failure_status(report), SEEN_AT)) == expected
 

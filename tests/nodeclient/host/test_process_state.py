@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from nodeclient.host.process_state import HALTED, catches, look_at
 
 STAT = "77 (a ) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 {user} {system} 0 0 20 0 1 0 5 1 1"
@@ -58,3 +60,28 @@ def test_a_process_that_is_gone_is_none() -> None:
 def test_a_handled_signal_is_seen() -> None:
     assert catches(os.getpid(), signal.SIGINT)
     assert not catches(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("main", "helper", "child", "wants"),
+    [
+        ("S", "S", "S", False),
+        ("R", "S", "S", True),
+        ("S", "R", "S", True),
+        ("S", "S", "R", True),
+        ("T", "T", "D", False),
+    ],
+)
+def test_a_thread_that_would_run_if_a_cpu_were_free_is_seen(
+    tmp_path: Path, main: str, helper: str, child: str, *, wants: bool
+) -> None:
+    proc = fake(tmp_path, main, None)
+    threads = {("77", "77"): main, ("77", "80"): helper, ("78", "78"): child}
+    for (process, thread), state in threads.items():
+        (proc / process / "task" / thread).mkdir(parents=True)
+        (proc / process / "task" / thread / "stat").write_text(STAT.format(state=state, user=1, system=1))
+    (proc / "77" / "task" / "77" / "children").write_text("78 ")
+    (proc / "78" / "stat").write_text(STAT.format(state=child, user=1, system=1))
+    found = look_at(77, proc)
+    assert found is not None
+    assert found.wants_cpu == wants

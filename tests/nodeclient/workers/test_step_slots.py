@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
+from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.messages import Observed, Phase
 from nodeclient.workers.step_slots import Slots
 from tests.support.builders import an_observed
+from tests.support.programs import TIMEOUT_S
 from workerlib import env
 
 SAY_STEPS = "import sys, workerlib; [workerlib.step(int(number)) for number in sys.argv[1:]]"
@@ -171,3 +173,41 @@ def test_slots_take_one_open_file_however_many_rounds_there_are(slots: Slots) ->
 
 def test_both_sides_know_the_same_highest_step() -> None:
     assert env.STEP_MAX == STEP_MAX
+
+
+def test_a_section_is_told_with_its_age_and_the_one_that_may_go_on_for_the_longest_counts(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    now = time.monotonic_ns()
+    words = [env.pack_section("eval", 60, now - 5 * 10**9), env.pack_section("save", 10.2, now), env.NO_SECTION]
+    for environ, section in zip(environs, words, strict=True):
+        write(environ, 7, now, 7 ^ now, 0, *section)
+    told = said(slots).section
+    assert told is not None
+    assert (told.name, told.limit_s, told.local_rank) == ("eval", 60.0, 0)
+    assert 5.0 <= told.age_s < 5.0 + TIMEOUT_S
+    write(environs[0], 7, now, 7 ^ now, 0, *env.NO_SECTION)
+    told = said(slots).section
+    assert told is not None
+    assert (told.name, told.limit_s, told.local_rank) == ("save", 11.0, 1)
+    write(environs[1], 7, now, 7 ^ now, 0, *env.NO_SECTION)
+    assert said(slots).section is None
+
+
+def test_a_section_that_is_being_written_is_as_it_was_before(slots: Slots) -> None:
+    environs = slots.begin("e-1", 1)
+    section = env.pack_section("eval", 60, time.monotonic_ns())
+    write(environs[0], 0, 0, 0, 0, *section)
+    before = said(slots).section
+    write(environs[0], 0, 0, 0, 0, section[0] + 1, *section[1:])
+    told = said(slots).section
+    assert before is not None
+    assert told is not None
+    assert (told.name, told.limit_s) == (before.name, before.limit_s)
+
+
+@pytest.mark.parametrize("words", [(1, 2, 3, 1 ^ 2 ^ 3), (2**64 - 1,) * 3 + (2**64 - 1,), (2**64 - 1, 0, 0, 2**64 - 1)])
+def test_a_section_is_read_with_bounds_whatever_is_in_it(slots: Slots, words: tuple[int, ...]) -> None:
+    environs = slots.begin("e-1", 1)
+    write(environs[0], 7, 1, 7 ^ 1, 0, *words)
+    told = said(slots)
+    assert decode(encode(told), Observed) == told

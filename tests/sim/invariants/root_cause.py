@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
@@ -19,6 +20,7 @@ from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result
 from tests.sim.invariants.admin_requests import AdminInvariants
 from tests.sim.invariants.agent import AgentInvariants
+from tests.sim.invariants.hangs import HangInvariants
 from tests.sim.invariants.successors import SuccessorInvariants
 from tests.sim.invariants.time_attribution import TimeInvariants
 from tests.sim.invariants.training_progress import ProgressInvariants
@@ -63,6 +65,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         """When a node's worker failed, by its first report of it; keyed by run, round and node."""
         self._codes: dict[tuple[str, int, str], int] = {}
         """The exit code of that worker."""
+        self.hangs = HangInvariants(world)
 
     # Evidence
 
@@ -73,10 +76,20 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
             self._codes.setdefault(key, observed.failure.exit_code)
 
+    def hears(self, event: Event) -> None:
+        """Note an event that the coordinator is about to handle."""
+        super().hears(event)
+        run = self.world.daemon.machine.jobs.get("job")
+        if run is not None:
+            self.hangs.hears(run)
+
     def decided(self, records: Sequence[Record]) -> None:
         """Note which nodes have done their part."""
         super().decided(records)
+        run = self.world.daemon.machine.jobs.get("job")
         for record in records:
+            if run is not None and run.id == record.run:
+                self.hangs.decided(run, record)
             if isinstance(record, NodeSucceeded):
                 self._done.setdefault((record.run, record.round), set()).add(record.node)
 
@@ -100,6 +113,17 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             # A node that dies counts as silent since its last message, up to a heartbeat before.
             wait = (policy.collateral_s + policy.heartbeat_s) / ROUGHLY + REMEMBERED_S
             self.world.queue.plan(wait, self._look_again, key)
+
+    def hung(self, key: Round, node: str, exit_code: int) -> None:
+        """Note that a worker was found to hang: from here on that is a failure like any other."""
+        self.genuine.add(key)
+        self._culprits.setdefault(key, set()).add(node)
+        self._codes[(*key, node)] = exit_code
+
+    @property
+    def upset_at(self) -> float:
+        """When the coordinator was last not up and awake and able to decide."""
+        return self._upset_at
 
     @property
     def _is_prompt(self) -> bool:

@@ -103,8 +103,8 @@ class RoundInvariants(NodeInvariants):
     def _judge_stop(self, record: RoundStopped) -> None:
         key = (record.run, record.round)
         training = self.world.trainings.get(key)
-        if record.condition == "unrestorable":
-            return  # see `kept_state`
+        if record.condition in {"unrestorable", "hung"}:
+            return  # see `kept_state` and `hangs`
         if key not in self.disturbed and training is not None and not training.broken:
             quiet = self._was_quiet(key)
             self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)

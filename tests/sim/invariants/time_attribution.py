@@ -14,7 +14,8 @@ from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Health, Run
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.health import Health
 from coordinatord.core.values.records import (
     NodeLost,
     NodeReleased,
@@ -297,6 +298,8 @@ class TimeInvariants(LedgerInvariants):
         stepped = training.stepped()
         if stepped is None or training.broken or not (run.durable.stepped and self._is_plain(key)):
             return
+        if any(one.section is not None for one in training.standstills.known):
+            return  # see `hangs`
         idle_s, stalled = stepped[1], run.health is Health.STALLED
         patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S
         self.check(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.sim.mutants import (
     corroboration,
     durability,
+    hangs,
     identities,
     kept_state,
     node,
@@ -33,4 +34,5 @@ MUTANTS = (
     *persisted_state.MUTANTS,
     *progress.MUTANTS,
     *time_ledger.MUTANTS,
+    *hangs.MUTANTS,
 )

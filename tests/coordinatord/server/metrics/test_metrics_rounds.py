@@ -20,8 +20,10 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Spent
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.server.metrics.rounds import OTHER, REASONS, RoundMeter, known
+from tests.support.builders import a_failure, a_report
 from tests.support.histories import made_at
 
 # Durations
@@ -130,3 +132,11 @@ def test_a_round_that_is_stopped_counts_by_the_condition_of_its_record() -> None
 
 def test_what_another_version_has_recorded_has_a_reason_as_well() -> None:
     assert known("") == known("the moon was full") == OTHER
+
+
+def test_a_round_that_hung_counts_as_such() -> None:
+    meter = RoundMeter([])
+    failure = a_failure(hang=HangKind.STUCK, exit_code=124)
+    over = RoundEnded("job", "e-1", "r", 1, True, 1, a_report(failure=failure), Spent(), 0)
+    meter.note(made_at(1.0, opened(), formed(1), stopped(1, planned=False), over))
+    assert meter.tallies["job"].rounds == {"hung": 1}

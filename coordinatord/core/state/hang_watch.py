@@ -1,0 +1,59 @@
+"""The looks at the workers of a round that does no step: which one is on its way, and what the last ones have shown.
+
+Nothing of it is recorded. A coordinator that was started again looks anew, since the stall itself is on record.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker
+from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, APART_S, PAUSE_MAX_S, PAUSE_S
+
+Look = tuple[SeenWorker, ...]
+
+
+@dataclass(slots=True)
+class HangWatch:
+    """What is known of one stall."""
+
+    asked: int = 0
+    """The number of the look that is on its way; 0 if none is."""
+    due_at: float = -math.inf
+    """When the next look is due, or the one on its way is given up."""
+    first: Look | None = None
+    """The look that the next one is compared with; None if the next one is the first of two."""
+    found: HangVerdict | None = None
+    """Who holds up all others, by the last two looks; None if they have not shown it."""
+    second: Look = ()
+    """The later of these two."""
+    notice: str = ""
+    """What the last looks have shown of workers that are let alone; empty if nothing."""
+    noted: bool = False
+    """It is on record that the others wait for a worker that computes."""
+    _numbers: int = 0
+    _pause_s: float = PAUSE_S
+
+    def begin(self, now: float) -> int:
+        """Begin a look; return its number. One that has not come back counts as fruitless."""
+        if self.asked:
+            self.give_up(now)
+        self._numbers += 1
+        self.asked, self.due_at = self._numbers, now + ANSWERED_WITHIN_S
+        return self.asked
+
+    def keep(self, look: Look, now: float) -> None:
+        """Keep the first of two looks."""
+        self.asked, self.first, self.due_at = 0, look, now + APART_S
+
+    def give_up(self, now: float) -> None:
+        """Forget both looks, and wait before the next two."""
+        self.asked, self.first, self.due_at = 0, None, now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+
+    def clear(self) -> None:
+        """Forget the stall: workers do steps again, or their round is over. No answer to an old look is taken later."""
+        self.asked, self.first, self.found, self.second = 0, None, None, ()
+        self.notice, self.noted = "", False
+        self.due_at, self._pause_s = -math.inf, PAUSE_S

@@ -1,0 +1,83 @@
+"""Looks at the workers of a round that does no step, takes in what is seen, and blames who holds up the others."""
+
+from __future__ import annotations
+
+from coordinatord.core.effects import Look
+from coordinatord.core.events import Looked
+from coordinatord.core.queries.hanging import next_look, section_until
+from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
+from coordinatord.core.state.run import Run
+from coordinatord.core.transitions.decision import Decision
+from coordinatord.core.values.hang_verdict import find_longest, notice_of
+from coordinatord.core.values.look_comparison import UNASKED, compare, first_named, may_hang, why_unseen
+from coordinatord.core.values.root_cause import WorkerFailure
+from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.messages import Failure
+from coordinatord.protocol.stack_messages import unpack_stacks
+from coordinatord.protocol.text import clip
+
+EXIT_CODE = 124
+"""What a worker that hung counts as, in place of an exit code: that of timeout(1)."""
+
+
+def begin(run: Run, decision: Decision) -> None:
+    """Have all workers of the round looked at, if all of them can be asked."""
+    number = run.hang.begin(decision.now)
+    try:
+        sources = stack_sources(run, (), brief=True)
+    except NoStacksError as error:
+        run.hang.notice = str(error)
+        run.hang.give_up(decision.now)
+        return
+    unasked = next((source for source in sources if source.problem), None)
+    if unasked is None:
+        decision.looks.append(Look(run.id, run.durable.round, number, sources))
+    else:
+        run.hang.notice = f"{UNASKED}: {unasked.node}, {unasked.problem}"
+        run.hang.give_up(decision.now)
+
+
+def take_in(run: Run, event: Looked, now: float) -> None:
+    """Take in what a look has shown; nothing if it is not the one that was asked for last."""
+    watch, look = run.hang, event.workers
+    if not watch.asked or (event.round, event.number) != (run.durable.round, watch.asked):
+        return
+    if next_look(run) is None or section_until(run) > now or not may_hang(look):
+        watch.notice = why_unseen(look)
+        watch.give_up(now)
+        return
+    if watch.first is None:
+        watch.keep(look, now)
+        return
+    watch.found, watch.second = compare(watch.first, look), look
+    watch.notice = "" if watch.found is None else notice_of(watch.found, look)
+    watch.give_up(now)
+
+
+def count_as_failure(run: Run, now: float) -> None:
+    """Count the worker that was found as the first failure of the round: it failed when others began to wait for it."""
+    found, look = run.hang.found, run.hang.second
+    assert found is not None  # noqa: S101 - it is the row's condition
+    culprit = first_named(found, look)
+    ranks = run.durable.order[culprit.node]
+    age_s = find_longest(look)
+    failure = Failure(
+        rank=culprit.rank,
+        local_rank=culprit.rank - ranks.first_rank,
+        exit_code=EXIT_CODE,
+        pid=0 if culprit.now is None else culprit.now.pid,
+        message=found.sentence,
+        error="",
+        last_lines=() if culprit.now is None else _frames(culprit.now.stacks),
+        followers=(),
+        age_s=age_s,
+        hang=found.kind,
+    )
+    member = run.members[culprit.node]
+    run.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - age_s, failure)
+
+
+def _frames(stacks: bytes) -> tuple[str, ...]:
+    """Return the stack of the main thread, as lines of text."""
+    threads = unpack_stacks(stacks)
+    return tuple(clip(frame, LINE_MAX) for frame in threads[0][1][:LAST_LINES_MAX]) if threads else ()

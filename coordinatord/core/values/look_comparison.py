@@ -1,0 +1,77 @@
+"""Compares two looks at the workers of a round: only what stands still in both of them is a hang.
+
+One look may meet any training between two of its collectives. So a worker is blamed only if nobody has got on from one
+look to the next, and if all of them could be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker, find_hang
+from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
+
+APART_S = 1.0
+"""The least time between two looks: a training whose collectives take longer has steps of many seconds, and for those
+the first look comes late."""
+
+ANSWERED_WITHIN_S = 10.0
+"""A look that has not come back by then never will: the server waits for its nodes for half of that."""
+
+PAUSE_S = 10.0
+"""The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of a worker that
+stands still for a twentieth of a second."""
+
+PAUSE_MAX_S = 60.0
+"""The longest such pause: what hangs after a long evaluation is named within a minute or so."""
+
+_SILENT_STATES = frozenset({"stopped", "ended", ""})
+"""States of a process that say why it does not answer; it is gone if it has none. One that a debugger holds is not
+among them: a person is at work on it, who would lose it by a restart."""
+
+UNASKED = "a node cannot be asked where its workers stand"
+
+
+def why_unseen(look: Sequence[SeenWorker]) -> str:
+    """Return why a look is no ground to judge on; empty if it is one.
+
+    A worker that nothing is known of may train: its script has not imported workerlib, or its node does not answer.
+    """
+    for one in look:
+        if one.now is None:
+            return UNASKED
+        if one.now.origin is StackOrigin.NONE and one.now.state not in _SILENT_STATES:
+            return f"rank {one.rank} on node {one.node} cannot be looked at: {one.now.problem or 'it does not answer'}"
+    return ""
+
+
+def may_hang(look: Sequence[SeenWorker]) -> bool:
+    """Whether a second look is worth it: somebody waits, and nobody is seen to get on."""
+    return not why_unseen(look) and find_hang(look) is not None
+
+
+def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
+    """Return who holds up all others; None if somebody has got on between two looks, or somebody cannot be seen."""
+    before = {one.rank: one.now for one in first}
+    if why_unseen(first) or why_unseen(second) or len(before) != len(second):
+        return None
+    if any(_has_moved(before.get(one.rank), one.now) for one in second):
+        return None
+    return find_hang([replace(one, before=before[one.rank]) for one in second])
+
+
+def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorker:
+    """Return the first of the workers that a verdict names."""
+    return next(one for one in look if one.rank == verdict.ranks[0])
+
+
+def _has_moved(before: WorkerStacks | None, now: WorkerStacks | None) -> bool:
+    """Whether a worker has begun or ended a collective since, or is another process."""
+    if before is None or now is None or before.pid != now.pid:
+        return True
+    one, other = before.collective, now.collective
+    if one is None or other is None:
+        return one is not other
+    moves = CollectiveState.MOVES in {one.state, other.state}
+    return moves or (one.group, one.number, one.state) != (other.group, other.number, other.state)

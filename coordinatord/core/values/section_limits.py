@@ -1,0 +1,43 @@
+"""The sections that workers of a round are in, such as an evaluation: each may take as long as its script has said."""
+
+from __future__ import annotations
+
+import math
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.section import Section
+
+
+@frozen
+class OpenSection:
+    """The section of the workers of one node."""
+
+    section: Section
+    began_at: float
+
+    @property
+    def ends_at(self) -> float:
+        """When it has taken as long as it may."""
+        return self.began_at + self.section.limit_s
+
+
+class Sections:
+    """What the nodes of one round have reported."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, OpenSection] = {}
+        """The sections by group rank."""
+        self.ended_at = -math.inf
+        """When the last one ended that is over."""
+
+    def note(self, group_rank: int, section: Section | None, heard_at: float) -> None:
+        """Take in the report of a node."""
+        if section is not None:
+            self._open[group_rank] = OpenSection(section, heard_at - section.age_s)
+        elif self._open and self._open.pop(group_rank, None) is not None:
+            self.ended_at = heard_at
+
+    @property
+    def longest(self) -> OpenSection | None:
+        """The open section that may go on for the longest."""
+        return max(self._open.values(), key=lambda one: one.ends_at, default=None)

@@ -1,0 +1,20 @@
+"""What may be wrong with the worker that all others wait for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class HangKind(StrEnum):
+    """What is wrong with the worker that others wait for."""
+
+    ABSENT = "absent"
+    """It is behind in the sequence, and nothing shows what it does."""
+    STUCK = "stuck"
+    """Its stack stands still, and it uses no CPU and no disk."""
+    BUSY = "busy"
+    """It does something else, such as an evaluation: the others wait for it."""
+    MISMATCHED = "mismatched"
+    """It waits in another collective than the others, or has another size or type."""
+    NETWORK = "network"
+    """All wait in the same collective, and it completes for none."""

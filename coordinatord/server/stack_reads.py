@@ -1,0 +1,54 @@
+"""Asks the nodes of a round where their workers stand: for a person, or because no worker does a step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from coordinatord.core.effects import Look
+from coordinatord.core.events import Looked
+from coordinatord.core.queries.stack_groups import seen_workers
+from coordinatord.core.values.stack_source import StackSource
+from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.server.driver import Driver
+from coordinatord.server.node_reads import NoAnswerError, NodeReads
+
+ANSWER_WITHIN_S = 5.0
+"""A node takes a second at most; who waits for a job that hangs would rather know that its node is silent."""
+
+Told = tuple[StackSource, tuple[WorkerStacks, ...], str]
+"""Whom was asked, where its workers stand, and why that is not known; empty if it is."""
+
+
+async def ask_all(reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource]) -> list[Told]:
+    """Ask all of them at once."""
+    return await asyncio.gather(*(_ask(reads, source) for source in sources))
+
+
+async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource) -> Told:
+    if source.session is None:
+        return source, (), source.problem
+    try:
+        answer = await reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
+    except NoAnswerError as error:
+        return source, (), str(error)
+    return source, answer.workers, answer.problem
+
+
+class HangLooks:
+    """Carries out the looks that the machine wants."""
+
+    def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks], tasks: Tasks) -> None:
+        self._driver = driver
+        self._reads = reads
+        self._tasks = tasks
+        driver.on(Look, self._begin)
+
+    def _begin(self, look: Look) -> None:
+        self._tasks.spawn(self._look(look), name="look at the workers")
+
+    async def _look(self, look: Look) -> None:
+        told = await ask_all(self._reads, look.sources)
+        seen = seen_workers((source, workers) for source, workers, _ in told)
+        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen)))

@@ -1,0 +1,282 @@
+"""When workers that do no step are looked at, and what follows from what is seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.queries.job_view import job_view
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import RoundEnded, RoundStopped, RunEnded
+from coordinatord.protocol.hang_kind import HangKind
+from tests.support.script import Stage
+
+
+class Job:
+    """Two nodes that train, and stand since their last step, after 1 s."""
+
+    def __init__(self, settings: str = "", trained_s: int = 1) -> None:
+        self.stage = Stage()
+        self.play(f"join n1 min=2 max=2 {settings}", f"join n2 min=2 max=2 {settings}", "running n1 n2")
+        for second in range(1, trained_s + 1):
+            self.play("advance 1s", f"step n1 {10 * second}", f"step n2 {10 * second}")
+
+    def play(self, *lines: str) -> list[str]:
+        """Play some lines; return what they led to."""
+        return [text for line in lines for text in self.stage.play(line)]
+
+    def looks(self, *lines: str) -> int:
+        """Play some lines; return how often the workers were looked at."""
+        return sum("looks at" in text for text in self.play(*lines))
+
+    @property
+    def run(self) -> Run:
+        """Return the run."""
+        return self.stage.coordinator.jobs["default"]
+
+    @property
+    def stops(self) -> list[str]:
+        """Return the conditions under which rounds were stopped."""
+        return [record.condition for _, record in self.stage.past if isinstance(record, RoundStopped)]
+
+    @property
+    def reason(self) -> str:
+        """Return what the status says."""
+        return job_view(self.run, self.stage.now, None).reason
+
+
+def test_nobody_is_looked_at_before_training_has_stalled() -> None:
+    job = Job()
+    assert job.looks("advance 9s") == 0
+    assert job.looks("advance 1s") == 1
+    assert job.looks("advance 5s") == 0, "one look is on its way"
+
+
+def test_the_second_look_comes_a_second_after_the_first() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands")
+    assert job.looks("advance 0.9s") == 0
+    assert job.looks("advance 0.1s") == 1
+    assert job.stops == []
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
+    job = Job("workers=2")
+    job.play("advance 10s", "seen waits waits waits stands", "advance 1s", "seen waits waits waits stands")
+    job.play("stopped n1 n2")
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    assert (ended.charged, ended.restarts_used) == (True, 1)
+    assert ended.report is not None
+    failure = ended.report.failure
+    assert (ended.report.node, failure.rank, failure.local_rank, failure.hang) == ("n2", 3, 1, HangKind.STUCK)
+    sentence = "rank 3 on node n2 stands in get (train.py:41) for 12 s; the 3 others wait in all_reduce 7"
+    assert failure.message == ended.reason == sentence
+    assert failure.last_lines == ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)")
+    assert failure.age_s == 12.0
+    view = job_view(job.run, job.stage.now, None)
+    assert view.failure is not None
+    assert (view.failure.hang, view.failure.how) == ("stuck", "hung: stuck")
+    assert view.ledger.seconds.stalled == 11.0, "it is no time of detecting: everybody could see that it stood"
+    assert job.run.durable.last_end_reason == "rank 3 on node n2 hung in round 1"
+
+
+def test_a_hang_of_all_is_of_no_worker() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits waits", "advance 1s", "seen waits waits", "stopped n1 n2")
+    assert job.run.durable.last_end_reason == "a collective completed for nobody in round 1"
+
+
+def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout() -> None:
+    job = Job("restarts=0")
+    job.play("advance 10s", "seen waits stands", "advance 1s", "seen waits stands", "stopped n1 n2")
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RunEnded)]
+    assert ended.outcome.exit_code == 124
+    assert "stands in get (train.py:41)" in ended.reason
+
+
+def test_who_computes_is_noted_once_and_left_alone() -> None:
+    job = Job()
+    notices = []
+    for _ in range(4):
+        notices += job.play("advance 60s", "seen computes waits", "advance 1s", "seen computes waits")
+    assert sum("BusyWorkerAwaited" in text for text in notices) == 1
+    assert job.stops == []
+    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
+    job.play("step n1 11")
+    assert "waiting" not in job.reason
+
+
+def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
+    job = Job()
+    job.play("advance 10s", "seen computes waits", "advance 1s", "seen computes waits", "advance 60s")
+    job.play("seen stands waits", "advance 1s", "seen stands waits")
+    assert job.stops == ["hung"]
+
+
+@pytest.mark.parametrize("shown", ["moves moves", "stands stands", "unknown waits", "silent waits", "traced waits"])
+def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {shown}")
+    pauses = []
+    for _ in range(5):
+        began = job.stage.now
+        while not job.looks("advance 1s"):
+            pass
+        pauses.append(round(job.stage.now - began))
+        job.play(f"seen {shown}")
+    assert pauses == [10, 20, 40, 60, 60]
+    assert job.stops == []
+
+
+def test_a_look_that_never_comes_back_is_given_up() -> None:
+    job = Job()
+    job.play("advance 10s")
+    assert job.looks("advance 9.9s") == 0
+    assert job.looks("advance 0.2s") == 1
+
+
+def test_an_answer_to_an_old_look_is_dropped() -> None:
+    job = Job()
+    job.play("advance 10s")
+    old = job.stage.look
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    newer = job.stage.look
+    assert old is not None
+    assert newer is not None
+    assert newer.number > old.number
+    job.stage.look = old
+    job.play("seen waits stands")
+    assert job.stops == []
+    job.stage.look = newer
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_a_round_that_ends_between_two_looks_takes_its_look_along() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("fail n1", "stopped n1 n2", "running n1 n2", "step n1 30", "step n2 30")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.run.durable.state) == (["worker_failed"], State.RUNNING)
+    assert job.looks("advance 9s") == 0
+
+
+def test_a_step_between_two_looks_ends_the_alarm() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("step n1 11")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.looks("advance 5s")) == ([], 0)
+
+
+def test_a_coordinator_that_starts_between_two_looks_looks_twice_again_and_restarts_once() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "die 1s")
+    assert job.looks("reconnect n1 n2") == 1
+    job.play("seen waits stands")
+    assert job.stops == []
+    job.play("advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+    job.play("die 1s", "reconnect n1 n2", "stopped n1 n2")
+    [ended] = [record for _, record in job.stage.past if isinstance(record, RoundEnded)]
+    assert ended.charged
+    assert job.stops == ["hung"]
+
+
+def test_nothing_is_concluded_while_nothing_can_be_recorded() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("trouble 30s")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert job.stops == []
+
+
+def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
+    job = Job()
+    job.play("advance 9.5s", "drop n2")
+    assert job.looks("advance 0.6s") == 0
+    assert job.looks("reconnect n2") == 1
+
+
+def test_who_wants_no_alarm_gets_none() -> None:
+    job = Job("hang=0")
+    assert job.looks("advance 3000s") == 0
+
+
+def test_workers_of_torchrun_are_not_looked_at() -> None:
+    job = Job("launcher=torchrun")
+    assert job.looks("advance 3000s") == 0
+
+
+def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason() -> None:
+    job = Job("hang=30")
+    assert job.looks("advance 29s") == 0
+    job.play("advance 1s", "seen computes waits", "advance 1s", "seen computes waits", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.report is not None
+    assert job.run.durable.report.failure.hang is HangKind.BUSY
+
+
+def test_all_nodes_must_say_the_same() -> None:
+    stage = Stage()
+    stage.play("join n1 min=2 max=2 hang=30")
+    text = "\n".join(stage.play("join n2 min=2 max=2 hang=0"))
+    assert "--hang-timeout is off on this node (n2), but 30 on n1" in text
+
+
+# Sections
+
+
+def test_a_section_may_take_as_long_as_it_says() -> None:
+    job = Job(trained_s=5)
+    job.play("section n1 eval limit=60s")
+    assert job.reason.startswith("in section eval, at most 1 min 0 s; ")
+    assert job.looks("advance 59s") == 0
+    assert job.run.health == "well"
+    assert job.looks("advance 2s") == 1
+    assert "no step for 1 min 1 s" in job.reason
+
+
+def test_the_time_of_a_section_is_no_slow_step_and_counts_for_nothing_after_it() -> None:
+    job = Job(trained_s=5)
+    job.play("section n1 eval limit=600s", "advance 300s", "section n1")
+    assert job.looks("advance 0.9s") == 0
+    job.play("step n1 51", "step n2 51")
+    assert job.looks("advance 9s") == 0
+    assert job.looks("advance 2s") == 1
+
+
+def test_of_several_sections_the_one_that_may_go_on_for_the_longest_counts() -> None:
+    job = Job()
+    job.play("section n1 save limit=20s", "section n2 eval limit=40s")
+    assert "in section eval" in job.reason
+    assert job.looks("advance 39s") == 0
+    assert job.looks("advance 2s") == 1
+
+
+def test_a_section_that_begins_within_a_stall_ends_the_looks() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "section n1 eval limit=60s")
+    assert job.looks("advance 59s") == 0
+    assert job.looks("advance 1s") == 1
+
+
+def test_a_section_that_begins_between_two_looks_is_no_hang() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "advance 1s", "section n1 eval limit=60s", "seen waits stands")
+    assert job.stops == []
+
+
+def test_a_new_round_is_in_no_section() -> None:
+    job = Job()
+    job.play("section n1 eval limit=600s", "fail n1", "section n1", "stopped n1 n2", "running n1 n2")
+    job.play("step n1 20", "step n2 20")
+    assert job.looks("advance 10s") == 1

@@ -1,0 +1,102 @@
+"""What two looks at the workers show together: a hang is only what stands still in both of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinatord.core.values.hang_verdict import SeenWorker, notice_of
+from coordinatord.core.values.look_comparison import compare, first_named, may_hang, why_unseen
+from coordinatord.protocol.hang_kind import HangKind
+from tests.support.looks import seen
+
+
+def look(*kinds: str) -> list[SeenWorker]:
+    return [seen(f"n{rank + 1}", rank, kind) for rank, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        ("stands", HangKind.STUCK),
+        ("stopped", HangKind.STUCK),
+        ("held", HangKind.STUCK),
+        ("skipped", HangKind.MISMATCHED),
+        ("ended", HangKind.ABSENT),
+        ("computes", HangKind.BUSY),
+        ("waits", HangKind.NETWORK),
+    ],
+)
+def test_who_stands_still_in_two_looks_is_named(kind: str, verdict: HangKind) -> None:
+    first, second = look("waits", "waits", kind), look("waits", "waits", kind)
+    assert may_hang(first)
+    found = compare(first, second)
+    assert found is not None
+    assert found.kind is verdict
+    if verdict is not HangKind.NETWORK:
+        assert found.ranks == (2,)
+        assert first_named(found, second) is second[2]
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (("waits", "waits"), ("further", "further")),
+        (("waits", "waits"), ("waits", "further")),
+        (("waits", "moves"), ("waits", "waits")),
+        (("waits", "waits"), ("waits", "moves")),
+        (("waits", "waits"), ("waits", "stands")),
+        (("waits", "stands"), ("waits", "waits")),
+        (("waits", "held"), ("waits", "stands")),
+        (("waits", "waits"), ("waits", "other")),
+        (("stands", "stands"), ("stands", "stands")),
+    ],
+)
+def test_nobody_is_named_while_somebody_gets_on_or_where_nobody_waits(
+    before: tuple[str, ...], now: tuple[str, ...]
+) -> None:
+    assert compare(look(*before), look(*now)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("silent", "a node cannot be asked where its workers stand"),
+        ("unknown", "rank 1 on node n2 cannot be looked at: import workerlib"),
+        ("traced", "rank 1 on node n2 cannot be looked at: traced"),
+    ],
+)
+def test_nobody_is_named_where_a_worker_cannot_be_seen(kind: str, why: str) -> None:
+    hidden, plain = look("waits", kind), look("waits", "stands")
+    assert why_unseen(hidden) == why
+    assert not may_hang(hidden)
+    assert compare(hidden, hidden) is None
+    assert compare(plain, hidden) is None
+    assert compare(hidden, plain) is None
+    assert why_unseen(plain) == ""
+
+
+def test_looks_at_other_workers_show_nothing() -> None:
+    assert compare(look("waits"), look("waits", "stands")) is None
+
+
+def test_a_worker_that_moves_between_two_looks_computes() -> None:
+    first, second = look("waits", "computes"), look("waits", "computes")
+    idle = [replace(one, now=None if one.now is None else replace(one.now, cpus=0.0)) for one in second]
+    found = compare(look("waits", "stands"), [idle[0], idle[1]])
+    assert found is not None
+    assert found.kind is HangKind.BUSY, "its stack is another one"
+    assert notice_of(found, idle) == "waiting for rank 1 on node n2, which computes in evaluate (train.py:50)"
+    assert compare(first, second) is not None
+
+
+def test_a_worker_that_waits_for_a_cpu_alone_computes() -> None:
+    starved = [seen("n1", 0, "waits"), seen("n2", 1, "stands")]
+    assert starved[1].now is not None
+    starved[1] = replace(starved[1], now=replace(starved[1].now, state="running"))
+    idle = look("waits", "stands")
+    for first, second in ((starved, idle), (idle, starved), (starved, starved)):
+        found = compare(first, second)
+        assert found is not None
+        assert found.kind is HangKind.BUSY

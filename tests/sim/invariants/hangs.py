@@ -1,0 +1,120 @@
+"""What must be true of looks at workers and of rounds that are ended as hung, by what the workers really did."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from coordinatord.core.effects import Look
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundStopped
+from coordinatord.core.values.training_progress import STALL_S_MIN
+from coordinatord.protocol.messages import Launcher
+from tests.sim.standstills import LOOK_WITHIN_S, Doing
+from tests.sim.workers import STEP_S, Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+HUNG = "hung"
+
+APART_S = 1.0
+"""The least time between two looks."""
+
+NAMED_WITHIN_S = 2 * LOOK_WITHIN_S + APART_S + 4.0
+"""The time from when training counts as stalled to the verdict: two looks, a pause, a heartbeat, and what is written to
+the disk in between."""
+
+GIVEN_UP_AFTER_S = 2 * (10.0 + LOOK_WITHIN_S)
+"""The delay by a look that never comes back: it is waited for, and the one before it may have been for nothing."""
+
+PAIR = 2
+
+CLOCKS = 0.94
+"""The least part of a time by one clock that it may be by another."""
+
+
+class HangInvariants:
+    """Watches the looks of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._stopped: set[Round] = set()
+        self._looked: tuple[Round, float] = ("", 0), -math.inf
+        """The round that was last looked at, and when."""
+        self._lost = Counter[Round]()
+        """The looks at each round that never came back."""
+        self.named = 0
+        """Hangs that were found."""
+
+    def looks(self, look: Look, *, is_lost: bool) -> None:
+        """Check that nobody is looked at who has not begun or is not to be, and that looks are apart."""
+        key, now = (look.run, look.round), self._world.queue.now
+        self._lost[key] += is_lost
+        before, at = self._looked
+        self._check(before != key or now - at >= APART_S * CLOCKS, "two looks are %.2f s apart", now - at)
+        self._looked = key, now
+        training = self._world.trainings[key]
+        stepped = training.stepped()
+        self._check(stepped is not None, "round %d is looked at, and had not begun", look.round)
+        spec = self._world.run.spec
+        self._check(spec.hang_timeout_s != 0, "round %d is looked at, and nobody is to", look.round)
+        self._check(spec.launcher is Launcher.NODECLIENT, "round %d is torchrun's, and looked at", look.round)
+
+    def decided(self, run: Run, record: Record) -> None:
+        """Check a verdict."""
+        if isinstance(record, BusyWorkerAwaited):
+            self._check(run.spec.hang_timeout_s is None, "a restart was wanted, and there is a notice")
+        if not isinstance(record, RoundStopped) or record.condition != HUNG:
+            return
+        key, now = (record.run, record.round), self._world.queue.now
+        training = self._world.trainings[key]
+        one = training.standstills.at(now) or training.standstills.hung
+        self._check(key not in self._stopped, "round %d is stopped as hung a second time", record.round)
+        self._stopped.add(key)
+        self._check(one is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
+        assert one is not None
+        wanted = one.doing.is_hang or (one.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
+        self._check(wanted, "round %d is stopped as hung, and %s: %s", record.round, one.doing, record.reason)
+        self._check(record.first_failure is not None, "round %d is stopped as hung, and nobody is named", record.round)
+        assert record.first_failure is not None
+        rank = record.first_failure.failure.rank
+        either = one.doing is Doing.SKIPPED and self._workers(key) == PAIR  # each is where the other is not
+        self._check(rank == one.culprit or either, "rank %d is blamed for rank %d", rank, one.culprit)
+        least = (run.spec.hang_timeout_s or STALL_S_MIN) * CLOCKS - STEP_S
+        if one.section is not None:
+            least = max(least, one.section.limit_s * CLOCKS)
+        self._check(
+            now - one.begin >= least, "round %d hangs for %.2f s, and is stopped", record.round, now - one.begin
+        )
+        self.named += one.doing.is_hang
+        # From here on it is a failure like any other.
+        self._world.invariants.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
+
+    def hears(self, run: Run) -> None:
+        """Check that a round which hangs is ended in time: one worker alone waits for nobody."""
+        key, now = (run.id, run.durable.round), self._world.queue.now
+        training = self._world.trainings.get(key)
+        hung = None if training is None else training.standstills.hung
+        if training is None or hung is None or run.durable.state is not State.RUNNING or run.spec.hang_timeout_s == 0:
+            return
+        if training.broken or not run.durable.stepped or self._workers(key) == 1 or not self._is_calm(hung.begin, key):
+            return
+        patience_s = run.progress.patience_s if hung.section is None else max(hung.section.limit_s, STALL_S_MIN)
+        most = patience_s / CLOCKS + NAMED_WITHIN_S + self._lost[key] * GIVEN_UP_AFTER_S
+        self._check(now - hung.begin < most, "round %d hangs for %.1f s, and goes on", key[1], now - hung.begin)
+
+    def _workers(self, key: Round) -> int:
+        return sum(ranks.workers for ranks in self._world.invariants.formed[key].nodes)
+
+    def _is_calm(self, since: float, key: Round) -> bool:
+        """Whether nothing else has gone wrong since then."""
+        world = self._world
+        hosts = world.trainings[key].hosts.values()
+        lately = all(host.well and host.troubled_until < since for host in hosts)
+        return lately and world.invariants.upset_at < since and world.daemon.idle and not world.scenario.network.harsh
+
+    def _check(self, holds: object, text: str, *arguments: object) -> None:
+        self._world.invariants.check(bool(holds), text, *arguments)

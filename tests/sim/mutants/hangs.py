@@ -1,0 +1,77 @@
+"""Mistakes about workers that hang: when they are looked at, what two looks show, and what becomes of it."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+PLAYS = "hanging_world"
+
+LOOKS = "coordinatord.core.transitions.hang_looks"
+COMPARISON = "coordinatord.core.values.look_comparison"
+
+MUTANTS = (
+    Mutant(
+        "one-look-only",
+        LOOKS,
+        "a training that waits in a collective for a moment is taken for one that hangs",
+        "        watch.keep(look, now)\n        return\n",
+        "        watch.first = look\n",
+        PLAYS,
+    ),
+    Mutant(
+        "looks-too-close",
+        COMPARISON,
+        "the second look comes before any training could have got on",
+        "APART_S = 1.0",
+        "APART_S = 0.0",
+        PLAYS,
+    ),
+    Mutant(
+        "counters-not-compared",
+        COMPARISON,
+        "who waits in both looks is taken to have waited in between",
+        "    return moves or (one.group, one.number, one.state) != (other.group, other.number, other.state)",
+        "    return moves",
+        PLAYS,
+    ),
+    Mutant(
+        "section-ignored",
+        "coordinatord.core.values.training_progress",
+        "a section of the script may take no longer than its steps",
+        "        self.sections.note(group_rank, observed.section, heard_at)\n",
+        "",
+        PLAYS,
+    ),
+    Mutant(
+        "verdict-outlives-its-round",
+        "coordinatord.core.state.run",
+        "older looks are believed: the next round is restarted for the hang of the one before",
+        "        self.hang.clear()\n",
+        "",
+        PLAYS,
+    ),
+    Mutant(
+        "busy-is-hung",
+        "coordinatord.core.queries.hanging",
+        "an evaluation of one worker is restarted",
+        "found is not None and (found.is_hang or bool(run.spec.hang_timeout_s))",
+        "found is not None",
+        PLAYS,
+    ),
+    Mutant(
+        "off-is-on",
+        "coordinatord.core.queries.hanging",
+        "who wants no alarm gets one",
+        "run.spec.hang_timeout_s == 0 or run.spec",
+        "run.spec",
+        PLAYS,
+    ),
+    Mutant(
+        "lost-look-awaited",
+        "coordinatord.core.state.hang_watch",
+        "a look that never comes back is waited for",
+        "self.asked, self.due_at = self._numbers, now + ANSWERED_WITHIN_S",
+        "self.asked, self.due_at = self._numbers, math.inf",
+        PLAYS,
+    ),
+)

@@ -1,0 +1,181 @@
+"""What is seen of a training's workers when the coordinator looks at them: while they train, and while they stand.
+
+A training that does no step may do something all the same. What it does is drawn by itself, so that the other histories
+are what they were before anybody looked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from coordinatord.core.effects import Look
+from coordinatord.core.events import Event, Looked
+from coordinatord.core.queries.stack_groups import seen_workers
+from coordinatord.core.values.stack_source import StackSource
+from coordinatord.protocol.section import Section
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
+from coordinatord.server.stack_reads import ANSWER_WITHIN_S
+
+if TYPE_CHECKING:  # the world imports its parts
+    from tests.sim.network import Session
+    from tests.sim.workers import Training
+    from tests.sim.world import World
+
+COLLECTIVE_S = 0.4
+"""The time from one collective to the next."""
+
+LOOK_WITHIN_S = 1.2
+"""A node answers within this time."""
+
+
+LOST = 0.05
+"""The share of looks that never come back."""
+
+
+class Doing(StrEnum):
+    """What workers do while they do no step."""
+
+    EVALUATES = "evaluates"
+    """Each of them by itself."""
+    COUNTS = "counts"
+    """All of them together, in collectives."""
+    COMPUTES = "computes"
+    """One of them, and the others wait."""
+    HANGS = "hangs"
+    """One of them stands, and the others wait."""
+    STOPPED = "stopped"
+    """One of them was stopped, and the others wait."""
+    SKIPPED = "skipped"
+    """All wait, and one of them in another collective."""
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether it never ends by itself."""
+        return self in {Doing.HANGS, Doing.STOPPED, Doing.SKIPPED}
+
+
+HARMLESS = (Doing.EVALUATES, Doing.COUNTS, Doing.COMPUTES)
+
+
+@dataclass
+class Standstill:
+    """A time in which a training does no step."""
+
+    begin: float
+    end: float
+    doing: Doing
+    culprit: int
+    """The rank of the worker that others wait for, if they wait for one."""
+    section: Section | None = None
+    """The section that the culprit is in meanwhile, with the age 0."""
+
+
+class Standstills:
+    """Those of one training."""
+
+    def __init__(self, training: Training, seed: int) -> None:
+        self._training = training
+        self._chance = random.Random(f"{seed} {training.key}")  # noqa: S311 - repeatable on purpose
+        self.known: list[Standstill] = []
+
+    def begin(self, now: float, seconds: float, doing: Doing | None = None, limit_s: float | None = None) -> None:
+        """Begin one; of a kind that ends, unless another is given."""
+        doing = doing or self._chance.choice(HARMLESS)
+        ranks = sum(len(host.workers.alive) for host in self._training.hosts.values())
+        section = None if limit_s is None else Section("eval", limit_s, 0.0, 0)
+        self.known.append(Standstill(now, now + seconds, doing, self._chance.randrange(max(1, ranks)), section))
+
+    def at(self, now: float) -> Standstill | None:
+        """Return the one that is on."""
+        return next((one for one in self.known if one.begin <= now < one.end), None)
+
+    @property
+    def hung(self) -> Standstill | None:
+        """The one that never ends, if there is one."""
+        return next((one for one in self.known if one.doing.is_hang), None)
+
+    def section(self, now: float) -> Section | None:
+        """Return the section that workers are in, as a node reports it."""
+        one = self.at(now)
+        if one is None or one.section is None:
+            return None
+        return Section(one.section.name, one.section.limit_s, now - one.begin, 0)
+
+    def seen(self, rank: int, now: float) -> WorkerStacks:
+        """Return what a look shows of a worker."""
+        training, one = self._training, self.at(now)
+        number = self._collectives(now)
+        if one is None or one.doing is Doing.COUNTS or training.whole_at is None:
+            return _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
+        if rank != one.culprit and one.doing is not Doing.EVALUATES:
+            return _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
+        match one.doing:
+            case Doing.SKIPPED:
+                return _worker(rank, CollectiveState.WAITS, number + 2, "barrier")
+            case Doing.STOPPED:
+                return _stopped(rank)
+            case Doing.HANGS:
+                return _worker(rank, CollectiveState.DONE, number, "acquire")
+            case _:
+                return _worker(rank, CollectiveState.DONE, number, "evaluate", cpus=1.0)
+
+    def _collectives(self, now: float) -> int:
+        """Return how many collectives were done: none while workers stand, or compute."""
+        began = self._training.whole_at or now
+        idle = [one for one in self.known if one.doing is not Doing.COUNTS]
+        idle_s = sum(min(one.end, now) - one.begin for one in idle if one.begin < now)
+        return max(0, int((now - began - idle_s) / COLLECTIVE_S))
+
+
+def _worker(rank: int, state: CollectiveState, number: int, frame: str, *, cpus: float = 0.0) -> WorkerStacks:
+    collective = Collective("default_pg", number, state, f"gloo:{frame}", "8 Float", 12.0)
+    stacks = pack_stacks(
+        [("MainThread", (f"{frame} (train.py:{number % 9 + 1 if cpus else 7})", "<module> (train.py:9)"))]
+    )
+    return WorkerStacks(rank, StackOrigin.WORKER, stacks, "sleeping", "", cpus, collective, "", rank + 1, 0)
+
+
+def _stopped(rank: int) -> WorkerStacks:
+    return WorkerStacks(rank, StackOrigin.NONE, b"", "stopped", "", 0.0, None, "it is stopped", rank + 1, 0)
+
+
+class Looks:
+    """Carries out the looks of one coordinator, as `server/stack_reads.py` does."""
+
+    def __init__(self, world: World, submit: Callable[[Event], None], sessions: dict[int, Session]) -> None:
+        self._world = world
+        self._submit = submit
+        self._sessions = sessions
+        self._chance = random.Random(world.seed)  # noqa: S311 - repeatable on purpose
+
+    def begin(self, look: Look) -> None:
+        """Ask all nodes, each of which answers at a time of its own, or never."""
+        self._world.trace.note("coordinatord looks at round %d, look %d", look.round, look.number)
+        is_lost = self._chance.random() < LOST
+        self._world.invariants.hangs.looks(look, is_lost=is_lost)
+        answers: dict[int, tuple[WorkerStacks, ...]] = {}
+        most_s = self._chance.choice([0.02, LOOK_WITHIN_S])
+        delays = [self._chance.uniform(0.0, most_s) for _ in look.sources]
+        for number, (source, delay) in enumerate(zip(look.sources, delays, strict=True)):
+            self._world.queue.after(delay, self._sample, answers, number, source)
+        if not is_lost:
+            self._world.queue.after(max(delays) + 0.01, self._collect, look, answers)
+
+    def _sample(self, answers: dict[int, tuple[WorkerStacks, ...]], number: int, source: StackSource) -> None:
+        session = self._sessions.get(source.session or 0)
+        host = None if session is None else session.host
+        training = None if host is None or not host.well else host.workers.training
+        if training is not None and training.key == (source.wanted.run, source.wanted.round):
+            now = self._world.queue.now
+            ranks = (source.first_rank + rank for rank in source.wanted.local_ranks)
+            answers[number] = tuple(training.standstills.seen(rank, now) for rank in ranks)
+
+    def _collect(self, look: Look, answers: dict[int, tuple[WorkerStacks, ...]]) -> None:
+        told = [(source, answers.get(number, ())) for number, source in enumerate(look.sources)]
+        looked = Looked(look.run, look.round, look.number, tuple(seen_workers(told)))
+        late_s = 0.0 if len(answers) == len(look.sources) else ANSWER_WITHIN_S - LOOK_WITHIN_S
+        self._world.queue.after(late_s, self._submit, looked)

@@ -1,0 +1,41 @@
+"""What a look at workers shows, for tests: `waits`, `done`, `moves`, `computes`, `stands`, `stopped`, `skipped`, ..."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinatord.core.values.hang_verdict import SeenWorker
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
+
+WAITS = Collective("default_pg", 7, CollectiveState.WAITS, "gloo:all_reduce", "8 Float", 12.0)
+DONE = replace(WAITS, number=6, state=CollectiveState.DONE)
+
+REDUCES = pack_stacks(
+    [("MainThread", ("all_reduce (torch/c10d.py:9)", "main (train.py:47)", "<module> (train.py:60)"))]
+)
+LOADS = pack_stacks([("MainThread", ("get (queue.py:180)", "main (train.py:41)", "<module> (train.py:60)"))])
+EVALUATES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
+
+PID = 4_711
+
+_WAITING = WorkerStacks(0, StackOrigin.WORKER, REDUCES, "sleeping", "futex_do_wait", 0.0, WAITS, "", PID)
+
+KINDS = {
+    "waits": _WAITING,
+    "further": replace(_WAITING, collective=replace(WAITS, number=8)),
+    "moves": replace(_WAITING, collective=Collective("0", 7, CollectiveState.MOVES)),
+    "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
+    "computes": replace(_WAITING, stacks=EVALUATES, collective=DONE, cpus=1.0, state="running"),
+    "skipped": replace(_WAITING, collective=replace(WAITS, number=8, operation="gloo:barrier")),
+    "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),
+    "traced": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="traced", problem="traced"),
+    "ended": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="", problem="ended", pid=0),
+    "unknown": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, problem="import workerlib"),
+    "held": replace(_WAITING, origin=StackOrigin.SIGNAL, stacks=LOADS, collective=None),
+    "other": replace(_WAITING, pid=PID + 1),
+}
+
+
+def seen(node: str, rank: int, kind: str) -> SeenWorker:
+    """Return what a look shows of a worker; `silent` if its node does not answer."""
+    return SeenWorker(node, rank, None if kind == "silent" else replace(KINDS[kind], rank=rank))
