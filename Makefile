@@ -145,6 +145,7 @@ gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the ord
 chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m benchmarks.chaos
 	$(BIN)/python -m benchmarks.kept_chaos
+	$(BIN)/python -m benchmarks.sigterm_chaos
 	$(BIN)/python -m tests.chaos.test_hostile
 
 clean:  ## remove what setup and the tests made

@@ -1,0 +1,28 @@
+"""The save on SIGTERM really happens, whatever the workers are doing; `benchmarks.sigterm_chaos` repeats it often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sigterm import play
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [
+        ("ddp", "evaluation"),
+        ("ddp", "compile"),
+        ("ddp", "data loader"),
+        ("ddp", "collective"),
+        ("fsdp", "collective"),
+        ("ddp", "warm-up"),
+        ("fsdp", "before the first step"),
+    ],
+)
+def test_the_newest_whole_state_is_on_the_disk_after_sigterm(kind: str, moment: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="the test reads the files with it")
+    play(kind, moment, tmp_path)

@@ -1,0 +1,109 @@
+"""SIGTERM in the middle of anything: real programs, and what is on the disk afterwards."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from nodeclient.persist.step_folder import Contents, Manifest, find_whole, job_folder
+from tests.support.cluster import Cluster, Coordinator, Node
+from tests.support.kept_training import digest_of, notes_of
+from tests.support.programs import BIN, wait_until
+from tests.support.sigterm_program import AFTER_RESTART, MOMENTS, TRAINS
+
+JOB = "sigterm"
+
+LAST = 5
+"""The step after which the moment comes."""
+
+RANKS = 2
+
+STOP_TIMEOUT_S = 3
+"""Half of it passes until workers save that do not come to the end of a step."""
+
+KINDS = ("ddp", "fsdp")
+
+WARM = {
+    "ddp": ("--preload", "torch,torch.distributed,numpy,workerlib.keep.keeper"),
+    "fsdp": ("--preload", "torch,torch.distributed.fsdp,numpy,workerlib.keep.keeper"),
+}
+
+
+def play(kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0) -> int:
+    """End all nodes of a training by SIGTERM in a moment, or so long after it; return the step that is on the disk.
+
+    Raises `AssertionError` if that is not the newest whole one, if its state is not what the ranks had, or if the nodes
+    do not say which step it is and where.
+    """
+    notes, disk = folder / "notes", folder / "disk"
+    notes.mkdir(parents=True)
+    coordinator = Coordinator("--settle", "10", "--heartbeat", "0.2", state_dir=folder)
+    cluster = Cluster(coordinator, JOB)
+    try:
+        command = (sys.executable, "-m", "tests.support.sigterm_program", kind, moment, str(notes), str(LAST))
+        shape = ("--nnodes", str(nodes), "--nproc-per-node", str(RANKS // nodes), *WARM[kind])
+        flags = ("--persist", str(disk), "--persist-every", "3600", "--stop-timeout", str(STOP_TIMEOUT_S))
+        joined = [cluster.join(name, *shape, *flags, command=command) for name in "ab"[:nodes]]
+        _await_moment(cluster, moment, notes)
+        threading.Event().wait(delay_s)
+        for node in joined:
+            node.signal(signal.SIGTERM)
+        codes = [node.wait() for node in joined]
+        shown = "\n".join(node.output for node in joined)
+        assert codes == [128 + signal.SIGTERM] * nodes, shown
+        return _judge(kind, moment, disk, notes, joined, shown)
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def _await_moment(cluster: Cluster, moment: str, notes: Path) -> None:
+    """Wait until all workers are in the moment, in the second round if it comes before the first step of that."""
+    restarts, comes = moment in AFTER_RESTART, moment in MOMENTS
+    if restarts or not comes:
+        wait_until("steps", lambda: len(list(notes.glob("*.trains"))) == RANKS)
+    if restarts:
+        where = ("--coord", cluster.coordinator.endpoint)
+        subprocess.run([BIN / "nodeclient", "restart", JOB, *where], check=True, capture_output=True)
+    if comes:
+        number = 2 if restarts else 1
+        wait_until(f"the moment: {moment}", lambda: len(list(notes.glob(f"*.{number}.here"))) == RANKS)
+
+
+def _judge(kind: str, moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) -> int:
+    found, problems = find_whole(job_folder(disk, JOB))
+    assert problems == []
+    assert found, f"nothing is on the disk:\n{shown}"
+    manifest, said = found[0], notes_of(notes)
+    step = manifest.of.step
+    newest = max(set(said[0]) & set(said[1]))
+    if moment == TRAINS:
+        assert newest - 1 <= step <= newest, f"step {step} is on the disk, and {newest} was done\n{shown}"
+    elif moment in AFTER_RESTART:
+        assert step == newest, f"step {step} is on the disk, and {newest} was resumed from\n{shown}"
+    elif kind == "fsdp":  # nobody comes to the end of a step: the last one that was saved at an interval is whole
+        assert 0 <= step <= LAST, f"step {step} is on the disk, and {LAST} was done\n{shown}"
+    else:
+        assert step == LAST, f"step {step} is on the disk, and {LAST} was done\n{shown}"
+    _judge_state(manifest, job_folder(disk, JOB) / manifest.of.folder, said)
+    folder = re.escape(str(job_folder(disk, JOB) / manifest.of.folder))
+    words = rf"step {step} is on the disk, in {folder}"
+    assert any(re.search(words, line) for node in nodes for line in node.lines), shown
+    return step
+
+
+def _judge_state(manifest: Manifest, folder: Path, said: dict[int, dict[int, list[tuple[int, str]]]]) -> None:
+    """Check that each shard has the state that its rank had after the step."""
+    from safetensors.torch import load_file  # noqa: PLC0415 - few tests need it
+
+    for file in manifest.files:
+        if file.contents is Contents.SHARD:
+            tensors = load_file(folder / file.name)
+            names = [f"model.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")]
+            digest = digest_of([tensors[name] for name in names])
+            known = {digest for _, digest in said[file.rank][manifest.of.step]}
+            assert known == {digest}, f"{file.name} is not what rank {file.rank} had"
