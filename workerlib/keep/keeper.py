@@ -111,8 +111,9 @@ class StepKeeper:
         environment = self._environment
         self._channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
         point = restoring.ask(self._channel)
+        restored: Mapping[str, Any] = {}
         if point.step >= 0:
-            restoring.bring_back(point, self._objects, environment.rank)
+            restored = restoring.bring_back(point, self._objects, environment.rank)
             self._numbers.begin(point.step)
             self._commits.begin(point.round, point.step, point.shape)
         self.planned_end.keep_steps(self._done, self._keep_before_checkpoint, self._keep_when_over)
@@ -124,7 +125,7 @@ class StepKeeper:
         self.planned_end.listen(self._take)
         if point.step >= 0 or not self._alone:
             # This rank may die in its very first step, after it has contributed to it.
-            self._look_at_sizes(self._small.take(), now=True)
+            self._look_at_sizes(self._small.take_first(restored), now=True)
             self._memory.await_answer()
         os.register_at_fork(after_in_child=self._become_child)
         atexit.register(lambda: self.close(failed=hasattr(sys, "last_value")))

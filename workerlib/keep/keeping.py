@@ -30,7 +30,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
     generations, small = Generations(adapters), SmallStates(adapters)
     generations.bytes_needed(0)
-    small.take()  # either raises what cannot be kept
+    small.take_first({})  # either raises what cannot be kept
     path = os.environ.get(KEEP)
     if path is None:
         LOG.info("no state is kept: this launcher offers no memory for it")

@@ -11,7 +11,7 @@ Each kind of object has an adapter with the same five methods:
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import torch
@@ -36,6 +36,9 @@ class KeptObject(Protocol):
     late: bool
     """Its values are known to change between `optimizer.step` and `ctx.step`, if at all."""
 
+    iterates: bool
+    """To ask for its values may begin an iteration, so nobody asks before the first step is done."""
+
     growth: int
     """Counts how often there was more or less state than before when `values` was called."""
 
@@ -59,6 +62,7 @@ class _Nothing:
     """An object without tensors."""
 
     late = True
+    iterates = False
     growth = 0
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -233,6 +237,8 @@ class KeptStateful(_Nothing):
         self._name = name
         self._stateful = stateful
         self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
+        # torchdata's StatefulDataLoader does so, with the samples that its sampler has before `set_epoch`.
+        self.iterates = isinstance(stateful, Iterable)
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""

@@ -7,6 +7,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
@@ -75,15 +76,18 @@ def ask(channel: AgentChannel) -> RestorePoint:
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {error}") from error
 
 
-def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
-    """Bring objects and random state to the resume point. Raises `KeptStateError`, after which they are of no use."""
+def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
+    """Bring objects and random state to the resume point; return the values that they were given, by name.
+
+    Raises `KeptStateError`, after which they are of no use.
+    """
     try:
-        _bring_back(point, objects, rank)
+        return _bring_back(point, objects, rank)
     except ManifestError as error:
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
 
 
-def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> None:
+def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
     saved, done, pending = _read(point, rank)
     if not done:
         raise KeptStateError(f"of step {point.step} no rank's numbers were kept")
@@ -97,13 +101,14 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
             adapter.finish(values[name])
     if own is not None:
         restore(own.random_tensors, dict(own.random))
-        return
+        return values
     seed = reseed(point.round, point.step, rank)
     LOG.info(
         "nothing of step %d is kept that was rank %d's own: it takes the buffers and numbers of rank %d, and random "
         "numbers from the seed %d",
         *(point.step, rank, min(done), seed),
     )
+    return values
 
 
 def _read(point: RestorePoint, rank: int) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:

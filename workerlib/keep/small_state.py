@@ -132,11 +132,22 @@ class SmallStates:
         self._arena = arena
         self._kinds = self._pending = None
 
+    def take_first(self, restored: Mapping[str, Any]) -> Taken:
+        """Return the small state before the first step of the round; `restored` has values by name, if there are any.
+
+        Raises `KeptStateError` for values that cannot be kept.
+        """
+        values = {name: None if one.iterates else one.values() for name, one in self._objects.items()}
+        return self._take(values | {name: restored[name] for name in values if name in restored})
+
     def take(self) -> Taken:
         """Return the small state at the end of a step."""
+        return self._take({name: one.values() for name, one in self._objects.items()})
+
+    def _take(self, values: Mapping[str, Any]) -> Taken:
         texts = []
-        for name, one in self._objects.items():
-            habit, value = self._habits[name], one.values()
+        for name, value in values.items():
+            habit = self._habits[name]
             text = habit.look_at(value)
             habit.learn(text)
             if value is not None:

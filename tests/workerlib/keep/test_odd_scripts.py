@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -281,6 +281,64 @@ class Noise(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         """Draw some."""
         return torch.randn(4) + index
+
+
+class Loader:
+    """Yields the samples of an epoch, and begins to when it is asked for its state, as torchdata's loader does."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self._skip = 0
+        self._begun: list[int] | None = None
+
+    def _begin(self) -> list[int]:
+        if self._begun is None:
+            dice = torch.Generator().manual_seed(self.epoch)
+            self._begun = torch.randperm(16, generator=dice).tolist()
+        return self._begun
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield samples, from where it was brought back to."""
+        samples = self._begin()
+        while self._skip < len(samples):
+            self._skip += 1
+            yield samples[self._skip - 1]
+        self._skip, self._begun = 0, None
+
+    def state_dict(self) -> Objects:
+        """Return how many samples it has yielded."""
+        self._begin()
+        return {"yielded": self._skip}
+
+    def load_state_dict(self, state: Objects) -> None:
+        """Go on from there."""
+        self._skip, self._begun = state["yielded"], None
+
+
+@pytest.mark.parametrize("told", [-1, 2])
+def test_a_loader_is_not_asked_before_its_epoch_is_set(script: Script, told: int) -> None:
+    def fresh() -> Objects:
+        model = network()
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "loader": Loader()}
+
+    def samples(objects: Objects, kept: StepKeeper, steps: range) -> list[int]:
+        objects["loader"].epoch = 1
+        seen = []
+        for step, sample in zip(steps, objects["loader"], strict=False):
+            seen.append(sample)
+            train(objects["model"], objects["optimizer"])
+            kept.step(step)
+        return seen
+
+    whole = Loader()
+    whole.epoch = 1
+    with script.runs(objects := fresh()) as (_, kept):
+        if told >= 0:
+            assert samples(objects, kept, range(told + 1)) == list(whole)[: told + 1]
+            assert isinstance(answer := script.save(kept), Saved), answer
+    with script.runs(objects := fresh()) as (done, kept):
+        assert done == told
+        assert samples(objects, kept, range(done + 1, 16)) == list(whole)[done + 1 :]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")  # of Python 3.12, at each fork
