@@ -93,7 +93,7 @@ class Agent:
         if not self.exited:
             self._handlers[type(event)](event, now)
             self._pursue(now)
-            if self._settings.keeps:
+            if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
                 self._effects += kept_goals.follow_halt(self._group, self._halt, now)
             self._report(now)

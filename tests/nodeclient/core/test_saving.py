@@ -11,6 +11,7 @@ from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (
+    Exit,
     Kill,
     Notice,
     Probe,
@@ -159,6 +160,14 @@ def test_the_steps_to_protect_are_passed_on_when_they_change() -> None:
     assert not bench.receive(Goal.RUN, protected=steps)
     assert not bench.receive(Goal.RUN, protected=None)
     assert kinds(bench.receive(Goal.RUN, protected=())) == [Protect]
+
+
+def test_a_node_that_ends_protects_no_more() -> None:
+    bench = Bench(KEEPS).running()
+    bench.receive(Goal.STOP)
+    bench.all_exited(0)
+    bench.swept()
+    assert kinds(bench.receive(Goal.EXIT, protected=(KeptStep(1, 7),)))[-1] is Exit
 
 
 def test_a_node_that_keeps_nothing_asks_for_nothing() -> None:
