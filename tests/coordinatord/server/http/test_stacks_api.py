@@ -21,6 +21,7 @@ from coordinatord.protocol.stack_messages import (
     pack_stacks,
 )
 from coordinatord.protocol.versions import SINCE
+from coordinatord.server import stack_reads
 from coordinatord.server.app import Server
 from coordinatord.server.http import stacks_api
 from tests.coordinatord.server.conftest import Start
@@ -80,7 +81,7 @@ async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_
 
 
 async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks_api, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(stack_reads, "ANSWER_WITHIN_S", 0.05)
     older = SINCE[AskStacks] - 1
     async with start() as server, connect(server.url, join("a", nodes=2)) as a, connect(server.url) as b:
         await b.socket.send_bytes(encode(join("b", nodes=2, version=older), older))
