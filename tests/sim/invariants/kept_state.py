@@ -67,7 +67,8 @@ class KeptStateInvariants:
             self._check(at is not None, "round %d cannot resume from nothing", record.round)
             if at is not None:
                 self._useless[record.run] = (at, record.round)
-        if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT:
+        # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
+        if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT and record.node in run.members:
             self._judge_released(run, record.node)
         if isinstance(record, RoundFormed):
             chosen = None if record.resume is None else record.resume.at
