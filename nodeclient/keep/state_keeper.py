@@ -197,9 +197,13 @@ class StateKeeper:
         self._note_digests(Kind.BIG, Kind.SMALL)
 
     def complete(self, observed: Observed) -> Observed:
-        """Return the node's report completed with what is kept, if it is about the same run."""
+        """Return the node's report completed with what is kept of its run, and what is found on the disk, of any run.
+
+        A node that waits for its first round of a run keeps nothing of it yet, and that round resumes from the disk.
+        """
         if observed.run != self.run:
-            return observed
+            found = () if self._disk is None else self._disk.found
+            return replace(observed, kept=Holding((), persisted=found)) if found else observed
         current, resuming = self._round, self._resuming
         here = observed.round == current.number
         parts = kept_groups.merged(self._parts(with_small=not observed.phase.has_workers))

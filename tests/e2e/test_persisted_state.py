@@ -26,9 +26,9 @@ JOB = "persisted"
 
 
 @contextmanager
-def a_job() -> Iterator[Cluster]:
-    """Return a job at a coordinator that knows nothing of any run before."""
-    coordinator = Coordinator("--settle", "10")  # so that the first round has all, however late they come
+def a_job(settle: str = "10") -> Iterator[Cluster]:
+    """Return a job at a coordinator that knows nothing of any run before, and waits so long for more nodes."""
+    coordinator = Coordinator("--settle", settle)  # so that the first round has all, however late they come
     cluster = Cluster(coordinator, JOB)
     try:
         yield cluster
@@ -37,12 +37,14 @@ def a_job() -> Iterator[Cluster]:
         coordinator.close()
 
 
-def train(cluster: Cluster, kind: str, names: str, disk: Path, notes: Path, every_s: float, steps: int) -> list[Node]:
+def train(
+    cluster: Cluster, kind: str, names: str, disk: Path, notes: Path, every_s: float, steps: int, nnodes: str = ""
+) -> list[Node]:
     """Start a training, with one worker a node."""
     notes.mkdir()
     program = (sys.executable, "-m", "tests.support.kept_program", kind, str(notes), str(steps))
     persist = ("--persist", str(disk), "--persist-every", str(every_s), "--persist-keep", "2")
-    flags = ("--nnodes", str(len(names)), *persist)
+    flags = ("--nnodes", nnodes or str(len(names)), *persist)
     return [cluster.join(name, *flags, command=program) for name in names]
 
 
@@ -83,10 +85,15 @@ def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "before", "after"), [("fsdp", "ab", "c"), ("ddp", "ab", "cd")])
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "nnodes"),
+    [("fsdp", "ab", "c", "1"), ("ddp", "ab", "cd", "2:3")],
+    ids=["full", "elastic"],
+)
 def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
-    tmp_path: Path, kind: str, before: str, after: str
+    tmp_path: Path, kind: str, before: str, after: str, nnodes: str
 ) -> None:
+    """An elastic round waits for more nodes, so that all have told several times what they find on the disk."""
     disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
     with a_job() as cluster:
         nodes = train(cluster, kind, before, disk, first, 3600, 100_000)
@@ -100,8 +107,8 @@ def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     last = manifest.of.step
     assert problems == []
     assert max(notes_of(first)[0]) in {last - 1, last}, "it is noted after it is kept"
-    with a_job() as cluster:
-        nodes = train(cluster, kind, after, disk, second, 3600, last + 5)
+    with a_job("3") as cluster:
+        nodes = train(cluster, kind, after, disk, second, 3600, last + 5, nnodes)
         assert [node.wait() for node in nodes] == [0] * len(nodes), shown(nodes)
         assert any(f"resumes at step {last:,} from disk" in line for line in nodes[0].lines), shown(nodes)
     step, digest = begins(second)

@@ -88,6 +88,7 @@ async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp
         await other.keeper.look_at_disk()
         holding = other.holding(run="")
         assert holding is not None
+        assert other.holding(run="r-2") == holding, "it waits for its first round of that run"
         [step] = holding.persisted
         assert (step.run, step.at.round, step.at.step, step.parts[0].small) == (RUN, 1, 4, True)
         resume = a_resume(0, 4, other.source(wanted()))
