@@ -3,8 +3,9 @@
 make demo
 
 It all happens on this machine: one coordinatord, three nodeclients with one worker each, and the training script
-`digits.py`. It trains twice: undisturbed, and while first a worker is killed, then a whole node, and that node is
-started again. No step may be done twice, and in the end the accuracies must be the same, within noise.
+`digits.py`. It trains twice. Undisturbed, one nodeclient has all three workers. Then a worker is killed, and a whole
+node, and that node is started again. In the end all nodes are stopped by SIGTERM, and two of them go on from the disk.
+No step may be done twice or left out, and in the end the accuracies must be the same, within noise.
 
 `local_cluster` starts, observes and ends the programs.
 """
@@ -24,11 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from local_cluster import Cluster, ClusterError, StoppedError, Training, running_cluster
+from local_cluster import NODES, Cluster, ClusterError, Step, StoppedError, Training, running_cluster
 
-NODES = ("node-a", "node-b", "node-c")
-
-EPOCHS = 50
+EPOCHS = 40
 EPOCHS_MIN = 30
 """Training with fewer epochs might be over before the node is back."""
 
@@ -42,12 +41,15 @@ LOG_LINES = 8
 WIDTH_MAX = 110
 """Longer lines are hard to read."""
 
+WORLD_SIZES = [(3, 3), (3, 2), (2, 3), (3, 2)]
+
 COLUMNS = ("what was done", "went on after", "next round", "new workers", "world size", "steps redone")
-TITLE = "Three nodes train on handwritten digits, twice: first undisturbed, then while things break on purpose.\n"
+TITLE = "Three workers train on handwritten digits, twice: first undisturbed, then while things break on purpose.\n"
 LEGEND = """
 went on after: so long there was no new training step; it is the sum of
   next round:  the old workers were stopped, and ranks assigned anew
   new workers: they began with torch imported (--preload), connected, and took their state from memory
+in the last row nodeclients were started again, which imported torch, and the state is from the disk (--persist)
 """
 
 
@@ -154,7 +156,7 @@ def add_node(training: Training) -> str:
     return f"{node} added back"
 
 
-DEEDS = ((2, kill_worker), (4, kill_node), (6, add_node))
+DEEDS = ((1, kill_worker), (2, kill_node), (3, add_node))
 """The disturbances, and after how many epochs they come. Many epochs are left after the last: a node needs a moment to
 arrive."""
 
@@ -167,29 +169,42 @@ def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Trai
     what = deed(training)
     screen.print_line(f"==> {what}, at step {steps[-1].step}")
     training.until(lambda: steps[-1].round > old_round and steps[-1].step > training.last_step(old_round).step)
-    last = training.last_step(old_round)
-    after = [step for step in steps if step.round > old_round]
+    return went_on(screen, what, training.last_step(old_round), training)
+
+
+def went_on(screen: Screen, what: str, last: Step, training: Training) -> Recovery:
+    """Say how a training went on after the last step before a deed."""
+    after = [step for step in training.steps if step is not last and step.monotonic_s > last.monotonic_s]
     new = next(step for step in after if step.step > last.step)
     # A killed rank 0 may have finished a step that it did not write down: none was redone then.
-    steps_redone = max(0, last.step + 1 - after[0].step)
     recovery = Recovery(
         deed=what,
         next_round_s=training.round_seen_s - last.monotonic_s,
         new_workers_s=new.monotonic_s - training.round_seen_s,
         world_sizes=(last.world_size, new.world_size),
-        steps_redone=steps_redone,
+        steps_redone=max(0, last.step + 1 - after[0].step),
     )
     screen.print_line(f"training went on after {recovery.pause_s:.1f} s, with step {new.step}")
     return recovery
 
 
-def train(cluster: Cluster, screen: Screen, job: str, epochs: int) -> Training:
-    """Let all nodes join a job."""
-    training = Training(cluster, job, epochs, View(screen))
-    screen.print_line(f"{', '.join(NODES)} join the job {job}, import torch and train for {epochs} epochs")
-    for node in NODES:
+def stop_and_take_up(stopped: Training, screen: Screen) -> tuple[Training, Recovery]:
+    """End all nodes by SIGTERM, start two of them, and watch how a new run of the job goes on, from the disk.
+
+    Raises `ClusterError` if it does not, or leaves a step out.
+    """
+    last = stopped.steps[-1]
+    screen.print_line(f"==> all nodes are stopped by SIGTERM, at step {last.step}")
+    stopped.stop()
+    last, two = stopped.steps[-1], NODES[:2]
+    screen.print_line(f"no program of the job is left, and {' and '.join(two)} are started again")
+    training = Training(stopped.cluster, stopped.job, stopped.epochs, View(screen), over=stopped)
+    for node in two:
         training.start_node(node)
-    return training
+    training.until(lambda: bool(training.steps))
+    if training.status["kept"]["resumed_from"] != "disk" or training.steps[0].step > last.step + 1:
+        raise ClusterError(f"step {training.steps[0].step} follows step {last.step}: {training.status['reason']}")
+    return training, went_on(screen, f"all stopped, {len(two)} started again", last, training)
 
 
 def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
@@ -197,19 +212,27 @@ def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     screen.print(TITLE)
     screen.print_line(f"coordinatord serves: watch the demo at {cluster.page()}")
     screen.print_line(f"logs are in {cluster.folder}, which is removed if all goes well")
-    undisturbed = train(cluster, screen, "undisturbed", epochs)
+    undisturbed = Training(cluster, "undisturbed", epochs, View(screen))
+    screen.print_line(f"{NODES[0]} joins the job undisturbed, imports torch and trains for {epochs} epochs")
+    undisturbed.start_alone(NODES[0], len(NODES))
     expected = undisturbed.finish()
     screen.print_line(f"done, accuracy {expected:.4f}")
-    disturbed = train(cluster, screen, "disturbed", epochs)
+    disturbed = Training(cluster, "disturbed", epochs, View(screen))
+    screen.print_line(f"{', '.join(NODES)} join the job disturbed, to do the same")
+    for node in NODES:
+        disturbed.start_node(node)
     recoveries = [disturb(disturbed, screen, epoch, deed) for epoch, deed in DEEDS]
-    accuracy = disturbed.finish()
+    taken_up, recovery = stop_and_take_up(disturbed, screen)
+    recoveries.append(recovery)
+    accuracy = taken_up.finish()
     screen.print_line(f"done, accuracy {accuracy:.4f}")
     screen.print("\n" + table([COLUMNS, *(recovery.row() for recovery in recoveries)]))
     screen.print(f"{LEGEND}\naccuracy {accuracy:.4f}, undisturbed {expected:.4f}")
+    rounds = (undisturbed.round, disturbed.round, taken_up.round)
     wrong = {
-        "there were more rounds than reasons for them": (undisturbed.round, disturbed.round) != (1, 1 + len(DEEDS)),
+        "there were more rounds than reasons for them": rounds != (1, 1 + len(DEEDS), 1),
         "steps were done again": any(one.steps_redone for one in recoveries),
-        "the world sizes are not as expected": [one.world_sizes for one in recoveries] != [(3, 3), (3, 2), (2, 3)],
+        "the world sizes are not as expected": [one.world_sizes for one in recoveries] != WORLD_SIZES,
         f"an accuracy is not over {ACCURACY_MIN}": min(accuracy, expected) <= ACCURACY_MIN,
         f"the accuracies differ by over {ACCURACY_DIFFERENCE_MAX}": abs(accuracy - expected) > ACCURACY_DIFFERENCE_MAX,
     }

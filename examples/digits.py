@@ -9,11 +9,12 @@ to be elastic:
   same result on two workers as on five, but for the rounding of sums.
 * The checkpoint holds all that the next step depends on: model, optimizer and the number of steps.
   The epoch, the place in it and the order of the images follow from that number.
-* It is written often, and at once when the workers are asked to stop. A run that begins anew goes on
-  from it: rank 0 reads it and sends it to the others. On a shared disk it outlives rank 0's host, too.
+* It is written often, and at once when the workers are about to be asked to end. A run that begins anew
+  goes on from it: rank 0 reads it and sends it to the others. On a shared disk it outlives rank 0's host, too.
 
 Within a run nothing is read from the disk, and no step is lost: `ctx.keep` keeps the same state in the
-memory of the nodes, as of the last step, and a round that follows another goes on from there.
+memory of the nodes, as of the last step, and a round that follows another goes on from there. With
+`--persist DIR` the nodes write it to a disk as well, and a run that begins anew goes on from that.
 
 The data are 1,797 images of 8 x 8 pixels that come inside the scikit-learn package.
 """
@@ -61,7 +62,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
     torch.manual_seed(SEED)
     model = make_model().to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    steps, source = ctx.keep(model=model, optimizer=optimizer), "memory"
+    steps, source = ctx.keep(model=model, optimizer=optimizer), "what was kept"
     if steps < 0:
         steps, source = restore(ctx, arguments.checkpoint, model, optimizer), str(arguments.checkpoint)
     replica = DistributedDataParallel(model)
@@ -87,12 +88,11 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         ctx.step(steps)
 
         note_progress(ctx, arguments.progress, steps, epoch)
-        stopping = ctx.should_stop()
-        if stopping or steps % STEPS_PER_CHECKPOINT == 0:
+        if (ends := ctx.should_checkpoint()) or steps % STEPS_PER_CHECKPOINT == 0:
             save(ctx, arguments.checkpoint, model, optimizer, steps)
-        if stopping:
-            log(ctx, f"asked to stop: saved after step {steps}")
-            return
+            if ends:
+                log(ctx, f"asked to end: saved after step {steps}")
+            ctx.checkpointed(steps)  # a worker that is asked to end does so here
         if steps % batches == 0:
             test_loss, accuracy = evaluate(ctx, model, *test)
             group = f"round {ctx.round} world size {ctx.world_size}"

@@ -30,6 +30,8 @@ BIN = Path(sys.executable).parent
 PRELOAD = "torch,sklearn.datasets"
 """The big imports of `digits.py`."""
 
+NODES = ("node-a", "node-b", "node-c")
+
 BATCH_SIZE = 32
 """Training with larger batches might be over before a node is back that has to import all this."""
 
@@ -239,13 +241,15 @@ class Step:
 class Training:
     """The script `digits.py` as a job on the nodes of a cluster, and the observations of it."""
 
-    def __init__(self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None]) -> None:
-        """Begin without nodes; `show` is called after each look."""
+    def __init__(
+        self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None], over: Training | None = None
+    ) -> None:
+        """Begin without nodes; `show` is called after each look. It may follow one of the same job that is `over`."""
         self.cluster = cluster
         self.job = job
         self.epochs = epochs
         self.steps: list[Step] = []
-        """All steps so far, in the order of time; steps after the last checkpoint come again in the next round."""
+        """All steps so far, in the order of time; steps that were lost come again in the next round."""
         self.round = 0
         self.round_seen_s = 0.0
         """When the current round was first seen."""
@@ -255,11 +259,21 @@ class Training:
         self._moved_s = time.monotonic()
         self._progress = cluster.folder / f"{job}.progress"
         self._progress.touch()
-        self._read = 0
+        self._read = self._progress.stat().st_size
+        self._over = "" if over is None else str(over.status["run"])
+
+    def start_alone(self, node: str, workers: int) -> None:
+        """Start one nodeclient for the whole job, with so many workers. Raises `ClusterError`."""
+        self._start(node, "--nnodes", "1", "--nproc-per-node", str(workers))
 
     def start_node(self, node: str) -> None:
-        """Start a nodeclient with one worker, by the command that would be typed on a host. Raises `ClusterError`."""
-        flags = ("--nnodes", "2:3", "--nproc-per-node", "1", "--max-restarts", "3", "--preload", PRELOAD)
+        """Start one of several nodeclients, with one worker. Raises `ClusterError`."""
+        disk = ("--persist", str(self.cluster.folder / "disk"))
+        self._start(node, "--nnodes", f"2:{len(NODES)}", "--nproc-per-node", "1", "--max-restarts", "3", *disk)
+
+    def _start(self, node: str, *shape: str) -> None:
+        """Start a nodeclient by the command that would be typed on a host."""
+        flags = (*shape, "--preload", PRELOAD)
         script = (sys.executable, str(Path(__file__).with_name("digits.py")))
         work = ("--epochs", str(self.epochs), "--batch-size", str(BATCH_SIZE))
         files = ("--checkpoint", str(self.cluster.folder / f"{self.job}.pt"), "--progress", str(self._progress))
@@ -273,16 +287,17 @@ class Training:
                 raise ClusterError(f"{early}, with these exit codes: {ended}")
             self._look()
 
+    def stop(self) -> None:
+        """Ask all nodes to leave, by SIGTERM, and watch until they have. Raises `ClusterError` if one does not."""
+        for node in self.cluster.nodes.values():
+            node.send(signal.SIGTERM)
+        self._until_all_end_with(128 + signal.SIGTERM)
+
     def finish(self) -> float:
         """Watch until all nodes have ended and return the accuracy. Raises `ClusterError` if they do not end well."""
-        while len(exit_codes := self._exit_codes()) < len(self.cluster.nodes):
-            self._look()
-        if any(exit_codes.values()):
-            raise ClusterError(f"not all nodes ended well; their exit codes are {exit_codes}")
-        end_all(list(self.cluster.nodes.values()))
-        self.cluster.nodes.clear()
+        self._until_all_end_with(0)
         said = "".join(log.read_text() for log in self.cluster.folder.glob(f"{self.job}-*.log"))
-        return float(re.findall(r"^accuracy ([0-9.]+)$", said, re.MULTILINE)[-1])
+        return float(re.findall(r"(?:^|\] )accuracy ([0-9.]+)$", said, re.MULTILINE)[-1])
 
     def last_step(self, number: int) -> Step:
         """Return the last step of a round."""
@@ -292,6 +307,15 @@ class Training:
         """Return the node whose worker has that rank."""
         return next(str(node["node"]) for node in self.status["nodes"] if rank in node["ranks"])
 
+    def _until_all_end_with(self, code: int) -> None:
+        while len(exit_codes := self._exit_codes()) < len(self.cluster.nodes):
+            self._look()
+        if set(exit_codes.values()) != {code}:
+            raise ClusterError(f"not all nodes ended with {code}; their exit codes are {exit_codes}")
+        self._look()  # for the steps that were noted last
+        end_all(list(self.cluster.nodes.values()))
+        self.cluster.nodes.clear()
+
     def _exit_codes(self) -> dict[str, int]:
         """Return the exit codes of the nodes that have ended."""
         return {name: node.exit_code for name, node in self.cluster.nodes.items() if node.exit_code is not None}
@@ -300,7 +324,9 @@ class Training:
         """Wait a little, take note of changes, and show them."""
         self.cluster.wait_a_little()
         now = time.monotonic()
-        self.status = self.cluster.status(self.job) or self.status
+        status = self.cluster.status(self.job)
+        if status is not None and status["run"] != self._over:
+            self.status = status
         if self.status and self.status["round"] > self.round:
             self.round = self.status["round"]
             self.round_seen_s = now

@@ -43,6 +43,7 @@ def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
         rf"worker on node-[abc] killed{times} +3 -> 3 +0",
         rf"node-[abc] \(rank 0\) killed{times} +3 -> 2 +0",
         rf"node-[abc] added back{times} +2 -> 3 +0",
+        rf"all stopped, 2 started again{times} +3 -> 2 +0",
     ):
         assert re.search(f"^{row}$", program.output, re.MULTILINE), program.output
     [last] = re.findall(r"^accuracy (0\.\d+), undisturbed (0\.\d+)\nOK$", program.output, re.MULTILINE)
@@ -56,7 +57,7 @@ def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_demo_that_is_asked_to_stop_ends_all_its_programs(tmp_path: Path, signum: signal.Signals, code: int) -> None:
     with demo(tmp_path) as program:
-        program.await_line("join the job undisturbed")
+        program.await_line("joins the job undisturbed")
         program.signal(signum)
         assert program.wait() == code
         program.await_no_leftovers()
@@ -76,7 +77,7 @@ def test_the_programs_of_a_demo_die_with_it_even_if_it_is_killed(tmp_path: Path)
 @pytest.mark.slow
 def test_a_demo_that_goes_wrong_says_why_and_shows_the_ends_of_the_logs(tmp_path: Path) -> None:
     with demo(tmp_path) as program:
-        program.await_line("join the job undisturbed")
+        program.await_line("joins the job undisturbed")
         for pid in program.leftovers():
             with contextlib.suppress(FileNotFoundError):  # some of them live for a moment only
                 if b"coordinatord\0--host" in Path(f"/proc/{pid}/cmdline").read_bytes():

@@ -188,7 +188,7 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
     assert killed_at <= steps[1][-1] <= killed_at + STEPS_PER_CHECKPOINT
     assert steps[2] == list(range(killed_at + 1, stopped_at + 1))
     assert steps[3] == list(range(stopped_at + 1, last + 1))
-    assert f"asked to stop: saved after step {stopped_at}\n" in farewell
+    assert f"asked to end: saved after step {stopped_at}\n" in farewell
 
     assert accuracy > 0.95
     assert accuracy == pytest.approx(accuracy_undisturbed, abs=0.01)
@@ -207,6 +207,6 @@ def test_a_round_goes_on_from_memory_and_says_so(tmp_path: Path) -> None:
         assert isinstance(answer, Saved)
         assert keep.choose().step == answer.step
         with started(tmp_path, 2, world_size=2, keep=keep) as workers:
-            read_until(workers[0], f"goes on after step {answer.step} of {EPOCHS * 12}, from memory")
+            read_until(workers[0], f"goes on after step {answer.step} of {EPOCHS * 12}, from what was kept")
     done = steps_by_round(tmp_path)[1][-1]
     assert answer.step - 1 <= done <= answer.step, "nothing is read from the checkpoint"
