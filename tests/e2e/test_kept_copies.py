@@ -96,7 +96,8 @@ class Training:
             if number > 1 and (number, step - 1) not in by_round:
                 before = set().union(*(said for (at, same), said in by_round.items() if same == step and at < number))
                 # A round may be broken when a step is kept and nobody has begun the next one.
-                assert not before or digests <= before, f"round {number} begins at step {step} with a state that nobody had"
+                known = not before or digests <= before
+                assert known, f"round {number} begins at step {step} with a state that nobody had"
 
     def close(self) -> None:
         """End everything."""

@@ -172,7 +172,7 @@ def _place(worker: WorkerStacks) -> str:
     own = next((file for name, file, _ in reversed(frames) if name == "<module>" and not file.startswith(_RUNNERS)), "")
     folder = own.rpartition("/")[0]
     for at, (name, file, line) in enumerate(frames):
-        if file == own or (folder and file.startswith(f"{folder}/")):
+        if own and (file == own or (folder and file.startswith(f"{folder}/"))):
             return f"{frames[at - 1][0] if at else name} ({file}:{line})"
     name, file, line = frames[0] if frames else ("", "", "")
     return f"{name} ({file}:{line})" if name else ""

@@ -204,3 +204,10 @@ def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[
         assert set(found.ranks) <= {worker.rank for worker in seen_workers}
         assert found.ranks
         assert found.sentence.isprintable()
+
+
+def test_a_stack_that_lacks_the_frames_of_the_script_is_named_by_its_innermost_one() -> None:
+    cut = pack_stacks([("MainThread", ("wait (threading.py:359)", "get (queue.py:180)", "...", "spawn (spawn.py:7)"))])
+    found = find_hang(job(one(5, replace(STUCK, stacks=cut))))
+    assert found is not None
+    assert found.sentence.startswith("rank 5 on node gpu0 stands in wait (threading.py:359) ")
