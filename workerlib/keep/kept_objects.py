@@ -37,7 +37,7 @@ class KeptObject(Protocol):
     """Its values are known to change between `optimizer.step` and `ctx.step`, if at all."""
 
     iterates: bool
-    """To ask for its values may begin an iteration, so nobody asks before the first step is done."""
+    """A question for its values may begin an iteration, so nobody asks before the first step is done."""
 
     growth: int
     """Counts how often there was more or less state than before when `values` was called."""
