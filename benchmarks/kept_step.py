@@ -45,7 +45,7 @@ class Costs:
 
     step_s: float
     loop_s: float
-    """A step among others, with nothing between them."""
+    """A step right after that of the optimizer."""
     copy_s: float
     """A bare copy of the same tensors, into memory that was touched before."""
 
@@ -59,19 +59,23 @@ def work(megabytes: int) -> None:
         optimizer = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
         ctx.keep(model=model, optimizer=optimizer)
         model(torch.randn(4, WIDTH)).sum().backward()
-        optimizer.step()
-        pause, steps = Event(), []
-        for step in range(STEPS):  # meanwhile the node makes the memory, and the coordinator says what may go
-            steps.append(timed(lambda: ctx.step(step)))  # noqa: B023 - it is called at once
-            pause.wait(0.05)
-        loop = [timed(lambda: ctx.step(step)) for step in range(STEPS, 2 * STEPS)]  # noqa: B023 - as above
+        pause, steps, loop = Event(), [], []
+        for step in range(2 * STEPS):
+            optimizer.step()  # what no optimizer has changed is no new state
+            took_s = timed(lambda: ctx.step(step))  # noqa: B023 - it is called at once
+            if step < STEPS:  # meanwhile the node makes the memory, and the coordinator says what may go
+                steps.append(took_s)
+                pause.wait(0.05)
+            else:
+                loop.append(took_s)
         tensors = [*model.parameters(), *(one["momentum_buffer"] for one in optimizer.state.values())]
         copies = [one.detach().clone() for one in tensors]
         bare = [timed(lambda: torch._foreach_copy_(copies, [one.detach() for one in tensors])) for _ in range(CALLS)]
         if ctx.world_size == 1:
             # A save is left out while the steps before are not known to be whole. The first ones meet new memory.
-            steps = sorted(one for one in steps if one > min(bare) / 2)[:SAVES] or steps
-            bare = sorted(bare)[:SAVES]
+            steps, bare = sorted(one for one in steps if one > min(bare) / 2)[:SAVES], sorted(bare)[:SAVES]
+            if not steps:
+                raise BenchmarkError("no step was saved at an interval")
         if ctx.rank == 0:
             print(json.dumps(asdict(Costs(*map(statistics.median, (steps, loop, bare))))), flush=True)
 
