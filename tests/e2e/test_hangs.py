@@ -56,10 +56,10 @@ def events_of(cluster: Cluster) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def train(cluster: Cluster, kind: str) -> list[str]:
+def train(cluster: Cluster, kind: str, *flags: str) -> list[str]:
     """Let two nodes of one worker each train to their end; return what the first one has printed."""
     command = (sys.executable, "-W", "ignore", "-c", WORKER, kind)
-    nodes = [cluster.join(name, *FLAGS, command=command) for name in "ab"]
+    nodes = [cluster.join(name, *FLAGS, *flags, command=command) for name in "ab"]
     assert [node.wait() for node in nodes] == [0, 0]
     return nodes[0].lines
 
@@ -74,7 +74,8 @@ def train(cluster: Cluster, kind: str) -> list[str]:
 def test_a_worker_that_hangs_is_named_and_its_round_restarted(
     cluster: Cluster, kind: str, hang: str, sentence: str
 ) -> None:
-    lines = "\n".join(train(cluster, kind))
+    # On a busy machine the slowest step is so slow that ten times as long is longer than a test may take.
+    lines = "\n".join(train(cluster, kind, "--hang-timeout", "15"))
     assert "round 1 hung: rank 1 on " in lines
     reasons = [event["reason"] for event in events_of(cluster) if event["kind"] in {"RoundStopped", "RoundEnded"}]
     assert [reason.startswith(sentence) for reason in reasons] == [True, True]

@@ -14,7 +14,7 @@ from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
 from coordinatord.server.app import serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
-from tests.support.programs import kill_quietly
+from tests.support.programs import USER_HOME, kill_quietly
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio]
 
@@ -34,7 +34,8 @@ def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
         yield started
 
 
-async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for() -> None:
+async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(USER_HOME)  # the coordinator in this process serves everybody
     store = MemoryStore()
     async with serve("127.0.0.1", 0, PATIENT, store) as server:
         with nodes(server.url.rpartition("/")[2], "abc") as started:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from nodeclient.persist.step_folder import Contents, Manifest, find_whole, job_folder
 from tests.support.cluster import Cluster, Coordinator, Node
 from tests.support.kept_training import digest_of, notes_of
-from tests.support.programs import BIN, wait_until
+from tests.support.programs import BIN, run, wait_until
 from tests.support.sigterm_program import AFTER_RESTART, MOMENTS, TRAINS
 
 JOB = "sigterm"
@@ -68,7 +67,7 @@ def _await_moment(cluster: Cluster, moment: str, notes: Path) -> None:
         wait_until("steps", lambda: len(list(notes.glob("*.trains"))) == RANKS)
     if restarts:
         where = ("--coord", cluster.coordinator.endpoint)
-        subprocess.run([BIN / "nodeclient", "restart", JOB, *where], check=True, capture_output=True)
+        run(BIN / "nodeclient", "restart", JOB, *where).check_returncode()
     if comes:
         number = 2 if restarts else 1
         wait_until(f"the moment: {moment}", lambda: len(list(notes.glob(f"*.{number}.here"))) == RANKS)
