@@ -40,6 +40,19 @@ def damage(world: World) -> None:
         world.faults["memory damaged"] += 1
 
 
+def leave_with_copy(world: World) -> None:
+    """Ask a node to leave, and with it the one that has the copy of what it alone keeps."""
+    run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
+    pairs = [] if run is None else [(node, run.kept.copy_of(node)) for node in run.durable.order]
+    copied = [(node, found[0]) for node, found in pairs if found is not None]
+    if copied:
+        world.faults["node and its copy leave"] += 1
+        pair = world.chance.choice(copied)
+        for host in world.hosts.values():
+            if host.node in pair:
+                host.leave()
+
+
 def disk_of_states_fails(world: World) -> None:
     """Let the directory for steps be full or hang for a while, or be not mounted on one host."""
     fault = world.chance.choice([*DiskFault, None])

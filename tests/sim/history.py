@@ -9,7 +9,7 @@ from dataclasses import replace
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, strike
+from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
@@ -106,6 +106,8 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = chance.choice([0.3, 1.0])
+    if chance.random() < 0.3:
+        world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), leave_with_copy, world)
     _disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from coordinatord.core.queries.persistence import ends_by, writes
-from coordinatord.core.queries.resumption import has_restored, is_reachable
+from coordinatord.core.queries.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.shards import are_whole
+from coordinatord.protocol.kept_parts import KeptStep
 
 HAND_OVER_S = 20.0
 """How long a node that leaves stays for others to get what it keeps. A host that is about to be taken away has some
@@ -24,16 +26,29 @@ def keeps_shards(run: Run, member: Member) -> bool:
 
 
 def has_to_give(run: Run, member: Member) -> bool:
-    """Whether others need what this node keeps: without it the newest whole step would not be whole.
+    """Whether others need what this node keeps: without it a step that they resume from would not be whole.
 
-    Of two nodes that leave with the same shard, the second one has to give: what is released counts no more.
+    That is the newest one that may be chosen, and the one that a round which has yet to step resumes from. Of two nodes
+    that leave with the same shard, the second one has to give: what is released counts no more.
     """
-    at = run.kept.newest_whole
-    if at is None or not keeps_shards(run, member) or all(one.leaves for one in run.members.values()):
+    if not keeps_shards(run, member) or all(one.leaves for one in run.members.values()):
         return False
+    return any(not _is_whole_without(run, member, at) for at in _needed(run))
+
+
+def _needed(run: Run) -> Iterator[KeptStep]:
+    resume, kept = run.durable.resume, run.kept
+    if resume is not None and resume.disk is None and not run.durable.stepped and kept.is_whole(resume.at):
+        yield resume.at
+    newest = next((at for at in kept.steps() if kept.is_whole(at) and may_be_chosen(run, at)), None)
+    if newest is not None:
+        yield newest
+
+
+def _is_whole_without(run: Run, member: Member, at: KeptStep) -> bool:
     held = run.kept.holders(at).items()
     others = (parts for node, parts in held if node != member.node and is_reachable(run.members[node]))
-    return not are_whole([one for parts in others for one in parts if one.big])
+    return are_whole([one for parts in others for one in parts if one.big])
 
 
 def has_to_stay(run: Run, member: Member) -> bool:

@@ -53,7 +53,7 @@ def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
         return None
     world_size = sum(member.offer.workers for member in nodes)
     for at in run.kept.steps():
-        point = _point(run, at) if _may_be_chosen(run, at) else None
+        point = _point(run, at) if may_be_chosen(run, at) else None
         if point is None:
             continue
         plan, first, last = _plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
@@ -63,7 +63,7 @@ def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     return None
 
 
-def _may_be_chosen(run: Run, at: KeptStep) -> bool:
+def may_be_chosen(run: Run, at: KeptStep) -> bool:
     """Whether a step is older than the one with which a round has failed to begin, or was done since."""
     spoiled = run.durable.spoiled
     return spoiled is None or at < spoiled.at or at.round >= spoiled.round

@@ -93,12 +93,8 @@ class KeptStateInvariants:
             return
         reachable = [one for one in others if one.session is not None and not one.expired]
         theirs = self._parts_of(run, reachable)
-        whole = {at for at in {part.at for part in theirs} if _is_whole([part for part in theirs if part.at == at])}
-        known = [*theirs, *self._parts_of(run, [member], gone=True)]
-        newest = max(
-            (at for at in {part.at for part in known} if _is_whole([part for part in known if part.at == at])),
-            default=None,
-        )
+        whole = set(self._whole_of(run, theirs))
+        newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
         self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
 
     def _has_restored(self, member: Member) -> bool:
@@ -154,7 +150,10 @@ class KeptStateInvariants:
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""
         reachable = [one for one in run.members.values() if one.session is not None and not one.expired]
-        parts = self._parts_of(run, reachable)
+        return self._whole_of(run, self._parts_of(run, reachable))
+
+    def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
+        """Return the steps of which these parts are all, and that have not proved useless."""
         useless = self._useless.get(run.id)
         for at in {part.at for part in parts}:
             tried = useless is not None and at.round < useless[1] and at >= useless[0]
