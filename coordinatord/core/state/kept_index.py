@@ -11,12 +11,12 @@ waits for its copies too, so the old step and its copies stay until the new one 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.state.persisting import Persisting
-from coordinatord.core.values.copy_plan import CopyPlan
+from coordinatord.core.values.copy_plan import CopyPlan, are_protected_twice
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import are_whole
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
@@ -101,6 +101,8 @@ class KeptIndex:
         """Why nodes of the current round could not get what their workers resume from."""
         self.copies: dict[KeptStep, CopyPlan] = {}
         """Who is to have which copies of the steps that are protected; what is not planned yet waits."""
+        self._domains: Mapping[str, str] = {}
+        """The failure domain of each node, as of the last plan: what was copied is so while no round runs, too."""
         self.no_copies: dict[str, str] = {}
         """Why nodes cannot have the copies that they are to have: nobody waits for these."""
         self.disk = Persisting()
@@ -199,6 +201,7 @@ class KeptIndex:
         self.plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
+        self._domains = {}  # with other nodes, other keys may tell them apart
 
     def clear(self) -> None:
         """Forget everything: the run is over."""
@@ -215,8 +218,13 @@ class KeptIndex:
         return max((at for at in self.protected or () if self._outlives(at)), default=None)
 
     def _outlives(self, at: KeptStep) -> bool:
-        plan = self.copies.get(at)
-        return plan is not None and plan.outlives(self.holders(at))
+        held = self.holders(at)
+        shards = next((one.shards for parts in held.values() for one in parts), 0)
+        return shards > 0 and are_protected_twice(range(shards), held, self._domains)
+
+    def note_plan(self, at: KeptStep, copies: CopyPlan) -> None:
+        """Take in who is to have which copies of a step. The failure domains are known from then on."""
+        self.copies[at], self._domains = copies, copies.domains
 
     def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
         """Return who has a copy of what a node alone keeps, and of which step; None if nobody has."""

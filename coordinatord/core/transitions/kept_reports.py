@@ -28,7 +28,7 @@ def note(run: Run, member: Member, now: float) -> None:
     is_planned = run.durable.state is State.RUNNING and bool(run.kept.unplanned)
     if is_planned:
         for at in run.kept.unplanned:
-            run.kept.copies[at] = plan_for(run, at)
+            run.kept.note_plan(at, plan_for(run, at))
     if is_newer or is_planned:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round

@@ -43,33 +43,30 @@ class CopyPlan:
         """Whether each node has its copies, or is excused, and two domains protect each shard of the others."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
         shards = [shard for taker, some in self.safe_by.items() if taker not in excused for shard in some]
-        return made and self._are_protected_twice(shards, held)
-
-    def outlives(self, held: Held) -> bool:
-        """Whether nodes of two domains protect each shard, so that it is there when either is lost."""
-        shards = next((one.shards for parts in held.values() for one in parts), 0)
-        return shards > 0 and self._are_protected_twice(range(shards), held)
-
-    def _are_protected_twice(self, shards: Collection[int], held: Held) -> bool:
-        once: dict[int, str] = {}
-        missing = set(shards)
-        for node, parts in held.items():
-            if node not in self.domains:
-                continue
-            if not missing:
-                break
-            for one in parts:
-                for offset in range(one.ranks if one.big and one.protected else 0):
-                    shard = (one.first_shard + offset) % one.shards
-                    if once.setdefault(shard, self.domains[node]) != self.domains[node]:
-                        missing.discard(shard)
-        return not missing
+        return made and are_protected_twice(shards, held, self.domains)
 
     def has_copies(self, node: str, held: Held, of: str | None = None) -> bool:
         """Whether a node has the copies that it is to have, of one node or of all, and protects them."""
         parts = [one for one in held.get(node, ()) if one.big and one.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])
+
+
+def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
+    """Whether nodes of two domains protect each of these shards, so that it is there when either is lost."""
+    once: dict[int, str] = {}
+    missing = set(shards)
+    for node, parts in held.items():
+        if node not in domains:
+            continue
+        if not missing:
+            break
+        for one in parts:
+            for offset in range(one.ranks if one.big and one.protected else 0):
+                shard = (one.first_shard + offset) % one.shards
+                if once.setdefault(shard, domains[node]) != domains[node]:
+                    missing.discard(shard)
+    return not missing
 
 
 def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]) -> CopyPlan:

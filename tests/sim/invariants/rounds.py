@@ -136,7 +136,7 @@ class RoundInvariants(NodeInvariants):
                 case NodeLost() if record.reason.startswith("replaced by"):
                     self.disturbed.add((record.run, self.replica.jobs[record.job].round))
                 case RoundStopped():
-                    if record.planned:
+                    if record.planned or record.condition == "unrestorable":  # what fails then fails because of that
                         self.stopped_on_purpose.add((record.run, record.round))
                 case RoundEnded():
                     self._judge_ended(record)

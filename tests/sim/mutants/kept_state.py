@@ -150,7 +150,7 @@ MUTANTS = tuple(
             "one-host-alone-counts-as-copied",
             "coordinatord.core.values.copy_plan",
             "a step counts as copied though a shard of it is on one host alone",
-            "if once.setdefault(shard, self.domains[node]) != self.domains[node]:",
+            "if once.setdefault(shard, domains[node]) != domains[node]:",
             "if True:",
         ),
         (
