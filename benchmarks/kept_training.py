@@ -1,8 +1,8 @@
 """The training of `kept`: a state of so many megabytes, kept in memory or written by `dcp.save` every 50 steps.
 
-Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep`, `sharded` (kept too, with FSDP2 and AdamW) or
-`dcp`; `bare-keep` and `bare-sharded` train the same, and keep nothing. The megabytes are those of parameters and
-optimizer state together.
+Its arguments are `MODE MEGABYTES FOLDER MARKS FINISH`. MODE is `keep` or `sharded` (kept too, with FSDP2 and AdamW).
+`dcp-keep` and `dcp-sharded` train the same and write checkpoints, `bare-keep` and `bare-sharded` keep nothing. The
+megabytes are those of parameters and optimizer state together.
 
 What a mode does not need is not imported in it, as in a script that one would write for it: to import torch's
 checkpoints takes as long as a whole restart of warm workers.
@@ -48,7 +48,8 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
             model = DistributedDataParallel(model)
         optimizer = torch.optim.AdamW(model.parameters()) if sharded else torch.optim.SGD(model.parameters(), 1e-3, 0.9)
         done = -1
-        if mode == "dcp":
+        dcp = mode.startswith("dcp")
+        if dcp:
             done = load(folder, model, optimizer)
         elif not mode.startswith("bare"):
             done = ctx.keep(model=model, optimizer=optimizer)
@@ -62,7 +63,7 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
             dist.all_reduce(over)
             ctx.step(step)
             marks.note("step", step=step)
-            if mode == "dcp" and step % SAVE_EVERY == 0:
+            if dcp and step % SAVE_EVERY == 0:
                 save(folder / f"step-{step}", model, optimizer)
             pause.wait(STEP_S)
 

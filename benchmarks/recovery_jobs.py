@@ -152,6 +152,19 @@ class Job:
         """Let all ranks end well."""
         self._finish_file.touch()
 
+    def begin_anew(self) -> None:
+        """Ask all nodes to end, by SIGTERM, and start them again when they have. Raises `BenchmarkError`."""
+        nodes = list(self.nodes)
+        for node in self.nodes.values():
+            node.signal(signal.SIGTERM)
+        self.wait(lambda: False, START_WITHIN_S)  # it ends when they all have
+        if not self.over:
+            raise BenchmarkError(f"the nodes do not end:\n{self.output()}")
+        for name in nodes:
+            self.nodes.pop(name).close()
+        for name in nodes:
+            self.start(name)
+
     def close(self) -> None:
         """Kill all that is left."""
         for node in self.nodes.values():
@@ -165,6 +178,13 @@ class Job:
         """Kill the worker of a node with -9."""
         for pid in self.workers_of(name):
             kill_quietly(pid)
+
+    def kill_coordinator(self) -> None:
+        """Kill with -9 what the nodes meet at."""
+        raise NotImplementedError
+
+    def await_copies(self) -> None:
+        """Wait until what one host alone has is on another one too, where the launcher copies it."""
 
     def kill_node(self, name: str) -> None:
         """Kill a launcher and its worker with -9, as the loss of the whole host would."""
@@ -272,10 +292,19 @@ class NodeclientJob(Job):
 
     words = NODECLIENT_WORDS
 
-    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None, coord: str, flags: Sequence[str]) -> None:
-        """Begin without nodes; `flags` are for nodeclient, besides the usual."""
+    def __init__(
+        self,
+        nnodes: str,
+        folder: Path,
+        hosts: Hosts | None,
+        coordinator: Coordinator,
+        address: str,
+        flags: Sequence[str],
+    ) -> None:
+        """Begin without nodes; `flags` are for nodeclient, besides the usual, with {node} for the name of a node."""
         super().__init__(nnodes, folder, hosts)
-        self._coord = coord
+        self._coordinator = coordinator
+        self._coord = f"{address}:{coordinator.port}"
         self._flags = flags
 
     def settings(self) -> Mapping[str, str]:
@@ -286,7 +315,22 @@ class NodeclientJob(Job):
         """Return the command that one would type on the host."""
         where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
         nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", RESTARTS)
-        return (str(BIN / "nodeclient"), "join", *where, *nodes, *self._flags, "--", sys.executable)
+        flags = [flag.replace("{node}", name) for flag in self._flags]
+        return (str(BIN / "nodeclient"), "join", *where, *nodes, *flags, "--", sys.executable)
+
+    def kill_coordinator(self) -> None:
+        """Kill coordinatord."""
+        kill_quietly(self._coordinator.pid)
+
+    def await_copies(self) -> None:
+        """Wait until a step outlives the loss of any host. Raises `BenchmarkError`."""
+
+        def is_copied() -> bool:
+            job = self._coordinator.job("recovery")
+            return job is not None and job["kept"] is not None and job["kept"]["copied"] is not None
+
+        if not self.wait(is_copied, START_WITHIN_S):
+            raise BenchmarkError(f"nothing was copied:\n{self.output()}")
 
 
 class TorchrunJob(Job):
@@ -297,6 +341,10 @@ class TorchrunJob(Job):
     def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
         super().__init__(nnodes, folder, hosts)
         self._port = _free_port()
+
+    def kill_coordinator(self) -> None:
+        """Kill the agent that has the store of c10d, and its worker: they are on the host that is lost."""
+        self.kill_node(next(iter(self.nodes)))
 
     def settings(self) -> Mapping[str, str]:
         """Return the variables with which it recovers at all, and logs when it does what."""
@@ -313,8 +361,13 @@ class TorchrunJob(Job):
 
 
 @contextmanager
-def running_job(side: str, nnodes: str, folder: Path, hosts: Hosts | None = None) -> Iterator[Job]:
-    """Make a job without nodes of one of the `SIDES`, and leave no process of it behind."""
+def running_job(
+    side: str, nnodes: str, folder: Path, hosts: Hosts | None = None, flags: Sequence[str] = ()
+) -> Iterator[Job]:
+    """Make a job without nodes of one of the `SIDES`, and leave no process of it behind.
+
+    `flags` are for nodeclient, where that is the launcher.
+    """
     with ExitStack() as stack:
         job: Job
         if side == "torchrun":
@@ -326,8 +379,8 @@ def running_job(side: str, nnodes: str, folder: Path, hosts: Hosts | None = None
                 address = hosts.address[COORDINATOR_HOST]
                 coordinator = Coordinator(host=address, prefix=hosts.on(COORDINATOR_HOST))
             stack.callback(coordinator.close)
-            flags = PRELOAD if side == "warm" else ()
-            job = NodeclientJob(nnodes, folder, hosts, f"{address}:{coordinator.port}", flags)
+            preload = PRELOAD if side == "warm" else ()
+            job = NodeclientJob(nnodes, folder, hosts, coordinator, address, (*preload, *flags))
         stack.callback(job.close)
         yield job
 

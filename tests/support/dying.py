@@ -22,6 +22,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "transfer": ("nodeclient/keep/part_",),
     "restoration": ("nodeclient/keep/restoration.py", "nodeclient/keep/part_fetch.py"),
     "agent": ("nodeclient/keep/",),
+    "persist": ("nodeclient/persist/",),
 }
 """What belongs to a place: parts of the paths of its files."""
 

@@ -1,10 +1,11 @@
 """Chaos about kept state, by seed: real agents and real training, and whatever saves, sends or restores is killed.
 
 What may happen is drawn from the seed: workers die at a point of a step, or at a line of what saves and restores;
-agents die at a line of what keeps and transfers, or stand still for a while; the coordinator is killed at a moment
-between the death of a worker and the next step. A scene ends when the training does, and then all that its workers have
-noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the undisturbed
-one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be asked for.
+agents die at a line of what keeps, transfers and writes to a disk, or stand still for a while; the disk is full; the
+coordinator is killed at a moment between the death of a worker and the next step. A scene ends when the training does,
+and then all that its workers have noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and
+the training is the undisturbed one to the last bit. A rank whose host has died draws other random numbers: then only
+the first two can be asked for. What is on the disk has to be whole.
 """
 
 from __future__ import annotations
@@ -19,11 +20,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from nodeclient.persist.durable_file import Progress
+from nodeclient.persist.part_reader import read_part
+from nodeclient.persist.step_folder import Contents, find_whole, job_folder
 from tests.support.cluster import Cluster, Node
+from tests.support.kept_places import empty_place
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
 from tests.support.programs import TIMEOUT_S, wait_until
+from tests.support.small_disk import mounted
 from tests.support.undisturbed import train_undisturbed
+from workerlib.keep.arena import Commit, Place
+
+JOB = "kept"
 
 STEPS = 60
 
@@ -43,8 +52,18 @@ LINES = {
     "transfer": 250,
     "restoration": 250,
     "agent": 2_500,
+    "persist": 4_000,
 }
 """The most lines of a place that a process lives for: a few times what one save, transfer or restart takes."""
+
+DISKS = 0.4
+"""How many scenes have a disk."""
+
+ROOM, TOO_SMALL = 64_000_000, 60_000
+"""A disk with room for all steps, and one that is full with the first or the second."""
+
+PERSIST_EVERY_S = 0.3
+"""The least time between two writes to the disk."""
 
 PAUSE_S = 0.7
 """The coordinator dies up to so long after something has happened that it has to act on."""
@@ -74,6 +93,8 @@ class Script:
     """The words of a node after which the coordinator is killed, and how many seconds later."""
     standing: list[tuple[str, str, float, float]] = field(default_factory=list)
     """An agent that stands still: after which words, how many seconds later, and for how long."""
+    disk: int | None = None
+    """The bytes that the disk has room for to which agents write what is kept; None if they write nothing."""
 
     @property
     def loses_memory(self) -> bool:
@@ -104,7 +125,16 @@ def draw(seed: int) -> Script:
     if chance.random() < 0.25:
         lasts_s = chance.choice((0.3, 1.0, 3.0))
         script.standing.append((chance.choice("abc"), chance.choice(MOMENTS), chance.uniform(0, 0.3), lasts_s))
+    _draw_disk(script, random.Random(2000 + seed))  # noqa: S311 - of its own: all else is as it was before
     return script
+
+
+def _draw_disk(script: Script, chance: random.Random) -> None:
+    if chance.random() < DISKS:
+        script.disk = chance.choice((ROOM, ROOM, TOO_SMALL))
+        if chance.random() < 0.7:
+            for name in chance.sample("abc", chance.choice((1, 2))):
+                script.agents.setdefault(name, []).append(("persist", chance.randint(1, LINES["persist"])))
 
 
 def _line(chance: random.Random, *places: str) -> str:
@@ -119,9 +149,12 @@ class Scene:
         self.script = script
         self.notes = folder / "notes"
         self.notes.mkdir()
+        self.disk = folder / "disk"
+        if script.disk is not None:
+            stack.enter_context(mounted(self.disk, script.disk))
         self.lives = Lives(folder / "state", "--settle", "20")
         stack.callback(self.lives.close)
-        self.cluster = Cluster(self.lives.now, "kept")
+        self.cluster = Cluster(self.lives.now, JOB)
         stack.callback(self.cluster.close)
         self.endpoint = self.lives.now.endpoint
         self.nodes: dict[str, Node] = {}
@@ -141,6 +174,8 @@ class Scene:
         program = (sys.executable, "-m", "tests.support.kept_program")
         command = (*program, script.kind, str(self.notes), str(STEPS), *script.kills)
         flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "99", *(WARM[script.kind] if script.warm else ()))
+        if script.disk is not None:
+            flags += ("--persist", str(self.disk), "--persist-every", str(PERSIST_EVERY_S))
         self.nodes[name] = self.cluster.join(name, *flags, command=command, coord=self.endpoint, prefix=prefix)
 
     def play(self) -> None:
@@ -208,15 +243,19 @@ class Verdict:
     deaths: int
     redone: int
     """The steps that rank 0 did again, in all."""
+    on_disk: int = 0
+    """The whole steps on the disk in the end."""
 
     def add(self, other: Verdict) -> None:
         """Add what is to be seen of another scene."""
         self.rounds += other.rounds
         self.deaths += other.deaths
         self.redone += other.redone
+        self.on_disk += other.on_disk
 
     def __str__(self) -> str:
-        return f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
+        words = f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
+        return f"{words}, {self.on_disk} whole steps on the disk" if self.on_disk else words
 
 
 def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
@@ -243,7 +282,24 @@ def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
     last = max(by_round)
     assert (last, STEPS - 1) in alike, "the last step was not done"
     redone = sum(len(found) - 1 for found in said[0].values())
-    return Verdict(last, scene.deaths + last - 1, redone)
+    return Verdict(last, scene.deaths + last - 1, redone, _judge_disk(scene))
+
+
+def _judge_disk(scene: Scene) -> int:
+    """Check that each step whose manifest is there can be read, to the last bit; return how many there are."""
+    folder = job_folder(scene.disk, JOB)
+    whole, problems = find_whole(folder)
+    assert not problems, f"the disk has steps that are of no use: {problems}"
+    for manifest in whole:
+        for file in manifest.files:
+            if file.contents is not Contents.BUFFERS:
+                place = partial(_room, file.bytes)
+                read_part(folder, manifest, (file.rank, file.contents), manifest.of.round, place, Progress())
+    return len(whole)
+
+
+def _room(size: int, commit: Commit) -> Place:
+    return empty_place(max(size, commit.length))
 
 
 def _compare(scene: Scene, undisturbed: Undisturbed, rank: int, step: int, digest: str, when: str) -> None:
