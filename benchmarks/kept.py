@@ -94,6 +94,11 @@ def add_node(job: Job) -> None:
     job.start("c")
 
 
+def kill_coordinator(job: Job) -> None:
+    """Kill what the nodes meet at."""
+    job.kill_coordinator()
+
+
 SCENARIOS = {
     "ddp10": Scenario("worker killed, DDP, 10 MB", "keep", 10, "3", 3, kill_worker, 3),
     "ddp100": Scenario("worker killed, DDP, 100 MB", "keep", 100, "3", 3, kill_worker, 3),
@@ -101,7 +106,7 @@ SCENARIOS = {
     "fewer": Scenario("node killed, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, kill_copied_node, 2),
     "leave": Scenario("node drained, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, leave, 2),
     "more": Scenario("node joins, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 2, add_node, 3),
-    "coord": Scenario("coordinator killed, DDP, 10 MB", "keep", 10, "2:3", 3, Job.kill_coordinator, 3, same_round=True),
+    "coord": Scenario("coordinator killed, DDP, 10 MB", "keep", 10, "2:3", 3, kill_coordinator, 3, same_round=True),
     "all": Scenario("SIGTERM to all, started again, DDP, 10 MB", "keep", 10, "3", 3, Job.begin_anew, 3),
 }
 
