@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.support.programs import forget_ended, said_by_all
 from tests.support.source import Source, sources
 
 LONGEST = (
@@ -66,10 +67,19 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
 
 
+def pytest_runtest_setup() -> None:
+    """Begin anew to collect what programs say."""
+    forget_ended()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(report: pytest.CollectReport | pytest.TestReport) -> None:
-    """Set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either."""
+    """Show what the test's programs have said.
+
+    And set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either.
+    """
     if isinstance(report, pytest.TestReport):
+        report.sections += said_by_all()
         faulthandler.dump_traceback_later(CLEAN_UP_S, exit=True, file=2)
 
 

@@ -45,6 +45,9 @@ NO_HOME = "/dev/null/no-home"
 _news = threading.Condition()
 """Notified at each line of output and each end of a program."""
 
+_started: list[Program] = []
+"""The programs of this test, and those of before that still run."""
+
 
 def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = TIMEOUT_S) -> Result:
     """Look until there is a result that is true, and return it; fail with `what` was waited for."""
@@ -107,6 +110,7 @@ class Program:
         )
         self._reader = threading.Thread(target=self._read, args=[self.process.stdout], daemon=True)
         self._reader.start()
+        _started.append(self)
 
     @property
     def pid(self) -> int:
@@ -183,6 +187,16 @@ class Program:
                 _news.notify_all()
         with _news:
             _news.notify_all()
+
+
+def forget_ended() -> None:
+    """Forget the programs whose output is read: a test begins, and they were of those before it."""
+    _started[:] = [one for one in _started if one.reading]
+
+
+def said_by_all() -> list[tuple[str, str]]:
+    """Return what each program has said that ran in this test, with its command: for whoever reads why it failed."""
+    return [(one.command, one.output) for one in _started]
 
 
 def run(
