@@ -85,6 +85,13 @@ def in_order(bucket: Any) -> Any:
     return work.get_future().then(average)
 
 
+def without_end(sampler: workerlib.ElasticDistributedSampler) -> Iterator[list[int]]:
+    """Return the batches of one epoch after the other."""
+    for epoch in count(sampler.epoch):
+        sampler.set_epoch(epoch)
+        yield from sampler
+
+
 def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:
     """Train under DDP; the worker of a rank may be killed in a step, at one of the `POINTS`.
 
@@ -109,7 +116,7 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
         done = ctx.keep(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, counters=counters)
         optimizer.register_step_post_hook(lambda *_: at("optimizer"))
         next(iter(model.parameters())).register_hook(lambda _: at("backward"))  # type: ignore[no-untyped-call]
-        batches = iter(sampler)
+        batches = without_end(sampler)
         note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(model)}")
         with (folder / f"{ctx.rank}.txt").open("a") as notes:
             for step in range(done + 1, steps):
