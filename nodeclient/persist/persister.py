@@ -34,7 +34,7 @@ from nodeclient.core.effects import Level
 from nodeclient.keep.arenas import Arenas, Held
 from nodeclient.keep.part_messages import Kind
 from nodeclient.persist import step_folder
-from nodeclient.persist.durable_file import Progress
+from nodeclient.persist.durable_file import GivenUpError, Progress
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.part_writer import DamagedPartError, write_big, write_small
 from nodeclient.persist.persist_settings import PersistSettings
@@ -78,6 +78,8 @@ class Persister:
         self._tasks = tasks
         self._order: tuple[str, PersistOrder] | None = None
         self._work: asyncio.Task[None] | None = None
+        self._is_committing = False
+        """The step is being made whole, or that has failed: the order may change meanwhile."""
         self._progress = Progress()
         self._hanging: threading.Event | None = None
         """It is set when the thread has ended that writes, or that was left to itself."""
@@ -173,6 +175,7 @@ class Persister:
         if self._work is not None and not self._work.done():
             self._work.cancel()
         self._progress = Progress()
+        self._is_committing = False
         self._work = self._tasks.spawn(self._write(run, order, self._progress), name="persist")
 
     async def _write(self, run: str, order: PersistOrder, progress: Progress) -> None:
@@ -180,6 +183,8 @@ class Persister:
         try:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_of(order.parts)]
             await self._watched(lambda: self._write_all(name, parts, progress), progress)
+        except GivenUpError:
+            return
         except (OperationalError, ManifestError, OSError) as error:
             self._fail(order, error)
             return
@@ -229,7 +234,8 @@ class Persister:
         if self._order is None or self.report is None or self.report.state is not PersistState.WRITTEN:
             return
         run, order = self._order
-        if order.commit:
+        if order.commit and not self._is_committing:
+            self._is_committing = True
             self._work = self._tasks.spawn(self._commit(run, order), name="persist")
 
     async def _commit(self, run: str, order: PersistOrder) -> None:

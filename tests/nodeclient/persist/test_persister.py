@@ -268,3 +268,41 @@ async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, han
         async with asyncio.timeout(10):
             while (await write(node, an_order(commit=True))).state is not PersistState.COMMITTED:
                 node.keeper.carry_out(Persist(RUN, None))
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_nobody_wants_any_more_is_no_failure(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "STALL_S", 60.0)
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        node.keeper.carry_out(Persist(RUN, an_order()))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
+        node.keeper.carry_out(Persist(RUN, None))
+        hanging.set()
+        await node.until(lambda: not any(one.name == "persist" for one in threading.enumerate()))
+        assert (await write(node, an_order())).state is PersistState.WRITTEN
+        assert not any("nobody wants it" in text for text in node.texts)
+
+
+@pytest.mark.asyncio
+async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "STALL_S", 60.0)
+    hanging.set()
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        await write(node, an_order())
+        hanging.clear()
+        node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), in_use=1)))
+        hanging.set()
+        states = {PersistState.COMMITTED, PersistState.FAILED}
+        await node.until(lambda: (found := report(node)) is not None and found.state in states)
+        found = report(node)
+        assert found is not None
+        assert found.problem == ""
