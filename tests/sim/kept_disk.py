@@ -193,6 +193,7 @@ class KeptDisk:
         if self._world.disks.fault is DiskFault.FULL:
             self._say(PersistState.FAILED, "no space left")
         elif stored is None:
+            self._world.invariants.kept.persisted.judge_missing(self._memory, of)
             self._say(PersistState.FAILED, "it is not kept any more")
         elif stored.damaged:
             self._say(PersistState.FAILED, "it is damaged")

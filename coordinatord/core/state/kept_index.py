@@ -47,6 +47,15 @@ class _StepHolders:
                     holders.setdefault((one.first_shard + offset) % one.shards, set()).add(node)
         return self.is_protected and all(len(nodes) > 1 for nodes in holders.values())
 
+    @property
+    def is_protected_by_all(self) -> bool:
+        """Whether each shard has a holder, and every holder protects what it has.
+
+        Of a state that all have alike one holder is enough to be whole. Another one that does not protect it yet may
+        overwrite it at any moment, and with it the small state of its ranks, which nobody else has.
+        """
+        return self.is_protected and all(one.protected for parts in self.held.values() for one in parts)
+
     def put(self, node: str, parts: Parts) -> None:
         """Let a node hold these parts and no others."""
         for sign, some in ((-1, self.held.pop(node, ())), (1, parts)):
@@ -271,7 +280,7 @@ class KeptIndex:
         if self.candidate is None:
             return
         holders, plan = self._of_step.get(self.candidate), self.copies.get(self.candidate)
-        if holders is not None and holders.is_protected:
+        if holders is not None and holders.is_protected_by_all:
             if plan is not None and plan.is_made(holders.held, self.no_copies):
                 self.whole, self.candidate = self.candidate, None
         elif holders is None or not holders.is_whole:

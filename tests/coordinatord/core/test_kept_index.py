@@ -60,6 +60,19 @@ def test_a_step_is_protected_once_all_hold_it_and_is_the_whole_one_once_all_say_
     assert (named(index), index.whole) == ([8], KeptStep(1, 8))
 
 
+def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_it() -> None:
+    """A node that has not heard yet what to protect may overwrite its own small state of the step."""
+    index = KeptIndex(a_record())
+    alike = [kept_parts(1, 8, range(number, number + 1), world_size=2, shards=1) for number in range(2)]
+    for number, one in enumerate(alike):
+        note(index, number, one)
+    note(index, 0, replace(alike[0], protected=True))
+    assert (named(index), index.whole) == ([8], None)
+    note(index, 1)
+    index.advance()
+    assert index.whole == KeptStep(1, 8), "who has overwritten it is not waited for"
+
+
 def test_the_whole_step_stays_protected_while_its_successor_is_lost_somewhere() -> None:
     index = KeptIndex(a_record())
     keep(index, 8)

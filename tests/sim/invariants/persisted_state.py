@@ -11,6 +11,7 @@ from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Restoring
 from tests.sim.kept_disk import Directory, OnDisk, Step
+from tests.sim.kept_memory import KeptMemory
 
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
@@ -127,6 +128,13 @@ class PersistedStateInvariants:
             there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
             later = any(one.of[0] == run.id and one.of[1] > work.at for one in directory.whole)
             self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
+
+    def judge_missing(self, memory: KeptMemory, of: Step) -> None:
+        """Check that a node has what it is to write, unless nobody wants that any more or it was damaged."""
+        run = next((one for one in self._world.daemon.machine.jobs.values() if one.id == of[0]), None)
+        work = None if run is None else run.kept.disk.work
+        is_wanted = work is not None and work.at == of[1] and not work.failed
+        self._check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:
         """Check that nothing waits for the disk, some time after all faults are over."""

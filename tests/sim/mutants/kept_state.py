@@ -31,7 +31,7 @@ MUTANTS = tuple(
             "one-buffer",
             "coordinatord.core.state.kept_index",
             "a new step takes the place of the whole one before all nodes protect it: a node may overwrite either",
-            "holders is not None and holders.is_protected:",
+            "holders is not None and holders.is_protected_by_all:",
             "holders is not None:",
         ),
         (
