@@ -42,8 +42,9 @@ class HangInvariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self._stopped: set[Round] = set()
-        self._looked: tuple[Round, float] = ("", 0), -math.inf
-        """The round that was last looked at, and when."""
+        self._looked: tuple[Round, int, float] = ("", 0), 0, -math.inf
+        """The round that was last looked at, in which life of the coordinator, and when. A life begins the looks anew:
+        it knows of none before."""
         self._lost = Counter[Round]()
         """The looks at each round that never came back."""
         self.named = 0
@@ -53,9 +54,11 @@ class HangInvariants:
         """Check that nobody is looked at who has not begun or is not to be, and that looks are apart."""
         key, now = (look.run, look.round), self._world.queue.now
         self._lost[key] += is_lost
-        before, at = self._looked
-        self._check(before != key or now - at >= APART_S * CLOCKS, "two looks are %.2f s apart", now - at)
-        self._looked = key, now
+        life = self._world.daemon.life
+        before, of_life, at = self._looked
+        is_first = (before, of_life) != (key, life)
+        self._check(is_first or now - at >= APART_S * CLOCKS, "two looks are %.2f s apart", now - at)
+        self._looked = key, life, now
         training = self._world.trainings[key]
         stepped = training.stepped()
         self._check(stepped is not None, "round %d is looked at, and had not begun", look.round)
