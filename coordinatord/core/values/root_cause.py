@@ -17,6 +17,10 @@ from coordinatord.protocol.text import clip
 HEADLINE_MAX = 100
 """The length in characters of a worker's error in the reason of a round and of a run."""
 
+CLOCK_DRIFT = 0.001
+"""The most that the clocks of two hosts differ by, as a part of the time that they measure: NTP slews either by at most
+0.0005 (adjtimex(2))."""
+
 
 @frozen
 class WorkerFailure:
@@ -78,7 +82,7 @@ def find_root_cause(
         cause = min(losses, key=lambda loss: loss.silent_since)
         others = sum(failure.node != cause.node for failure in failures)
         return RoundVerdict(f"lost node {cause.node}{_consequence(others)}", None)
-    if first.at >= consequences_from:
+    if first.at + CLOCK_DRIFT * first.failure.age_s >= consequences_from:  # its age is by the clock of its host
         return RoundVerdict(trigger + _consequence(len(failures)), None)
     return RoundVerdict(str(first), first)
 

@@ -92,6 +92,12 @@ def test_a_failure_before_a_stop_for_something_else_is_charged() -> None:
     assert verdict([failure], [], consequences_from=5.0).charged == failure
 
 
+def test_a_failure_that_may_have_come_after_the_stop_is_not_charged() -> None:
+    """A node was cut off for long, and its clock goes faster than that of the coordinator."""
+    assert verdict([failed("n1", 4.996, age_s=6.3)], [], consequences_from=5.0).charged is None
+    assert verdict([failed("n1", 4.996, age_s=0.1)], [], consequences_from=5.0).charged is not None
+
+
 def test_what_fails_because_a_round_of_lost_records_is_stopped_is_free() -> None:
     stage = Stage()
     for line in ("join n1 min=2 max=2", "join n2 min=2 max=2", "running n1 n2", "recall n1 round=7"):
