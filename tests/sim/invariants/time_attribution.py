@@ -348,7 +348,7 @@ class TimeInvariants(LedgerInvariants):
         if formed is None:
             return
         odd_s = self._odd_s.get(key[0], 0.0)
-        now, skew = self.world.queue.now, self.world.scenario.skew
+        now, skew, policy = self.world.queue.now, self.world.scenario.skew, self.world.scenario.policy
         formed_at, before = formed
         trained = record.spent.at_work - before.at_work
         worked = trained + record.spent.starting - before.starting
@@ -356,7 +356,7 @@ class TimeInvariants(LedgerInvariants):
         # The round was stopped for something else than what broke it, which nobody had seen yet.
         by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
         close_s = TIGHT_S if tight else LOOSE_S
-        slack = odd_s + (max(self._lease_s, close_s) if by_chance else close_s)
+        slack = odd_s + (max(self._lease_s * policy.lease_stretch_max, close_s) if by_chance else close_s)
         # The time is no longer than the round lived
         whole = training is not None and len(training.hosts) == len(self.formed[key].nodes)
         self.check(whole or trained < EXACT_S, "round %d trained before it was whole", key[1])
