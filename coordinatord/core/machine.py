@@ -18,6 +18,7 @@ from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
+from coordinatord.core.state.stall_watch import StallWatch
 from coordinatord.core.transitions import actions, admin, hang_looks, observations
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision, answer
@@ -39,12 +40,7 @@ class Coordinator:
         self.store_error: str | None = None
         """Why nothing can be recorded at present, and so nothing is decided; None while records can be written."""
         self._registry = Registry(self.cluster, policy, epoch)
-        self._awake_at = -math.inf
-        """Up to when nodes could be judged: when the coordinator last handled an event, unless it is late."""
-        self._watch_at = -math.inf
-        """When to look at the clock again, a heartbeat after the last look: how late that is shows a sleep."""
-        self._woke_at = -math.inf
-        """When the coordinator last began to answer after a time in which it could not."""
+        self._stalls = StallWatch()
         self._sessions: dict[int, tuple[Run, Member]] = {}
         self._leases = leases.Leases()
         self._due: float | None = None
@@ -81,8 +77,8 @@ class Coordinator:
         The time since the last record counts as sleep: it puts off every deadline of a node, and nobody is lost before
         a full grace has passed. Whose token is none of the valid `tokens` may be back with any. Raises `HistoryError`.
         """
-        last = self._awake_at = self._woke_at = now
-        self._watch_at = now + self.policy.heartbeat_s
+        last = now
+        self._stalls.begin(self.policy, now)
         for last, record in past:
             apply(self.cluster.durable, record, last)
         for job, durable in self.cluster.durable.jobs.items():
@@ -108,12 +104,14 @@ class Coordinator:
         lease_ends, row_due = self._leases.next(), self._registry.deadlines.next()
         if lease_ends is None:
             return row_due  # a run without members has no deadline
-        return min(lease_ends, self._watch_at, lease_ends if row_due is None else row_due)
+        return min(lease_ends, self._stalls.next_at, lease_ends if row_due is None else row_due)
 
     def handle(self, event: events.Event, now: float) -> Batch:
         """Take in one event, at `now` in seconds of a clock that never goes back."""
         if self.store_error is None:
-            self._forgive_stall(now, 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S)
+            least_s = 0.0 if type(event) is events.Tick else FORGIVEN_EVERY_S
+            if self._stalls.note(self._due, least_s, self.policy, now):
+                self._wake(now)
             if type(event) is events.Reported and (batch := self._take_heartbeat(event, now)) is not None:
                 return batch
         decision = Decision(self.cluster, self.policy, now)
@@ -149,24 +147,9 @@ class Coordinator:
         messages = decision.messages(self._heartbeat_s)
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
-    def _forgive_stall(self, now: float, least_s: float) -> None:
-        """Put off all deadlines of nodes if this process was asleep, since it could not have heard them.
-
-        A timer that is late by more than a heartbeat shows that, and what nodes sent meanwhile is read next. The
-        process may have fallen asleep at any time after the last event, so all deadlines move by the time since then.
-        """
-        if self._due is None or now - self._due <= self.policy.heartbeat_s:
-            self._awake_at = now
-        elif now - self._awake_at > least_s:
-            self._wake(now)
-        if now >= self._watch_at:
-            self._watch_at = now + self.policy.heartbeat_s
-
     def _wake(self, now: float) -> float:
         """Put off all deadlines of nodes by the time since nodes could last be judged; return that time."""
-        by = now - self._awake_at
-        self._awake_at = self._woke_at = now
-        self._watch_at = now + self.policy.heartbeat_s
+        by = self._stalls.wake(self.policy, now)
         self._leases.shift(by)
         for run in self._registry.live.values():
             run.postpone(by, now)
@@ -215,6 +198,7 @@ class Coordinator:
             self._forget(run, member, decision)
         else:
             self._leases.shorten(run, member, self._heartbeat_s, decision.now, revoked=event.revoked)
+            self._stalls.await_return(self.policy, decision.now)
         self._advance(run, decision)
 
     def _ask(self, event: events.AdminRequested, decision: Decision) -> None:
@@ -253,7 +237,7 @@ class Coordinator:
     def _change_policy(self, event: events.PolicyChanged, decision: Decision) -> None:
         """Decide by new numbers: nodes receive theirs at once, and none is judged by numbers that it does not have."""
         self.policy = self._registry.policy = event.policy
-        self._watch_at = decision.now + self.policy.heartbeat_s
+        self._stalls.look_again(self.policy, decision.now)
         for run in self._registry.live.values():
             run.adopt(event.policy)
         for run, member in self._sessions.values():
@@ -348,7 +332,7 @@ class Coordinator:
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> None:
         """Note that a member lives, whatever it reports: most heartbeats come to no more than that."""
         member.heard_at = run.heard_at = now
-        deaf_s = min(observed.heard_s, now - self._woke_at)  # while this process slept, it sent nothing
+        deaf_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
         if observed.steps:

@@ -71,8 +71,10 @@ class Cluster:
     def lose_one(self) -> None:
         """Remove one node without a message."""
         self.handle(Disconnected(1))
-        self.now += self.machine.policy.reconnect_grace_s
-        self.handle(Tick())
+        end = self.now + self.machine.policy.reconnect_grace_s
+        while (due := self.machine.next_deadline()) is not None and due <= end:
+            self.now = due
+            self.handle(Tick())
         self.commit()
 
     def goals(self) -> dict[int, list[Goal]]:

@@ -111,7 +111,7 @@ def test_a_node_goes_once_in_the_history_however_it_goes() -> None:
     events: list[tuple[Event, float]] = [
         (Reported(1, an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED, leaving=True)), 1.0),
         (Disconnected(1), 1.1),
-        (Tick(), 3.0),
+        *((Tick(), quarter / 4) for quarter in range(5, 13)),
         (Reported(2, an_observed(run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())), 3.0),
         (Reported(2, an_observed(run="e-1", round=1, phase=Phase.FAILED, failure=a_failure())), 3.1),
     ]

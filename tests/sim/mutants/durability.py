@@ -204,7 +204,7 @@ MUTANTS = (
         "        degraded_s = self._wake(decision.now)\n"
         "        for run in self._registry.live.values():\n"
         "            self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)\n",
-        "        self._awake_at = decision.now\n",
+        "        self._stalls.awake_at = decision.now\n",
     ),
     Mutant(
         "trouble-forgiven-twice",

@@ -53,8 +53,8 @@ MUTANTS = (
         "planned-stop-charged",
         "coordinatord.core.values.root_cause",
         "workers that fail because their peers go in a planned stop are charged",
-        "if first.at >= consequences_from:",
-        "if first.at < consequences_from:",
+        "* first.failure.age_s >= consequences_from:",
+        "* first.failure.age_s < consequences_from:",
     ),
     Mutant(
         "other-stop-charged",
@@ -197,9 +197,9 @@ MUTANTS = (
     ),
     Mutant(
         "stall-not-forgiven",
-        "coordinatord.core.machine",
+        "coordinatord.core.state.stall_watch",
         "after the coordinator was asleep, all nodes are lost",
-        "if self._due is None or now - self._due <= self.policy.heartbeat_s:",
-        "if self._due is None or self._due - now <= self.policy.heartbeat_s:",
+        "is_late = due is not None and now - due > late_s",
+        "is_late = due is not None and due - now > late_s",
     ),
 )
