@@ -53,7 +53,8 @@ def work_for(run: Run, now: float) -> PersistWork | None:
         return None
     first = next(iter(holders.values()))[0]
     committer = min(plan, key=lambda node: node in leaving)
-    return PersistWork(at, first.world_size, first.shards, plan, committer, now, now)
+    incarnations = {node: run.members[node].incarnation for node in plan}
+    return PersistWork(at, first.world_size, first.shards, plan, committer, now, incarnations, now)
 
 
 def _may_write(member: Member) -> bool:
@@ -64,7 +65,7 @@ def _may_write(member: Member) -> bool:
 def order_for(run: Run, member: Member) -> PersistOrder | None:
     """Return what a node is to write; None if nothing."""
     work = run.kept.disk.work
-    if work is None or member.node not in work.writers:
+    if work is None or not _is_writer(member, work):
         return None
     commit = work.committing and member.node == work.committer
     return PersistOrder(
@@ -106,13 +107,18 @@ def why_failed(run: Run, work: PersistWork) -> str:
 
 def _gone(run: Run, work: PersistWork) -> list[str]:
     """Return the nodes that were to write, and cannot any more."""
-    return [node for node in work.writers if node not in run.members or not _may_write(run.members[node])]
+    members = {node: run.members.get(node) for node in work.writers}
+    return [node for node, one in members.items() if one is None or not (_is_writer(one, work) and _may_write(one))]
+
+
+def _is_writer(member: Member, work: PersistWork) -> bool:
+    return work.incarnations.get(member.node) == member.incarnation
 
 
 def writes(run: Run, member: Member) -> bool:
     """Whether a node takes part in an attempt to write a step."""
     work = run.kept.disk.work
-    return work is not None and member.node in work.writers
+    return work is not None and _is_writer(member, work)
 
 
 def ends_by(run: Run) -> float:

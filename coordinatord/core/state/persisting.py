@@ -28,6 +28,8 @@ class PersistWork:
     committer: str
     """The node that makes the step whole when all have written."""
     began_at: float
+    incarnations: dict[str, int]
+    """Which process of each node is to write: a younger one with the same node id keeps nothing of the step."""
     moved_at: float
     """When any node has last written something."""
     reports: dict[str, PersistReport] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class PersistedStateInvariants:
         """Check that a node has what it is to write, unless nobody wants that any more or it was damaged."""
         run = next((one for one in self._world.daemon.machine.jobs.values() if one.id == of[0]), None)
         work = None if run is None else run.kept.disk.work
-        is_wanted = work is not None and work.at == of[1] and not work.failed
+        is_wanted = work is not None and work.at == of[1] and not (work.failed or work.committing)
         self._check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])
 
     def judge_end(self) -> None:
