@@ -169,6 +169,6 @@ def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_sharded_training_goes_on_with_another_node(tmp_path: Path) -> None:
     printed, [one] = run("kept", tmp_path, "--only", "more", "--side", "kept")
-    assert "world 2 -> 3" in printed
+    assert "node joins, FSDP2 + AdamW, 10 MB" in printed
     assert one["scenario"] == "more"
     assert one["seconds"] > 0
