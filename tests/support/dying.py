@@ -16,6 +16,13 @@ from typing import Any
 PLACES: dict[str, tuple[str, ...]] = {
     "small": ("workerlib/keep/small_state.py", "workerlib/keep/arena.py"),
     "save": ("workerlib/keep/generations.py", "workerlib/keep/arena.py"),
+    "last save": (
+        "workerlib/keep/keeper.py",
+        "workerlib/keep/generations.py",
+        "workerlib/keep/arena.py",
+        "workerlib/keep/agent_channel.py",
+        "workerlib/keep/channel_messages.py",
+    ),
     "restore": ("workerlib/keep/restoring.py", "workerlib/keep/pieces.py", "workerlib/keep/kept_objects.py"),
     "worker": ("workerlib/keep/",),
     "arenas": ("nodeclient/keep/arenas.py", "nodeclient/keep/digests.py"),

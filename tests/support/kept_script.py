@@ -19,6 +19,7 @@ from tests.support.programs import wait_until
 from workerlib.env import KEEP
 from workerlib.keep import keeper, keeping
 from workerlib.keep.channel_messages import NotSaved, Saved
+from workerlib.keep.keeper import StepKeeper
 
 Objects = dict[str, Any]
 
@@ -80,3 +81,10 @@ def state_of(objects: Objects) -> str:
     """Return a digest of all that objects hold, and of the next random number."""
     values = [one.state_dict() if hasattr(one, "state_dict") else one for one in objects.values()]
     return digest_of(*values, torch.get_rng_state(), *(repr(one.get("_last_lr")) for one in values))
+
+
+def do_steps(kept: StepKeeper, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Do the steps 0 to 2."""
+    for step in range(3):
+        train(model, optimizer)
+        kept.step(step)

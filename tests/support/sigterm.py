@@ -54,7 +54,7 @@ def play(kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 
         codes = [node.wait() for node in joined]
         shown = "\n".join(node.output for node in joined)
         assert codes == [128 + signal.SIGTERM] * nodes, shown
-        return _judge(kind, moment, disk, notes, joined, shown)
+        return _judge(moment, disk, notes, joined, shown)
     finally:
         cluster.close()
         coordinator.close()
@@ -73,7 +73,7 @@ def _await_moment(cluster: Cluster, moment: str, notes: Path) -> None:
         wait_until(f"the moment: {moment}", lambda: len(list(notes.glob(f"*.{number}.here"))) == RANKS)
 
 
-def _judge(kind: str, moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) -> int:
+def _judge(moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) -> int:
     found, problems = find_whole(job_folder(disk, JOB))
     assert problems == []
     assert found, f"nothing is on the disk:\n{shown}"
@@ -84,8 +84,6 @@ def _judge(kind: str, moment: str, disk: Path, notes: Path, nodes: list[Node], s
         assert newest - 1 <= step <= newest, f"step {step} is on the disk, and {newest} was done\n{shown}"
     elif moment in AFTER_RESTART:
         assert step == newest, f"step {step} is on the disk, and {newest} was resumed from\n{shown}"
-    elif kind == "fsdp":  # nobody comes to the end of a step: the last one that was saved at an interval is whole
-        assert 0 <= step <= LAST, f"step {step} is on the disk, and {LAST} was done\n{shown}"
     else:
         assert step == LAST, f"step {step} is on the disk, and {LAST} was done\n{shown}"
     _judge_state(manifest, job_folder(disk, JOB) / manifest.of.folder, said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, PACKET_BYTES, ChannelError, Message, decode, encode
 
@@ -23,6 +24,11 @@ class AgentChannel:
     def send(self, message: Message) -> None:
         """Send a message; never wait. Raises `OSError`, also if nodeclient does not read."""
         self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+    def tell(self, message: Message) -> None:
+        """Send a message, unless nodeclient has gone: its workers follow."""
+        with suppress(OSError):
+            self.send(message)
 
     def receive(self) -> tuple[Message, list[int]]:
         """Wait for a message; return it with its descriptors. Raises `OSError`, and `ChannelError` at the end."""

@@ -9,13 +9,11 @@ it costs to be asked at each step is the small state.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -47,8 +45,6 @@ from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.step_commits import StepCommits
 from workerlib.keep.step_numbers import StepNumbers
 from workerlib.stop import REQUEST
-
-LOG = logging.getLogger("workerlib.keep")
 
 WAIT_S = 2.0
 """How long a save waits for a step to be whole."""
@@ -99,10 +95,12 @@ class StepKeeper:
         """Why nothing is kept any more."""
         self._commits = StepCommits(environment, [one for _, one in generations.tensors()])
         self._alone = self._commits.alone
+        self._follows = not (self._alone and small.on_device)
+        """The small state of each step is kept. Where buffers are on a GPU, that waits for it at each step."""
         self._saves = self._alone or environment.local_rank < SAVERS
         self._at_intervals = self._alone or generations.on_device
         """A save at the break may fail or come too late, so there are saves before."""
-        self._memory = ArenaRequest(self._tell, self._commits.shard, self._commits.shards)
+        self._memory = ArenaRequest(channel.tell, self._commits.shard, self._commits.shards)
 
     # The beginning
 
@@ -144,7 +142,7 @@ class StepKeeper:
             is_new = self._numbers.note_step(number)
             if is_new and not self._problem:
                 self._keep_step()
-            if self._asked is not None and (is_new or not self._alone):
+            if self._asked is not None and (is_new or self._follows):
                 self._answer(self._asked)
         finally:
             self._in_step = False
@@ -158,7 +156,7 @@ class StepKeeper:
         self._count += 1
         try:
             self._generations.note_step()
-            if not self._alone:
+            if self._follows:
                 taken = self._small.take()
                 with self._ring:
                     fits = self._small.write(taken, self._commits.of(self._done))
@@ -168,11 +166,16 @@ class StepKeeper:
         except KeptStateError as error:  # no state is worth the end of a training
             self._problem = str(error)
             self._memory.refuse(self._problem)
-            self._tell(NotSaved(self._problem))
+            self._channel.tell(NotSaved(self._problem))
 
     @property
     def _done(self) -> int:
         return self._numbers.done
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether who has `_whole` finds the state of a whole step, with its small state."""
+        return self._follows and (not self._alone or self._numbers.has_optimizer)
 
     def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Wait for the change of parameters: it begins with the optimizer's step, or when its closure has returned."""
@@ -184,8 +187,8 @@ class StepKeeper:
         """Note that parameters are about to change: a whole step begins to be none."""
         if self._closed:
             return
-        if not self._alone:
-            if self._keeps_small:
+        if self._follows:
+            if self._keeps_small and not self._alone:
                 self._pending.write()
             if not self._in_step:
                 self._hold()
@@ -220,31 +223,33 @@ class StepKeeper:
         if arena is not None:
             interval.expect(arena.sizes.generation / FIRST_TOUCH_BYTES_S)
         if arena is not None and interval.due(self._done):
-            answer = self._save_with_small() if self._alone else self._save(0)
+            answer = self._save(0)
             if isinstance(answer, NotSaved):
                 interval.note_skip()
             elif answer.length:
                 interval.note_save(answer.seconds)
-            self._tell(answer)
-        elif self._alone and not self._count & (self._count - 1):
+            self._channel.tell(answer)
+        elif not self._follows and not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
         if (news := interval.news()) is not None:
-            self._tell(news)
+            self._channel.tell(news)
         interval.begin_step(time.monotonic())
 
-    def _save_with_small(self, asked: int = 0) -> Saved | NotSaved:
-        """Save the present step on the training thread, where its small state is at hand."""
+    def _save(self, asked: int) -> Saved | NotSaved:
+        """Save the last step; `_whole` is held. The training thread has the small state at hand, if nobody follows."""
+        if self._follows or self._torn:
+            return self._save_big(asked)
         if why := self._obstacle():
             return NotSaved(why, asked)
         taken = self._small.take()
         with self._ring:
             self._small.write(taken, self._commits.of(self._done))
-        answer = self._save(asked)
+        answer = self._save_big(asked)
         self._look_at_sizes(taken, now=not isinstance(answer, Saved))
         return answer
 
-    def _save(self, asked: int) -> Saved | NotSaved:
-        """Save the big state of the last step; `_whole` is held."""
+    def _save_big(self, asked: int) -> Saved | NotSaved:
+        """Save the big state of the last step, with the small state that was written at its end."""
         commit = self._commits.of(self._done)
         if self._saved == self._done >= 0 or self._generations.has(commit):
             return Saved(self._done, 0.0, 0, asked)
@@ -270,7 +275,7 @@ class StepKeeper:
             return why
         if self._commits.is_of_others(self._done):
             return "no step was done since this round began, and what it began from is kept"
-        changed = not self._alone and self._generations.have_changed()
+        changed = self._follows and self._generations.have_changed()
         return "tensors have changed since the last step was done" if changed else ""
 
     def _keep_last(self, halt: HaltAt) -> None:
@@ -279,9 +284,8 @@ class StepKeeper:
         All ranks leave out the same steps, so it may be a later one on all of them.
         """
         self._over = True
-        save = self._save_with_small if self._alone and not self._closed else self._save
         early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {self._done}", halt.number)
-        self._tell(early if self._done < halt.step else save(halt.number))
+        self._channel.tell(early if self._done < halt.step else self._save(halt.number))
 
     def _keep_before_checkpoint(self) -> None:
         """Save the last step of the round: the order to do so is answered by the checkpoint that the script writes."""
@@ -298,13 +302,13 @@ class StepKeeper:
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round; `_whole` is held, and stays so if that succeeds."""
         self._asked = None
-        if self._alone and self._environment.world_size > 1:
-            self._tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
+        # Where a rank has died, its shard is as old as its last save; where none has, all may be at the same step.
+        if self._alone and self._environment.world_size > 1 and not (self._is_held and question.planned):
+            self._channel.tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
-        with_small = self._alone and not self._closed
-        answer = self._save_with_small(question.number) if with_small else self._save(question.number)
+        answer = self._save(question.number)
         self._over = isinstance(answer, Saved)
-        self._tell(answer)
+        self._channel.tell(answer)
 
     def close(self, *, failed: bool) -> None:
         """Save what can be saved when training ends early: by an error, or because a node asked for it.
@@ -320,7 +324,7 @@ class StepKeeper:
         if not self._in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
             return  # it was saved because the node asked for it
         if not failed or not self._alone:  # the process may be told to end before it has, and can save nothing then
-            self._tell(self._save_with_small() if self._alone else self._save(0))
+            self._channel.tell(self._save(0))
         self._torn |= self._alone  # where nothing tells whether the script changes the state from now on
         if self._asked is not None:
             self._answer(self._asked)
@@ -345,21 +349,21 @@ class StepKeeper:
             case RefusedMemory(why):
                 self._memory.refuse(why)
             case SaveNow(number, planned=True) if REQUEST.listening:
-                self._tell(NotSaved("the script ends at a step of its choice, and saves that", number))
+                self._channel.tell(NotSaved("the script ends at a step of its choice, and saves that", number))
             case SaveNow():
                 self._save_when_whole(message)
 
     def _save_when_whole(self, question: SaveNow) -> None:
-        """Save as soon as no step is on; the training thread may get there first, and does so where it is alone."""
+        """Save as soon as no step is on; the training thread may get there first."""
         if self._over and self._saved == self._done:
-            self._tell(Saved(self._done, 0.0, 0, question.number))
+            self._channel.tell(Saved(self._done, 0.0, 0, question.number))
             return
         self._asked = question
-        if self._environment.world_size == 1 and not self._closed:
+        if self._environment.world_size == 1 and not (self._is_held or self._closed):
             return  # only the training thread knows when its state is that of a whole step
         if not self._whole.acquire(timeout=WAIT_S):
             self._asked = None
-            self._tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
+            self._channel.tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
             return
         if self._asked is not None:
             self._answer(self._asked)
@@ -387,10 +391,6 @@ class StepKeeper:
         # Of most optimizers the state is there after the first step, and its size is not known before.
         big = self._generations.bytes_needed(small) if self._saves and self._done >= 0 else 0
         self._memory.want(big, small, self._done, taken)
-
-    def _tell(self, message: Message) -> None:
-        with suppress(OSError):  # nodeclient has gone, and its workers follow
-            self._channel.send(message)
 
     def _become_child(self) -> None:
         """Leave the connection to the parent: a data loader's process keeps nothing."""

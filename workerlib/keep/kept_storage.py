@@ -18,7 +18,6 @@ import io
 import os
 import sys
 import threading
-from contextlib import suppress
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
 from typing import Any
@@ -111,8 +110,7 @@ class _Link:
     def tell(self, message: Saved | NotSaved) -> None:
         """Tell nodeclient of a save."""
         if self._channel is not None:
-            with suppress(OSError):  # nodeclient has gone, and its workers follow
-                self._channel.send(message)
+            self._channel.tell(message)
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:

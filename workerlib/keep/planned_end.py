@@ -77,7 +77,7 @@ class PlannedEnd:
         """Stand still in `wants_checkpoint` from now on. Each order to save is answered by a checkpoint."""
         if not self._writes_checkpoints:
             self._writes_checkpoints = True
-            self._tell(Checkpointing())
+            self._channel.tell(Checkpointing())
 
     def wants_checkpoint(self, step: int) -> bool:
         """Stand still after a step, and return whether the script is to write the checkpoint of it."""
@@ -89,7 +89,7 @@ class PlannedEnd:
 
     def note_checkpoint(self, step: int) -> bool:
         """Tell nodeclient that a checkpoint is written; return whether that is the end of the round."""
-        self._tell(Checkpointed(step, 0 if self._halt is None else self._halt.number))
+        self._channel.tell(Checkpointed(step, 0 if self._halt is None else self._halt.number))
         return self._halt is not None
 
     # The thread that listens
@@ -108,22 +108,18 @@ class PlannedEnd:
 
     def _halt_at(self, halt: HaltAt) -> None:
         if REQUEST.listening and not self._writes_checkpoints:
-            self._tell(NotSaved("the script ends at a step of its choice, and saves that", halt.number))
+            self._channel.tell(NotSaved("the script ends at a step of its choice, and saves that", halt.number))
         elif not (self._steps_are_kept or self._writes_checkpoints):
-            self._tell(NotSaved("the script saves at steps of its own choice", halt.number))
+            self._channel.tell(NotSaved("the script saves at steps of its own choice", halt.number))
         else:
             promised = self._standstill.ask(halt)
             if halt.step == BEFORE_NAMED:
-                self._tell(Halted(max(promised, 0), halt.number))
+                self._channel.tell(Halted(max(promised, 0), halt.number))
             elif self._ended and self._save_when_over is not None:
                 self._save_when_over(halt)
             elif self._ended:
-                self._tell(NotSaved("training has ended", halt.number))
+                self._channel.tell(NotSaved("training has ended", halt.number))
 
     def _refuse(self, message: Message, _: list[int]) -> None:
         if isinstance(message, SaveNow):
-            self._tell(NotSaved("", message.number))  # there is nothing to save
-
-    def _tell(self, message: Message) -> None:
-        with suppress(OSError):  # nodeclient has gone, and its workers follow
-            self._channel.send(message)
+            self._channel.tell(NotSaved("", message.number))  # there is nothing to save

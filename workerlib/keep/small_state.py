@@ -125,6 +125,11 @@ class SmallStates:
         self._pending: tuple[Commit, Taken] | None = None
         """What was written last, if it was taken within a step."""
 
+    @property
+    def on_device(self) -> bool:
+        """Whether some of it is in the memory of a GPU, so that to take it waits for that."""
+        return any(mapping[key].is_cuda for _, mapping, key in self._slots)
+
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
         # What an arena holds that this one replaces is older, and must be known as such.

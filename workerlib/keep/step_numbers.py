@@ -22,7 +22,7 @@ class StepNumbers:
         """The last step that can be kept."""
         self.stride = 1
         """The number of the next step less that of the last one."""
-        self._has_optimizer = False
+        self.has_optimizer = False
         """Optimizers tell when they change something; a script may have others."""
         self._changed = 0
         """The steps of optimizers since the last `ctx.step`."""
@@ -49,14 +49,14 @@ class StepNumbers:
 
     def note_optimizer(self) -> None:
         """Note that an optimizer begins a step."""
-        self._has_optimizer = True
+        self.has_optimizer = True
         self._changed += 1
         if self._changed == UNREPORTED:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
 
     def note_step(self, number: int) -> bool:
         """Note that a step is said to be done; return whether the state is a new one, which this number names."""
-        changed, self._changed = self._changed > 0 or not self._has_optimizer, 0
+        changed, self._changed = self._changed > 0 or not self.has_optimizer, 0
         if number > self.done:
             if changed:
                 self.stride = number - self.done if self.done >= 0 else 1

@@ -15,19 +15,12 @@ from torch.optim import lr_scheduler, swa_utils
 from torch.utils.data import DataLoader, Dataset
 
 from tests.support.keeping import Gone, environment
-from tests.support.kept_script import Objects, Script, network, state_of, train
+from tests.support.kept_script import Objects, Script, do_steps, network, state_of, train
 from tests.support.programs import wait_until
 from workerlib import Context
 from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, NotSaved, Reserve, Saved
 from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.kept_errors import KeptStateError
-
-
-def do_steps(kept: StepKeeper, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Do the steps 0 to 2."""
-    for step in range(3):
-        train(model, optimizer)
-        kept.step(step)
 
 
 class Tied(nn.Module):
