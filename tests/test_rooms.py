@@ -83,6 +83,7 @@ SMALL_BOUNDARIES = {
     "output/line_prefix": "pure, and apart from what writes",
     "output/terminal": "a resource that threads share: this process's own stderr",
     "persist/persist_settings": "all that a command line which is only read needs of the room",
+    "persist/unusable_steps": "pure, and apart from what reads",
     "shell/stop_extension": "pure, and apart from what carries",
     "torchrun/log": "a logger, which torch has to find among its own",
     "workers/guard_process": "a process of its own, which must import little",

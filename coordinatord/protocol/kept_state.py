@@ -109,6 +109,8 @@ class Holding:
     """The newest step of which all of these have written one in this round; None before the first."""
     persisted: Annotated[tuple[PersistedStep, ...], Length(0, PERSISTED_MAX)] = ()
     """The newest steps of the job that are whole on the disk, of any run, the newest first."""
+    unusable: Sentence = ""
+    """Why a step on the disk is of no use to this node, which then is not among these; empty if there is none such."""
     persisting: PersistReport | None = None
     """What it has done of the last order to write a step; None where there is none."""
     copy_problem: Sentence = ""

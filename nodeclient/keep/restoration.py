@@ -31,6 +31,10 @@ class RestoreError(OperationalError):
     """The workers cannot have what they are to resume from; the text says why."""
 
 
+class FileSystemError(RestoreError):
+    """The file system has failed, and may be well again in a moment."""
+
+
 class DamagedError(RestoreError):
     """A part of this node is not what was saved."""
 
@@ -142,7 +146,8 @@ class Restoration:
             except (OperationalError, OSError) as error:
                 landing.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
-                raise RestoreError(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
+                failure = FileSystemError if isinstance(error, OSError) and error.errno else RestoreError
+                raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
             except BaseException:
                 landing.close()
                 raise

@@ -11,7 +11,7 @@ from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
 from nodeclient.keep.arenas import size_in_words
 from nodeclient.keep.means import Means
-from nodeclient.keep.restoration import DamagedError, Restoration, RestoreError
+from nodeclient.keep.restoration import DamagedError, FileSystemError, Restoration, RestoreError
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, NOTHING, ResumeFrom
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]
@@ -84,7 +84,8 @@ class Resuming:
                 await asyncio.sleep(means.settings.patience_s)  # and is cancelled if another holder is named
             self.restoring, self._problem = Restoring.FAILED, str(error)
             if resume.disk is not None and means.disk is not None:
-                means.disk.withdraw(resume.disk, resume.step)
+                passes = isinstance(error, FileSystemError)
+                means.disk.withdraw(resume.disk, resume.step, str(error), passes=passes)
             text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
             means.notify(Level.WARNING, text, "state_not_restored")
             means.submit(KeptChanged())

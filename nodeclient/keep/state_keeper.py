@@ -202,8 +202,9 @@ class StateKeeper:
         A node that waits for its first round of a run keeps nothing of it yet, and that round resumes from the disk.
         """
         if observed.run != self.run:
-            found = () if self._disk is None else self._disk.found
-            return replace(observed, kept=Holding((), persisted=found)) if found else observed
+            if self._disk is None or not (self._disk.found or self._disk.unusable):
+                return observed
+            return replace(observed, kept=Holding((), persisted=self._disk.found, unusable=self._disk.unusable))
         current, resuming = self._round, self._resuming
         here = observed.round == current.number
         parts = kept_groups.merged(self._parts(with_small=not observed.phase.has_workers))
@@ -220,6 +221,7 @@ class StateKeeper:
             writes_checkpoints=here and bool(current.writers),
             checkpointed=current.checkpointed if here else None,
             persisted=() if self._disk is None else self._disk.found,
+            unusable="" if self._disk is None else self._disk.unusable,
             persisting=None if self._disk is None else self._disk.report,
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
         )

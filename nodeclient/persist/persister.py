@@ -39,6 +39,7 @@ from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.part_writer import DamagedPartError, write_big, write_small
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import Contents, Manifest, StepName, UnusableError
+from nodeclient.persist.unusable_steps import UnusableSteps
 from workerlib.keep.arena import Commit
 from workerlib.keep.manifest import ManifestError
 
@@ -84,8 +85,7 @@ class Persister:
         self._hanging: threading.Event | None = None
         """It is set when the thread has ended that writes, or that was left to itself."""
         self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
-        self._useless: set[tuple[str, KeptStep]] = set()
-        """Steps that could not be read: they are found no more in this process's life."""
+        self._unusable = UnusableSteps()
         self._looking = asyncio.Lock()
         self._look_now = asyncio.Event()
         self._problems: set[str] = set()
@@ -93,7 +93,9 @@ class Persister:
         self._said = ""
         """The last problem that the user was told of."""
         self.found: tuple[PersistedStep, ...] = ()
-        """The newest whole steps on the disk."""
+        """The newest whole steps on the disk, without those that could not be read."""
+        self.unusable = ""
+        """Why something on the disk is of no use to this node."""
         self.report: PersistReport | None = None
 
     @property
@@ -141,10 +143,14 @@ class Persister:
             if problem not in self._problems:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
         self._problems = {*problems}
+        now = asyncio.get_running_loop().time()
         found = {(one.of.run, one.of.at): one for one in whole}
-        self._manifests = {key: one for key, one in found.items() if key not in self._useless}
-        before, self.found = self.found, tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
-        if self.found != before:
+        self._unusable.forget_gone(found.keys())
+        self._manifests = {key: one for key, one in found.items() if not self._unusable.has(key, now)}
+        before = self.found, self.unusable
+        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
+        self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)
+        if (self.found, self.unusable) != before:
             self._changed()
         return True
 
@@ -290,12 +296,13 @@ class Persister:
         folder = self._folder
         return await _in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
 
-    def withdraw(self, disk: DiskStep, step: int) -> None:
-        """Find a step no more, since it cannot be read."""
+    def withdraw(self, disk: DiskStep, step: int, why: str, *, passes: bool) -> None:
+        """Find a step no more, since it cannot be read; `passes` says that this may be over in a moment."""
         key = disk.run, KeptStep(disk.round, step)
-        self._useless.add(key)
-        self._manifests.pop(key, None)
+        self._unusable.note(key, why, asyncio.get_running_loop().time(), passes=passes)
+        self._manifests.pop(key, None)  # so that the next look reads anew what there is
         self.found = tuple(one for one in self.found if (one.run, one.at) != key)
+        self.unusable = clip(why, MESSAGE_MAX)
 
     @property
     def words(self) -> str:

@@ -42,6 +42,9 @@ KEEP = 2
 AGAIN_S = 1.0
 """The pause before a disk that hangs is tried again."""
 
+UNREAD_S = 30.0
+"""How long a node does not find a step that it could not read."""
+
 Step = tuple[str, KeptStep]
 """A step by the run that did it: two runs of one job may repeat rounds and steps."""
 
@@ -128,7 +131,9 @@ class KeptDisk:
         self.report: PersistReport | None = None
         self._order: tuple[str, PersistOrder] | None = None
         self._attempt = 0
-        self._useless: set[Step] = set()
+        self.unusable = ""
+        self._unread: dict[Step, float] = {}
+        """The time up to which steps are not found that could not be read."""
         if world.scenario.persist_every_s is not None:
             self._find()
             self._memory.later(LOOK_EVERY_S, self._look)
@@ -138,14 +143,16 @@ class KeptDisk:
         return self._world.disks.of(self._host.name)
 
     def _find(self) -> None:
-        whole = [one for one in self._directory.whole if one.of not in self._useless][:PERSISTED_MAX]
-        self.found = tuple(PersistedStep(one.serial, one.of[0], one.parts) for one in whole)
+        now, there = self._world.queue.now, self._directory.whole
+        whole = [one for one in there if self._unread.get(one.of, now) <= now]
+        self.found = tuple(PersistedStep(one.serial, one.of[0], one.parts) for one in whole[:PERSISTED_MAX])
+        self.unusable = "" if len(whole) == len(there) else "a step cannot be read"
 
     def _look(self, *, again: bool = True) -> None:
-        before = self.found
+        before = self.found, self.unusable
         if self._world.disks.fault is not DiskFault.HANGS:
             self._find()
-        if self.found != before:
+        if (self.found, self.unusable) != before:
             self._host.submit(KeptChanged())
         if again:
             self._memory.later(LOOK_EVERY_S, self._look)
@@ -263,12 +270,12 @@ class KeptDisk:
         return self._world.disks.fault is DiskFault.HANGS
 
     def read(self, resume: Resume) -> Chain | None:
-        """Return the chain of the step that a round resumes from; None if it cannot be read, now and ever."""
+        """Return the chain of the step that a round resumes from; None if it cannot be read."""
         assert resume.disk is not None
         of = resume.disk.run, KeptStep(resume.disk.round, resume.step)
         found = self._directory.find(of)
         if found is None or self._world.chance.random() < GARBLED:
-            self._useless.add(of)
+            self._unread[of] = self._world.queue.now + UNREAD_S
             self._find()
             return None
         self._world.invariants.kept.persisted.read(self._host, found)

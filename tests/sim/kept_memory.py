@@ -99,7 +99,7 @@ class KeptMemory:
         parts = tuple(replace(one, protected=one.at in self.protected) for one in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
         can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
-        on_disk = self.disk.found or self.disk.report is not None
+        on_disk = self.disk.found or self.disk.unusable or self.disk.report is not None
         if not (parts or on_disk or can_halt or self.copies.problem) and restoring is Restoring.NOTHING:
             return None
         problem = self._problem if restoring is Restoring.FAILED else ""
@@ -111,6 +111,7 @@ class KeptMemory:
             can_halt=can_halt,
             halts_after=halts_after,
             persisted=self.disk.found,
+            unusable=self.disk.unusable,
             persisting=self.disk.report if observed.run == self.key[0] else None,
             copy_problem=self.copies.problem,
         )

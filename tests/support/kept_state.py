@@ -91,7 +91,10 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
 
 
 def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str]) -> dict[str, Holding]:
-    """Build what a node reports of what it is to write, or finds on the disk: `write n1 written`, `found=e-1:1:100`."""
+    """Build what a node reports of what it is to write, or finds on the disk: `write n1 written`, `found=e-1:1:100`.
+
+    With `unusable=digest` it finds nothing that is of use to it.
+    """
     puppet = puppets[words[0]]
     kept, order = puppet.observed.kept or Holding(()), puppet.desired.persist
     if order is not None:
@@ -102,6 +105,8 @@ def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str])
         size = int(options.get("of", 2))
         part = kept_parts(int(number), int(step), range(size), world_size=size, shards=int(options.get("shards", 1)))
         kept = replace(kept, persisted=(PersistedStep(1, run, (part,)), *kept.persisted))
+    if why := options.get("unusable"):
+        kept = replace(kept, persisted=(), unusable=why)
     return {"kept": kept}
 
 

@@ -16,7 +16,7 @@ from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.hanging import awaits_busy, is_hung, next_look
-from coordinatord.core.queries.resumption import at_odds, is_obtainable
+from coordinatord.core.queries.resumption import disk_obstacle, is_obtainable
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
@@ -53,21 +53,21 @@ def replaced(run: Run) -> float | None:
 def full(run: Run) -> float | None:
     """The ready nodes are as many as a round may have, and no recurring error delays it.
 
-    They have to find the same on the disk, if the round would begin anew otherwise.
+    What is on the disk has to be of use to them all, if the round would begin anew otherwise.
     """
     has_room_for_none = run.count(MemberState.READY) >= run.spec.nodes_max and not run.durable.stop_asked
-    return _pause_end(run) if has_room_for_none and at_odds(run) is None else None
+    return _pause_end(run) if has_room_for_none and disk_obstacle(run) is None else None
 
 
 def settled(run: Run) -> float | None:
     """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
 
-    A recurring error delays this, and so does a disk on which they do not find the same, as in `full`. While there are
+    A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. While there are
     enough nodes otherwise, none is released for having waited in vain.
     """
     if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
         return None
-    if run.durable.stop_asked or at_odds(run) is not None:
+    if run.durable.stop_asked or disk_obstacle(run) is not None:
         return None
     return _by_patience(run, max(_settle_end(run), _pause_end(run)))
 

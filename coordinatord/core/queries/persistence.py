@@ -128,8 +128,13 @@ def ends_by(run: Run) -> float:
 
 
 def found_by(member: Member) -> tuple[PersistedStep, ...]:
-    """Return the steps that a node finds on the disk."""
+    """Return the steps that a node finds on the disk. One that it could not read is not among them."""
     return () if member.observed.kept is None else member.observed.kept.persisted
+
+
+def unusable_to(member: Member) -> str:
+    """Return why something on the disk is of no use to a node; empty if there is nothing such."""
+    return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
 def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
@@ -140,7 +145,7 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
     if not nodes:
         return None
     others = [{(one.run, one.at) for one in found_by(member)} for member in nodes[1:]]
-    for one in _usable(run, found_by(nodes[0])):
+    for one in found_by(nodes[0]):
         if all((one.run, one.at) in found for found in others):
             return _point(run, one), one
     return None
@@ -154,12 +159,7 @@ def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
     found = [(member.node, found_by(member)) for member in run.members.values()]
     if persisting.missed is not None:
         found.append(persisting.missed)
-    return next(((node, one) for node, steps in found for one in _usable(run, steps)), None)
-
-
-def _usable(run: Run, found: Sequence[PersistedStep]) -> list[PersistedStep]:
-    """Return those of the steps on the disk that all nodes could read so far."""
-    return [one for one in found if (one.run, one.at) not in run.kept.disk.useless]
+    return next(((node, steps[0]) for node, steps in found if steps), None)
 
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:

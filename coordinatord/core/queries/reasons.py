@@ -7,14 +7,13 @@ from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.queries.halting import furthest_promised, is_halting
-from coordinatord.core.queries.resumption import at_odds, resume_point
+from coordinatord.core.queries.resumption import DiskObstacle, disk_obstacle, resume_point
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.values.health import Health
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.messages import Launcher
-from coordinatord.protocol.persisted_state import PersistedStep
 from coordinatord.protocol.worker_ends import Killed
 
 NAMES_MAX = 8
@@ -202,8 +201,8 @@ class Reasons:
             return f"{run.durable.stop_asked}; what is kept is written to the disk first"
         if ready >= least and run.pause_s:
             return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
-        if ready >= least and (odds := at_odds(run)) is not None:
-            return _at_odds(run, *odds)
+        if ready >= least and (obstacle := disk_obstacle(run)) is not None:
+            return _about_disk(run, obstacle)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -314,11 +313,22 @@ def memory_of(point: ResumePoint) -> str:
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
 
 
-def _at_odds(run: Run, knows: str, other: Member, step: PersistedStep) -> str:
-    """Say that nodes do not find the same on the disk, and what that may come from."""
+def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
+    """Say why what is on the disk is of no use to a node, and what to do."""
+    other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
+    if found is None and obstacle.why:
+        ways = "mend that, or remove the step from --persist, if all are to begin anew"
+        return f"node {other.node} can use nothing on the disk: {obstacle.why}: {ways}"
+    if found is None:
+        what = "a step" if written is None else f"step {written.step:,}"
+        text = f"{what} was written to the disk, and node {other.node} does not find it any more"
+        return f"{text}: is --persist still mounted? All would begin anew"
+    knows, step = found
     what = f"step {step.at.step:,} on the disk"
     finds = f"finds {what}" if knows in run.members else f"found {what} before it went"
     text = f"node {knows} {finds}, and node {other.node} does not"
+    if obstacle.why:
+        return f"{text}: {obstacle.why}. All would begin anew"
     if other.keeper is None or other.keeper.persist is None:
         return f"{text}: start it with --persist too, or all would begin anew"
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"

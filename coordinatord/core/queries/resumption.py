@@ -7,10 +7,16 @@ an older one may have gone on where nobody knows. All nodes resume from it or no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from coordinatord.core.queries.master_address import master_address
-from coordinatord.core.queries.persistence import found_by, newest_on_disk, persisted_parts, who_finds
+from coordinatord.core.queries.persistence import (
+    found_by,
+    newest_on_disk,
+    persisted_parts,
+    unusable_to,
+    who_finds,
+)
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
@@ -33,19 +39,34 @@ def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
 
 
-def at_odds(run: Run) -> tuple[str, Member, PersistedStep] | None:
-    """Return a node that finds a step on the disk, one that does not, and the step; None if that is no obstacle.
+@dataclass(frozen=True, slots=True)
+class DiskObstacle:
+    """Why no round is formed: it would begin anew, although there is something on the disk."""
 
-    It is one if the round to form would begin anew for it. A directory that is not mounted on one host would otherwise
-    undo the training: its steps would soon be replaced by those of the new beginning.
+    node: Member
+    """It cannot use it."""
+    why: str
+    """Why something on the disk is of no use to that node; empty where it does not see it."""
+    found: tuple[str, PersistedStep] | None
+    """A node that finds a step, and the step; None if none does, where some step should be."""
+
+
+def disk_obstacle(run: Run) -> DiskObstacle | None:
+    """Return why the round to form would begin anew in spite of what is on the disk; None if it would not.
+
+    A directory that is not mounted on one host, or a file that cannot be read, would otherwise undo the training: its
+    steps would soon be replaced by those of the new beginning.
     """
     nodes = run.candidates if run.kept.disk.is_found else ()
-    found = who_finds(run) if nodes else None
-    if found is None or resume_point(run, nodes) is not None:
+    if not nodes or resume_point(run, nodes) is not None:
         return None
-    knows, step = found
-    others = (one for one in nodes if (step.run, step.at) not in {(each.run, each.at) for each in found_by(one)})
-    return next(((knows, other, step) for other in others), None)
+    if (found := who_finds(run)) is not None:
+        at = found[1].run, found[1].at
+        hindered = [one for one in nodes if at not in {(each.run, each.at) for each in found_by(one)}]
+    else:
+        gone = run.kept.disk.step is not None  # this run has written it, and nobody sees it any more
+        hindered = [one for one in nodes if unusable_to(one)] or (nodes[:1] if gone else [])
+    return next((DiskObstacle(one, unusable_to(one), found) for one in hindered), None)
 
 
 def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:

@@ -170,7 +170,8 @@ class DurableRun:
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: SpoiledStep | None = None
-    """The last step that a round could not resume from: none that was done before it and is newer is tried again."""
+    """The last step that a round could not resume from, though nodes had it in memory: none that was done before it and
+    is newer is tried again. Of one on the disk, the nodes themselves say that they cannot read it."""
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     step_overdue: bool = False

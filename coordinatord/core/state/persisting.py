@@ -80,18 +80,16 @@ class Persisting:
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
         self.is_found = False
-        """Some node has found a step on the disk."""
+        """Some node has found a step on the disk, or what might be one."""
         self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
         """The last node that is gone and has found steps on the disk, and those. Who is left has to find something as
         new before a round begins anew: otherwise it would do so as soon as that node has waited for long enough."""
-        self.useless: set[tuple[str, KeptStep]] = set()
-        """Steps on the disk, by their runs, that a node could not read: no round resumes from them any more."""
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 
-    def note_found(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Take in what a node finds on the disk, the newest first."""
-        self.is_found |= bool(found)
+    def note_found(self, node: str, found: tuple[PersistedStep, ...], unusable: str) -> None:
+        """Take in what a node finds on the disk, the newest first, and why something there is of no use to it."""
+        self.is_found |= bool(found or unusable)
         if self.missed is not None and (node == self.missed[0] or (found and self._is_as_new(found))):
             self.missed = None
 

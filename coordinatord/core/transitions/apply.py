@@ -284,7 +284,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
     if first is not None:
         run.first_failure = WorkerFailure(first.node, first.host, at - first.failure.age_s, first.failure)
     run.stop_reason, run.planned = Reason(record.condition, record.reason), record.planned
-    if record.condition == _SPOILS and run.resume is not None:
+    if record.condition == _SPOILS and run.resume is not None and run.resume.disk is None:
         run.spoiled = SpoiledStep(run.resume.at, run.round)
     run.rounds.note(record)
     _enter(run, State.STOPPING, record.reason, at)

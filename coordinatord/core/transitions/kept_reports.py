@@ -9,12 +9,11 @@ which checkpoints they have written.
 from __future__ import annotations
 
 from coordinatord.core.queries.copying import plan_for
-from coordinatord.core.queries.persistence import found_by
+from coordinatord.core.queries.persistence import found_by, unusable_to
 from coordinatord.core.state.checkpoint_news import NONE_YET
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding, Restoring
 
 
@@ -36,8 +35,6 @@ def note(run: Run, member: Member, now: float) -> None:
         _note_checkpoint(run, member, kept, is_newer=is_newer)
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
-        if (point := run.durable.resume) is not None and point.disk is not None:
-            run.kept.disk.useless.add((point.disk.run, KeptStep(point.disk.round, point.step)))
     if here and kept is not None and kept.halts_after is not None:
         run.halting.promised.setdefault(member.node, kept.halts_after)
     _note_disk(run, member, now)
@@ -56,7 +53,7 @@ def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool)
 def _note_disk(run: Run, member: Member, now: float) -> None:
     persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
     found = found_by(member)
-    persisting.note_found(member.node, found)
+    persisting.note_found(member.node, found, unusable_to(member))
     ours = [one.at for one in found if one.run == run.id]
     persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
     if persisting.work is not None and report is not None and member.observed.run == run.id:

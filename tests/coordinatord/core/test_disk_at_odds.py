@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinatord.core.values.records import NodeReleased, RoundFormed
+from coordinatord.protocol.messages import Observed
 from tests.support.script import Stage
 
 FOUND = "found=e-0:3:1204 shards=2"
@@ -75,15 +78,76 @@ def test_what_all_find_is_taken_though_one_of_them_finds_something_newer() -> No
     assert reason.endswith("resumes at step 1,204 from disk")
 
 
-def test_a_step_that_one_could_not_read_is_no_obstacle_and_is_not_tried_again() -> None:
+def read_in_vain(*disks: str) -> Stage:
+    """Let a first round resume from the disk; node n2 cannot read the step."""
+    stage = join(*disks)
+    for number in range(1, len(disks) + 1):
+        stage.play(f"write n{number} written {FOUND}")
+    stage.play("prepared " + " ".join(f"n{number}" for number in range(1, len(disks) + 1)))
+    stage.play("fetch n2 failed why=digest")
+    stage.play("write n2 written unusable=digest")
+    return stage
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_step_that_one_could_not_read_is_not_tried_again_and_not_begun_anew_beside(restarted: bool) -> None:
+    stage = read_in_vain("600s", "600s")
+    stage.play("stopped n1 n2")
+    if restarted:
+        stage.play("die 1s")
+        stage.play("reconnect n1 n2")
+    stage.play("advance 30s")
+    assert len(formed(stage)) == 1
+    words = "node n1 finds step 1,204 on the disk, and node n2 does not: digest. All would begin anew"
+    assert told(stage, "n1") == words
+    stage.play(f"write n2 written {FOUND}")  # the file system was away for a moment
+    stage.play("advance 3s")
+    assert formed(stage)[1].endswith("resumes at step 1,204 from disk")
+
+
+def test_what_nobody_can_use_is_said_with_what_to_do() -> None:
     stage = join("600s", "600s")
     for node in ("n1", "n2"):
-        stage.play(f"write {node} written {FOUND}")
+        stage.play(f"write {node} written unusable=digest")
     stage.play("prepared n1 n2")
-    stage.play("fetch n2 failed why=digest")
-    stage.play("stopped n1 n2")
-    assert len(formed(stage)) == 2
-    assert "resumes" not in formed(stage)[1].partition("formed of")[2]
+    stage.play("advance 30s")
+    assert not formed(stage)
+    words = "node n1 can use nothing on the disk: digest: mend that, or remove the step from --persist"
+    assert told(stage, "n1").startswith(words)
+
+
+def test_an_older_step_that_all_can_read_is_taken_and_an_unusable_one_is_no_obstacle() -> None:
+    stage = join("600s", "600s")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written found=e-0:3:1100 shards=2")
+    stage.play(f"write n1 written {FOUND}")
+    stage.puppets["n2"].observed = unusable(stage.puppets["n2"].observed)
+    stage.play("prepared n1 n2")
+    [reason] = formed(stage)
+    assert reason.endswith("resumes at step 1,100 from disk")
+
+
+def unusable(observed: Observed) -> Observed:
+    assert observed.kept is not None
+    return replace(observed, kept=replace(observed.kept, unusable="digest"))
+
+
+def test_a_step_that_the_run_has_written_and_nobody_sees_any_more_is_waited_for() -> None:
+    """The file system may have been unmounted on all hosts."""
+    stage = join("600s", "600s")
+    stage.play("prepared n1 n2")
+    stage.play("running n1 n2")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written found=e-1:1:8")
+        stage.play(f"write {node} written unusable=none")
+        stage.puppets[node].observed = replace(stage.puppets[node].observed, kept=None)
+    stage.play("fail n1")
+    stage.play("failed n1")
+    stage.play("stopped n2")
+    stage.play("advance 30s")
+    assert len(formed(stage)) == 1
+    words = "step 8 was written to the disk, and node n1 does not find it any more: is --persist still mounted?"
+    assert told(stage, "n1").startswith(words)
 
 
 def test_who_waits_longest_does_not_leave_the_others_to_begin_anew() -> None:

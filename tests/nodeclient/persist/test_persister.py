@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.effects import Persist
-from nodeclient.persist import persister
+from nodeclient.persist import persister, unusable_steps
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
@@ -185,6 +186,34 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
         assert holding is not None
         assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
         assert "its digest does not match" in holding.problem
+        assert "its digest does not match" in holding.unusable
+
+
+@pytest.mark.asyncio
+async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file server may be away for a moment: no training is to begin anew for that."""
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, node):
+        await train(one, 4)
+        await write(one, an_order(commit=True))
+        monkeypatch.setattr(unusable_steps, "AGAIN_S", 0.2)
+        monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.05)
+        await node.keeper.look_at_disk()
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "preadv", _fail)
+            disk = replace(a_resume(0, 4, node.source(wanted())), disk=DiskStep(RUN, 1))
+            node.begin(1, disk, run="r-2")
+            await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.problem))
+        holding = node.holding(run="r-2")
+        assert holding is not None
+        assert (holding.restoring, holding.persisted) == (Restoring.FAILED, ())
+        assert holding.unusable == "the state of rank 0 at step 4 cannot be read: Input/output error"
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and bool(kept.persisted))
+        node.begin(2, disk, run="r-2")
+        await node.until(lambda: (kept := node.holding(run="r-2")) is not None and kept.restoring is Restoring.READY)
+
+
+def _fail(*_: object) -> int:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.asyncio

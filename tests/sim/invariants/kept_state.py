@@ -65,7 +65,8 @@ class KeptStateInvariants:
         if isinstance(record, RoundStopped) and record.condition == "unrestorable":
             at = self._resumes.get((record.run, record.round))
             self._check(at is not None, "round %d cannot resume from nothing", record.round)
-            if at is not None:
+            point = run.durable.resume
+            if at is not None and (point is None or point.disk is None):
                 self._useless[record.run] = (at, record.round)
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
         if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT and record.node in run.members:

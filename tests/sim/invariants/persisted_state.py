@@ -9,7 +9,6 @@ from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.kept_state import Restoring
 from tests.sim.kept_disk import Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
@@ -25,18 +24,14 @@ class PersistedStateInvariants:
         self._world = world
         self._newest: dict[int, OnDisk] = {}
         """The newest step that was whole in each directory, by its identity."""
-        self._unread: dict[str, set[Step]] = {}
-        """Steps that some node of a run could not read, by the run."""
-        self._lives: dict[str, int] = {}
-        """The life of the coordinator that has heard of these."""
+        self._told: set[tuple[str, int]] = set()
+        """Runs of which the coordinator was told in this life that the disk has a step of theirs."""
         self._read: dict[tuple[str, int], int] = {}
         """The serial of the step that the nodes of a round have read."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
         """How many rounds were to resume from the disk."""
-        self.at_odds = 0
-        """How many rounds waited since their nodes did not find the same."""
 
     # What happens on the disk
 
@@ -61,16 +56,17 @@ class PersistedStateInvariants:
     def chooses(self, run: Run, record: RoundFormed, nodes: list[Member], memory: KeptStep | None) -> KeptStep | None:
         """Return what a round is to resume from, given what memory has; check that it does not begin anew in vain."""
         chosen = record.resume
-        lost = self._useless(run)
-        found = {member.node: self._found(member, lost) for member in nodes}
+        found = {member.node: self._found(member) for member in nodes}
         all_find = set.intersection(*(set(steps) for steps in found.values())) if found else set()
         serials = next(iter(found.values()), {})
         able = all(member.keeper is not None for member in nodes)
         of = max(all_find, key=lambda one: serials[one], default=None) if able else None
         disk = None if of is None else KeptStep(of[1].round if of[0] == run.id else 0, of[1].step)
         if chosen is None:
-            some = next((node for node, steps in found.items() if steps), None)
-            self._check(some is None, "round %d begins anew, and %s finds a step", record.round, some)
+            some = next((one.node for one in nodes if found[one.node] or self._is_hindered(one)), None)
+            self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
+            told = (run.id, self._world.daemon.life) in self._told
+            self._check(not told, "round %d begins anew, and its run has a step on the disk", record.round)
         from_disk = disk is not None and (memory is None or disk > memory)
         self.resumed += from_disk
         if chosen is not None and chosen.disk is not None:
@@ -78,16 +74,13 @@ class PersistedStateInvariants:
             self._check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
         return disk if from_disk else memory
 
-    def _found(self, member: Member, lost: set[Step]) -> dict[Step, int]:
+    def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept
-        persisted = () if kept is None else kept.persisted
-        return {(one.run, one.at): one.serial for one in persisted if (one.run, one.at) not in lost}
+        return {} if kept is None else {(one.run, one.at): one.serial for one in kept.persisted}
 
-    def _useless(self, run: Run) -> set[Step]:
-        """Return what the coordinator has heard in this life that it cannot be read."""
-        if self._lives.get(run.id) != self._world.daemon.life:
-            self._lives[run.id], self._unread[run.id] = self._world.daemon.life, set()
-        return self._unread[run.id]
+    def _is_hindered(self, member: Member) -> bool:
+        kept = member.observed.kept
+        return kept is not None and bool(kept.unusable)
 
     # At any time
 
@@ -98,22 +91,13 @@ class PersistedStateInvariants:
         there = last is None or any(one.serial >= last.serial for one in directory.whole)
         self._check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
-            self._note_unread(run)
+            if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
+                self._told.add((run.id, self._world.daemon.life))
             self._judge_work(run)
             said = run.kept.disk.step
             newest = max((one.of[1] for one in directory.whole if one.of[0] == run.id), default=None)
             if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
                 self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
-
-    def _note_unread(self, run: Run) -> None:
-        point = run.durable.resume
-        if point is None or point.disk is None:
-            return
-        for member in run.inside:
-            kept, observed = member.observed.kept, member.observed
-            here = (observed.run, observed.round) == (run.id, run.durable.round)
-            if here and kept is not None and kept.restoring is Restoring.FAILED:
-                self._useless(run).add((point.disk.run, KeptStep(point.disk.round, point.step)))
 
     def _judge_work(self, run: Run) -> None:
         """Check that what is being written is overwritten by nobody, and made whole when all have written it."""
