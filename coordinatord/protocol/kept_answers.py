@@ -1,4 +1,4 @@
-"""What answers of the HTTP API say of the training state that nodes keep in memory."""
+"""What answers of the HTTP API say of the training state that nodes keep in memory and on a disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class KeptStatus:
     """The newest step of which everything is held; None if there is none at present. State that all workers have alike
     is saved when the round breaks."""
     resumed: Whole | None = None
-    """The step that the current or last round resumed from, out of memory; None if it did not."""
+    """The step that the current or last round resumed from; None if it resumed from none."""
     resumed_from: AnyText = ""
     """Whose memory it was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
     redone: Whole | None = None

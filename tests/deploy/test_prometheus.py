@@ -97,7 +97,8 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Coordinator]:
     coordinator = Coordinator("--settle", "0.1", "--heartbeat", "0.2", home=home)
     cluster = Cluster(coordinator, JOB)
     try:
-        cluster.join("a", "--nnodes", "1:2", command=(sys.executable, "-c", STEPS))
+        disk = tmp_path_factory.mktemp("steps")
+        cluster.join("a", "--nnodes", "1:2", "--persist", str(disk), command=(sys.executable, "-c", STEPS))
         yield coordinator
     finally:
         cluster.close()

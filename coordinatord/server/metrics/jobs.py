@@ -50,8 +50,13 @@ class JobFigures:
     step: int | None
     steps_per_s: float | None
     kept_step: int | None
-    copied_step: int | None
     """The newest step that is whole in the nodes' memory."""
+    copied_step: int | None
+    """The newest step that outlives the loss of any one host."""
+    disk_step: int | None
+    """The newest step of the run that is whole on the disk."""
+    disk_failing: bool | None
+    """Whether the last attempt to write a step has failed; None where no node may write any."""
     health: Health
 
 
@@ -74,6 +79,8 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         steps_per_s=pace(run, now),
         kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
         copied_step=None if (copied := run.kept.copied) is None else copied.step,
+        disk_step=None if (on_disk := run.kept.disk.step) is None else on_disk.step,
+        disk_failing=None if run.kept.disk.every_s is None else bool(run.kept.disk.problem),
         health=run.health,
     )
 
@@ -126,6 +133,10 @@ class JobsCollector(Collector):
         yield _gauge("job_kept_step", kept, _plain(live, "kept_step"))
         copied = "The newest step that outlives the loss of any one host, by its copies on others."
         yield _gauge("job_copied_step", copied, _plain(live, "copied_step"))
+        on_disk = "The newest step of the job's run that its nodes have written to the disk."
+        yield _gauge("job_disk_step", on_disk, _plain(live, "disk_step"))
+        failing = "1 if the last attempt to write a step to the disk has failed, where nodes write any."
+        yield _gauge("job_disk_failing", failing, _plain(live, "disk_failing"))
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

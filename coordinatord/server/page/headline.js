@@ -55,6 +55,7 @@ function figuresOf(view) {
     { label: "Step", value: count(step ?? reached), note: stepWords(view) },
     ...sizesOf(view),
     { label: "Restarts", value: max === null ? count(used) : `${count(used)} of ${count(max)}`, note: restartsWords(used, max) },
+    ...keptOf(view),
   ];
 }
 
@@ -65,6 +66,24 @@ function stepWords({ health, progress, nodes, kept }) {
   const behind = nodes.filter((node) => node.behind).length;
   const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}`;
   return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : "", from].filter(Boolean).join(", ");
+}
+
+// The step from which training would go on, and what that outlives.
+function keptOf({ kept }) {
+  if (!kept) return [];
+  const newest = Math.max(kept.step ?? -1, kept.disk_step ?? -1);
+  return [{ label: "Kept step", value: newest < 0 ? NONE : count(newest), note: keptWords(kept) }];
+}
+
+function keptWords(kept) {
+  const parts = [];
+  if (kept.step !== null) parts.push(`${count(kept.step)} in memory`);
+  if (kept.copied !== null) parts.push(`${count(kept.copied)} outlives any host`);
+  if (kept.disk_step !== null) parts.push(`${count(kept.disk_step)} on the disk`);
+  if (kept.disk_writing !== null) parts.push(`${count(kept.disk_writing)} is being written`);
+  if (kept.disk_problem) parts.push(`the disk fails: ${kept.disk_problem}`);
+  if (kept.copy_problem) parts.push(`not copied: ${kept.copy_problem}`);
+  return parts.join(", ") || "none yet";
 }
 
 function goodputWords({ ledger }) {

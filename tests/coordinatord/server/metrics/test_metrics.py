@@ -233,6 +233,15 @@ def test_a_job_that_ended_long_ago_has_no_series() -> None:
     assert not figures_of(run, JobTally(), 100.0 + 900.1).is_shown
 
 
+def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
+    run = a_run()
+    assert figures_of(run, JobTally(), 1.0).disk_failing is None
+    run.kept.disk.every_s = 600.0
+    assert figures_of(run, JobTally(), 1.0).disk_failing is False
+    run.kept.disk.give_up("node a: no space left", 1.0)
+    assert figures_of(run, JobTally(), 1.0).disk_failing is True
+
+
 # Counters
 
 

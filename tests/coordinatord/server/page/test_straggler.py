@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.protocol.api import ProgressStatus
+from coordinatord.protocol.kept_answers import KeptStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import BEHIND, LATE_STEP, a_job, a_node, show
@@ -47,6 +48,16 @@ def test_a_straggler_among_many_is_found_by_one_click_and_shown_whole(
     assert page.text("td.steps .behind").endswith("154")
     arrows = "[...document.querySelectorAll('thead button')].map((b) => getComputedStyle(b, '::after').content)"
     assert all("↕" in arrow for arrow in page.evaluate(arrows)), "what can be sorted by looks like it"
+
+
+def test_what_is_kept_where_is_shown_and_a_disk_that_fails(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    job = a_job(nodes=3)
+    assert job.status is not None
+    kept = KeptStatus(step=12_300, copied=12_288, disk_step=12_000, disk_problem="node b: No space left on device")
+    show(page, replace(job, status=replace(job.status, kept=kept)))
+    words = "12,300 in memory, 12,288 outlives any host, 12,000 on the disk, the disk fails: node b: No space left"
+    page.wait_for_text(words, ".figures")
 
 
 def test_releases_are_shown_and_where_they_differ_they_filter(coordinator: Coordinator, open_page: Open) -> None:
