@@ -54,6 +54,8 @@ class _StepHolders:
         Of a state that all have alike one holder is enough to be whole. Another one that does not protect it yet may
         overwrite it at any moment, and with it the small state of its ranks, which nobody else has.
         """
+        if self.ranks_protected < self.ranks:  # most often so: each report would cost a look at all parts otherwise
+            return False
         return self.is_protected and all(one.protected for parts in self.held.values() for one in parts)
 
     def put(self, node: str, parts: Parts) -> None:
