@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from coordinatord.protocol.errors import OperationalError
@@ -248,7 +249,7 @@ class Persister:
         name = StepName(run, order.round, order.step, order.world_size, order.shards)
         folder, keep = self._folder, self.offer.keep
         try:
-            await self._watched(lambda: step_folder.commit(folder, name, order.small), Progress())
+            begun_before = await self._watched(lambda: _commit(folder, name, order.small), Progress())
         except (OperationalError, OSError) as error:
             self._fail(order, error)
             return
@@ -259,7 +260,7 @@ class Persister:
         await self._look()
         superfluous = {one.of.folder for one in [*self._manifests.values()][keep:] if one.serial != order.in_use}
         try:
-            await _in_thread(lambda: step_folder.drop(folder, superfluous, name))
+            await _in_thread(lambda: step_folder.drop(folder, superfluous | begun_before))
         except OSError as error:
             self._complain(f"older steps cannot be deleted: {error.strerror or error}")
 
@@ -326,6 +327,15 @@ def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
 def _summary(manifest: Manifest) -> PersistedStep:
     parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
     return PersistedStep(manifest.serial, manifest.of.run, parts)
+
+
+def _commit(job: Path, of: StepName, small: int) -> set[str]:
+    """Make a step whole; return the folders of those that were begun before it and never became whole.
+
+    Once the coordinator knows of this step, the next one is begun at any moment, so they are listed here.
+    """
+    step_folder.commit(job, of, small)
+    return step_folder.unfinished(job)
 
 
 def _ending(work: Callable[[], Found], ended: threading.Event) -> Found:

@@ -238,16 +238,17 @@ def commit(job: Path, of: StepName, small: int = 0) -> Manifest:
     return manifest
 
 
-def drop(job: Path, names: Collection[str], last: StepName) -> None:
-    """Delete whole steps by the names of their folders, and what was begun before the `last` one. Raises `OSError`."""
+def unfinished(job: Path) -> set[str]:
+    """Return the names of the folders that hold no whole step. Raises `OSError`."""
+    return {folder.name for folder in _folders(job) if not (folder / MANIFEST).exists()}
+
+
+def drop(job: Path, names: Collection[str]) -> None:
+    """Delete steps by the names of their folders. Raises `OSError`."""
     for folder in _folders(job):
-        if folder.name == last.folder:
-            continue
         if folder.name in names:
             (folder / MANIFEST).unlink(missing_ok=True)
             flush_folder(folder)
-            shutil.rmtree(folder)
-        elif not (folder / MANIFEST).exists():
             shutil.rmtree(folder)
 
 

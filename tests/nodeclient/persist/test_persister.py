@@ -108,7 +108,8 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
         for step in (4, 8, 12, 16):
             worker.save(step, BIG, SMALL)
             in_use = 1 if step > 4 else None
-            await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
+            done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
+            assert done.state is PersistState.COMMITTED
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
         assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
 
@@ -123,7 +124,7 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
         worker = await train(node)
         for step in (4, 8, 12):
             worker.save(step, BIG, SMALL)
-            await write(node, an_order(step, commit=True))
+            assert (await write(node, an_order(step, commit=True))).state is PersistState.COMMITTED
         await spare.until(lambda: [one.at.step for one in found_by(spare)] == [12, 8])
 
 

@@ -90,14 +90,16 @@ def test_later_steps_have_higher_numbers_over_all_runs(tmp_path: Path) -> None:
     assert [one.of.run for one in find_whole(tmp_path)[0]] == ["r-3", "r-2", "r-1"]
 
 
-def test_what_is_dropped_goes_at_once_and_what_was_begun_before_goes_with_it(tmp_path: Path) -> None:
+def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
     for step in (4, 8, 12):
         persisted(tmp_path, name(step))
-    write(tmp_path, name(10), ranks=(0,))
+    for step in (10, 16):
+        write(tmp_path, name(step), ranks=(0,))
     (tmp_path / "mine").mkdir()
-    step_folder.drop(tmp_path, [name(4).folder], name(12))
+    assert step_folder.unfinished(tmp_path) == {name(10).folder, name(16).folder}
+    step_folder.drop(tmp_path, [name(4).folder, name(10).folder, "mine"])
     assert [one.of.step for one in find_whole(tmp_path)[0]] == [12, 8]
-    assert {path.name for path in tmp_path.iterdir()} == {name(12).folder, name(8).folder, "mine"}
+    assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
 
 
 def test_no_job_has_a_folder_outside_its_directory_or_that_of_another(tmp_path: Path) -> None:
@@ -235,10 +237,10 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
     with pytest.raises(UnusableError, match="is a symbolic link"):
         step_folder.begin(job, manifest.of)
     persisted(job, name(8))
-    write(job, name(10), ranks=(0,))
-    step_folder.drop(job, [folder.name, name(8).folder], name(12))
+    assert step_folder.unfinished(job) == set()
+    step_folder.drop(job, [folder.name, name(8).folder])
     assert sorted(elsewhere.iterdir()) == files
-    assert [path.name for path in job.iterdir()] == [folder.name], "what is not whole was deleted nevertheless"
+    assert [path.name for path in job.iterdir()] == [folder.name]
 
 
 def test_the_highest_number_that_somebody_wrote_is_said(tmp_path: Path) -> None:
