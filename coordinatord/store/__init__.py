@@ -4,5 +4,5 @@
 `directory` locks the state directory, `database` and `sqlite_connections` run statements in a thread, `migrations` has
 the tables of each version, `row_codec` turns records into rows and back, `retention` deletes what is old, and
 `error_texts` explains the errors of a disk. `etcd_store` is the third implementation, for coordinators that share a
-history, and `etcd` is the room behind it.
+history, and `etcd` is the room behind it. `database_store` is what the two on a database have in common.
 """

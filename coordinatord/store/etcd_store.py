@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
-from coordinatord.core.values.records import Record
 from coordinatord.runtime.logs import fields
-from coordinatord.store.database import Database
+from coordinatord.store.database_store import DatabaseStore
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.replica import Replica
-from coordinatord.store.interface import Entry, EventPage, NothingStoredError, StoreError
+from coordinatord.store.interface import Entry, LeadershipLostError, NothingStoredError, StoreError
 from coordinatord.store.migrations import STEPS
 
 log = logging.getLogger(__name__)
@@ -29,24 +27,19 @@ log = logging.getLogger(__name__)
 COMPACT_EVERY_S = 300.0
 """How often etcd is asked to forget old revisions, and how old they are then; Kubernetes does the same."""
 
-Result = TypeVar("Result")
 
-
-class EtcdStore:
+class EtcdStore(DatabaseStore):
     """The history below one prefix, for the coordinator that leads there."""
 
     def __init__(self, gateway: Gateway, candidate: Candidate, history: History, replica: Replica) -> None:
+        """Use a replica of the history. Raises `StoreError`."""
+        super().__init__(replica.path, replica.identity)
         self._gateway = gateway
         self._candidate = candidate
         self._history = history
         self._replica = replica
-        self._reader = Database.beside(replica.path)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="replica")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="replica-reader")
         self._compacted_at = asyncio.get_running_loop().time()
         self._old_revision = 0
-        self.identity = replica.identity
-        """A token that no other store has."""
 
     @classmethod
     async def open(cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None) -> Self:
@@ -82,7 +75,11 @@ class EtcdStore:
         except BaseException:
             await self._in_thread(partial(self._replica.end, keep=False))
             raise
-        await self._in_thread(partial(self._replica.end, keep=True))
+        try:
+            await self._in_thread(partial(self._replica.end, keep=True))
+        except StoreError as error:
+            # The commit is durable, and to try it again would make another one of it.
+            raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
         await self._tidy()
 
     async def _tidy(self) -> None:
@@ -101,38 +98,9 @@ class EtcdStore:
         except StoreError as error:
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
 
-    async def read_events(
-        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> EventPage:
-        """Return the next `most` such records with a greater number than `after`; None: the newest.
-
-        Raises `StoreError`.
-        """
-        return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`."""
-        return await self._beside(partial(self._reader.rounds, job, run))
-
-    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
-
-        Raises `StoreError`.
-        """
-        return await self._beside(partial(self._reader.read_round, job, run, number))
-
     async def close(self) -> None:
         """Remove the replica when all calls are done, and let another coordinator lead."""
         try:
-            self._reading.shutdown(cancel_futures=True)
-            self._reader.close()
-            await self._in_thread(self._replica.close)
+            await self._end(self._replica.close)
         finally:
-            self._thread.shutdown()
             await self._candidate.resign()
-
-    async def _beside(self, look: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, look)
-
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
-from coordinatord.core.values.records import Record
 from coordinatord.store.database import Database
+from coordinatord.store.database_store import DatabaseStore
 from coordinatord.store.directory import StateDirectory
-from coordinatord.store.interface import Entry, EventPage
-
-Result = TypeVar("Result")
+from coordinatord.store.interface import Entry
 
 
-class SqliteStore:
+class SqliteStore(DatabaseStore):
     """A state directory that this daemon has locked, and the history in it."""
 
-    def __init__(self, directory: StateDirectory, database: Database, reader: Database) -> None:
+    def __init__(self, directory: StateDirectory, database: Database) -> None:
+        """Use a database in a directory. Raises `StoreError`."""
+        super().__init__(directory.database, database.identity)
         self._directory = directory
         self._database = database
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        """One thread, so that calls are carried out in order."""
-        self._reader = reader
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
         self._ahead: tuple[Future[None], Future[None]] | None = None
         """The parts of the next `load` that are under way."""
-        self.identity = database.identity
-        """A token that no other store has."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open a state directory, made if missing, and prove it writable. Raises `StoreError`."""
         directory = StateDirectory.claim(path)
         try:
-            database = Database.open(directory.database)
-            return cls(directory, database, Database.beside(directory.database))
+            return cls(directory, Database.open(directory.database))
         except BaseException:
             directory.release()
             raise
@@ -56,7 +48,7 @@ class SqliteStore:
     def _begin_to_load(self) -> tuple[Future[None], Future[None]]:
         # The check takes as long as the reading when a thousand jobs are over. Neither needs Python's lock, so each can
         # have a core of its own.
-        return self._reading.submit(self._reader.check), self._thread.submit(self._database.gather)
+        return self._check_beside(), self._writing.submit(self._database.gather)
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`."""
@@ -67,40 +59,9 @@ class SqliteStore:
 
         await self._in_thread(work)
 
-    async def read_events(
-        self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0
-    ) -> EventPage:
-        """Return the next `most` such records with a greater number than `after`; None: the newest.
-
-        Raises `StoreError`.
-        """
-        return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
-
-    async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`."""
-        return await self._beside(partial(self._reader.rounds, job, run))
-
-    async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
-        """Return the `RoundFormed` of a round, after the last `NodeJoined` of each node before it.
-
-        Raises `StoreError`.
-        """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, partial(self._reader.read_round, job, run, number))
-
     async def close(self) -> None:
         """Release the directory when all calls are done."""
         try:
-            self._reading.shutdown(cancel_futures=True)
-            self._reader.close()
-            await self._in_thread(self._database.close)
+            await self._end(self._database.close)
         finally:
-            self._thread.shutdown()
             self._directory.release()
-
-    async def _beside(self, look: Callable[[], Result]) -> Result:
-        """Read with a connection and a thread of its own: to look back must not delay what is being made durable."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, look)
-
-    async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
