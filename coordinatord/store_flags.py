@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import read_given
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
@@ -18,6 +20,11 @@ LEASE_S = 5.0
 
 LEASE_S_MIN = 2.0
 """Shorter ones would be lost to one slow request."""
+
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?P<port>:\d{1,5})?", re.ASCII)
+
+_BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
+"""An address of IPv6 as Kubernetes gives it, without brackets."""
 
 
 @frozen
@@ -122,7 +129,17 @@ def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore
         if given.step_down:
             parser.error("--step-down needs --store: one coordinator alone has nobody to step down for")
         return None
-    return SharedStore(_place(parser, given, given.store), given.lease, given.advertise)
+    return SharedStore(_place(parser, given, given.store), given.lease, _advertised(parser, given))
+
+
+def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
+    """Return HOST:PORT, or nothing if no address was given. Raises `SettingsError`."""
+    if not given.advertise:
+        return ""
+    found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE.fullmatch(given.advertise) else given.advertise)
+    if found is None:
+        parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
+    return found["host"] + (found["port"] or f":{given.port or DEFAULT_PORT}")
 
 
 def read_place(parser: SettingsParser, given: argparse.Namespace) -> EtcdPlace | None:

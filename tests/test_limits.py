@@ -15,9 +15,9 @@ from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.security.gatekeeper import FAILURES_MAX
-from coordinatord.server.app import REQUEST_BYTES_MAX, UNACKNOWLEDGED_MS
+from coordinatord.server.app import UNACKNOWLEDGED_MS
 from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits
-from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX
+from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
 from coordinatord.server.http.admin_api import ASKING_MAX
 from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 
 from coordinatord.protocol.api import DrainedStatus, RestartsStatus
+from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import fields_of
 
@@ -40,25 +41,14 @@ class StoredJob:
 
 
 @frozen(kw_only=True)
-class StoredCoordinator:
-    """A coordinator that shares the state with others."""
-
-    host: str
-    endpoint: str
-    """HOST:PORT, where nodes reach it."""
-    since: float
-    """When it began to lead or to stand by, in seconds since 1970 by its host's clock."""
-
-
-@frozen(kw_only=True)
 class StoredState:
     """All of a state directory, or of a namespace in etcd: one object."""
 
     state_dir: str
     """The directory, or the URL of the namespace."""
-    leader: StoredCoordinator | None
+    leader: CoordinatorStatus | None
     """None if nobody leads, and for a directory."""
-    standbys: tuple[StoredCoordinator, ...]
+    standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
     """How long the leader's lease lasts yet, in seconds; None if nobody leads, and for a directory."""
     version: int

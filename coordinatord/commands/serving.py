@@ -105,6 +105,7 @@ async def _lead(
     where = (settings.host, settings.port)
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     may_speak = (lambda: True) if candidate is None else candidate.holds
+    shared = (lambda: None) if candidate is None else candidate.status
     try:
         async with serve(
             *where,
@@ -115,9 +116,12 @@ async def _lead(
             crashes,
             security,
             may_speak=may_speak,
+            shared=shared,
         ) as server:
             if candidate is not None:
                 server.spawn(candidate.keep(), name="lease")
+                candidate.roster.changed = server.note_change
+                server.spawn(candidate.roster.watch(), name="roster")
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinatord.commands.json_output import StoredCoordinator
+from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import Coordinatord, Members, members
 from coordinatord.store.etcd.place import EtcdPlace
+from coordinatord.store.etcd.roster import Members, members
 from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.migrations import STEPS
 
@@ -23,8 +23,8 @@ class SharedState:
     database: Database
     size: int
     """How many bytes the history has in etcd."""
-    leader: StoredCoordinator | None
-    standbys: tuple[StoredCoordinator, ...]
+    leader: CoordinatorStatus | None
+    standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
     """How long the leader's lease lasts yet, in seconds."""
 
@@ -39,8 +39,8 @@ def look_into(place: EtcdPlace) -> SharedState:
         )
     database = Database.in_memory()
     database.fill(found.rows, found.about.identity)
-    leader = None if there.leader is None else _stored(there.leader)
-    return SharedState(database, found.size, leader, tuple(map(_stored, there.standbys)), there.lease_s)
+    leader = None if there.leader is None else there.leader.status
+    return SharedState(database, found.size, leader, tuple(one.status for one in there.standbys), there.lease_s)
 
 
 async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:
@@ -49,7 +49,3 @@ async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:
         return await History(gateway, keys).read(), await members(gateway, keys)
     finally:
         await gateway.close()
-
-
-def _stored(one: Coordinatord) -> StoredCoordinator:
-    return StoredCoordinator(host=one.name, endpoint=one.endpoint, since=one.since)

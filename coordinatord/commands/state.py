@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from coordinatord.commands.json_output import StoredCoordinator, StoredJob, StoredNode, StoredState, as_json
+from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
 from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
 from coordinatord.config import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.durable import DurableRun
+from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
@@ -35,8 +36,8 @@ def _described(
     database: Database,
     where: str,
     size: int,
-    leader: StoredCoordinator | None = None,
-    standbys: tuple[StoredCoordinator, ...] = (),
+    leader: CoordinatorStatus | None = None,
+    standbys: tuple[CoordinatorStatus, ...] = (),
     lease_s: float | None = None,
 ) -> StoredState:
     last_runs = dict(database.runs())

@@ -8,7 +8,7 @@ import sys
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import end_term
+from coordinatord.store.etcd.roster import end_term
 from coordinatord.store_flags import StepDownConfig
 
 

@@ -15,9 +15,10 @@ from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import Candidate, Coordinatord
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.place import EtcdPlace
 from coordinatord.store.etcd.replica import Replica
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
 from coordinatord.store_flags import LEASE_S, CopyConfig

@@ -20,8 +20,9 @@ from coordinatord.server.standby import serve_standby
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import RETRY_S, Candidate, Coordinatord
+from coordinatord.store.etcd.leadership import RETRY_S, Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, Store
 from coordinatord.store_flags import SharedStore

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.frozen_class import frozen
@@ -370,6 +371,8 @@ class JobsAnswer:
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)] = ()
     insecure: bool = False
     """Whether everybody who reaches the coordinator is let in, in the clear."""
+    shared: SharedStatus | None = None
+    """Who leads and who stands by; None for a coordinator with a store of its own."""
 
 
 IN_LIST: Without = {JobStatus: frozenset({"rounds"})}

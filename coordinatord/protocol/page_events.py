@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Without
 
@@ -52,6 +53,8 @@ class PageStatus:
     drained: Annotated[tuple[DrainedStatus, ...], Length(0, ITEMS_MAX)]
     insecure: bool = False
     """Whether everybody who reaches the coordinator is let in, in the clear."""
+    shared: SharedStatus | None = None
+    """Who leads and who stands by; None for a coordinator with a store of its own."""
 
 
 @frozen(kw_only=True)

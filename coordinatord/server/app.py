@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequ
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import SESSION_PATH
@@ -31,9 +33,9 @@ from coordinatord.security.setup import Security
 from coordinatord.server import page
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connection_limits import ConnectionLimits
-from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX, Connections
+from coordinatord.server.connections import BACKLOG, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.counters import Counters
-from coordinatord.server.driver import Driver
+from coordinatord.server.driver import OVER, Driver
 from coordinatord.server.http import openapi
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import Requests
@@ -43,7 +45,7 @@ from coordinatord.server.http.jobs_api import Api
 from coordinatord.server.http.live_updates import LiveUpdates
 from coordinatord.server.http.logs_api import LogsApi
 from coordinatord.server.http.page_access import PageAccess, cookie_name
-from coordinatord.server.http.responses import complain_alike
+from coordinatord.server.http.responses import TurnedDownError, complain_alike
 from coordinatord.server.http.stacks_api import StacksApi
 from coordinatord.server.metrics.scrape import Metrics
 from coordinatord.server.node_sessions import NodeSessions
@@ -56,32 +58,12 @@ from coordinatord.store.interface import Store, UnreadableStoreError
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 4_096
-"""Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux's own limit since 5.4."""
-
-REQUEST_BYTES_MAX = 64 * 1024
-"""A request has a name and a sentence; by far the largest body is not one of ours."""
-
 UNACKNOWLEDGED_MS = 20_000
 """The time after which the kernel gives up a connection that acknowledges nothing: four leases of 5 s. Otherwise a
 session to a host that is gone would linger for a quarter of an hour."""
 
 SHUTDOWN_S = 5.0
 """How long the end may take, whatever is in progress: nodes look for the coordinator again anyway."""
-
-
-class _BadRequests(logging.Filter):
-    """Turns what aiohttp reports with a traceback into one quiet line, if the client is at fault."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let every other record through unchanged."""
-        error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError | ConnectionError):
-            record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
-            record.msg, record.args = "bad request: %s", (type(error).__name__,)
-            record.__dict__.update(fields("bad_request"))
-            return logging.getLogger().isEnabledFor(logging.DEBUG)
-        return True
 
 
 class ListenError(OperationalError):
@@ -101,6 +83,7 @@ class Server:
         sessions: NodeSessions,
         tasks: Tasks,
         revocations: Revocations | None,
+        change_signal: ChangeSignal,
     ) -> None:
         """Name what serves; without `revocations` everybody is let in, in the clear."""
         self.address = address
@@ -109,6 +92,7 @@ class Server:
         self.sessions = sessions
         self.revocations = revocations
         self._tasks = tasks
+        self._change_signal = change_signal
 
     @property
     def scheme(self) -> str:
@@ -130,12 +114,13 @@ class Server:
         """Serve until `ended` is done; raise any error that ends the server, such as `StoreError`."""
         await self._tasks.guard(ended)
 
+    def note_change(self) -> None:
+        """Have pages and programs see what has changed beside the records: who stands by."""
+        self._change_signal.note(())
+
     def spawn(self, beside: Coroutine[Any, Any, None], name: str) -> None:
         """Run a coroutine beside it while it serves; `until` raises what that raises."""
         self._tasks.spawn(beside, name)
-
-
-_BAD_REQUESTS = _BadRequests()
 
 
 @asynccontextmanager
@@ -150,19 +135,19 @@ async def serve(
     security: Security | None = None,
     limits: ConnectionLimits | None = None,
     may_speak: Callable[[], bool] = lambda: True,
+    shared: Callable[[], SharedStatus | None] = lambda: None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
     `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
-    as this process may have descriptors for. `may_speak` is as of `Driver`. Raises `ListenError`, and `StoreError` if
-    the store cannot be read.
+    as this process may have descriptors for. `may_speak` is as of `Driver`, and `shared` says who shares the
+    store. Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
     listeners = listeners_at(host, port, passed)
-    logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
     loop = asyncio.get_running_loop()
     tasks, counters = Tasks(), Counters()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
@@ -170,21 +155,21 @@ async def serve(
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.stack_reads, tasks)
-    requests = Requests(driver)
-    change_signal = ChangeSignal()
+    requests, change_signal = Requests(driver), ChangeSignal()
     driver.watchers.append(change_signal.note)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, insecure=security is None)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, shared, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
-    metrics = Metrics(driver, counters, gatekeeper)
+    metrics = Metrics(driver, counters, gatekeeper, shared)
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    guards = [complain_alike, connections.note, Browsers(_names(host, allowed_hosts)).guard, access.guard]
+    browsers = Browsers(_names(host, allowed_hosts))
+    guards = [complain_alike, connections.note, browsers.guard, access.guard, _while_leading(driver)]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
     reads = (
-        Api(driver, change_signal, rounds_reader, insecure=security is None),
+        Api(driver, change_signal, rounds_reader, shared, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.log_reads, change_signal),
         StacksApi(driver, sessions.stack_reads),
@@ -194,13 +179,13 @@ async def serve(
     runner = _runner_of(app)
     await runner.setup()
     try:
-        await connections.accept(listeners, runner, BACKLOG, tls)
+        await connections.accept(listeners, runner, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
         tasks.spawn(_watch(revocations), name="tokens")
         metrics.start()
         address, bound_port = listeners[0].getsockname()[:2]
-        yield Server(address, bound_port, driver, sessions, tasks, revocations)
+        yield Server(address, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
         for each in (connections, driver, sessions, requests, stream, change_signal):
             each.close()
@@ -209,6 +194,18 @@ async def serve(
         metrics.close()
         await tasks.cancel()
         loop.set_exception_handler(None)
+
+
+def _while_leading(driver: Driver) -> Middleware:
+    """Return what turns requests down once another coordinator may lead: a state that is shown may be an old one."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not driver.may_speak():
+            raise TurnedDownError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", OVER)
+        return await handler(request)
+
+    return guard
 
 
 def _runner_of(app: web.Application) -> web.AppRunner:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import socket
 import ssl
 from collections import Counter, deque
@@ -24,10 +25,12 @@ from contextvars import ContextVar
 from typing import cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import names_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
@@ -36,12 +39,18 @@ from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits
 from coordinatord.server.node_sessions import NodeSessions
 from coordinatord.server.tls_listener import TlsListener, site_of
 
+BACKLOG = 4_096
+"""Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux's own limit since 5.4."""
+
 IDLE_S = 75.0
 """How long a connection over HTTP may be silent between two requests: proxies and programs end theirs after a minute or
 less, and the next request opens another."""
 
 LINE_BYTES_MAX = 8_190
 """The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
+
+REQUEST_BYTES_MAX = 64 * 1024
+"""A request has a name and a sentence; by far the largest body is not one of ours."""
 
 BEGUN_AT_ONCE = 256
 """Sessions that are begun without a pause: some 15 ms, and 60 ms with their first messages, which come in a later turn.
@@ -54,19 +63,41 @@ UNUSUAL = frozenset({"content-length", "expect", "origin", "transfer-encoding"})
 request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP against web pages."""
 
 
+class _BadRequests(logging.Filter):
+    """Turns what aiohttp reports with a traceback into one quiet line, if the client is at fault."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every other record through unchanged."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError | ConnectionError):
+            record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
+            record.msg, record.args = "bad request: %s", (type(error).__name__,)
+            record.__dict__.update(fields("bad_request"))
+            return logging.getLogger().isEnabledFor(logging.DEBUG)
+        return True
+
+
+_BAD_REQUESTS = _BadRequests()
+
+
 class Connections:
     """The listening sockets, and all connections without a request so far."""
 
     def __init__(
-        self, sessions: NodeSessions, gatekeeper: Gatekeeper | None, limits: ConnectionLimits, tasks: Tasks
+        self, sessions: NodeSessions | None, gatekeeper: Gatekeeper | None, limits: ConnectionLimits, tasks: Tasks
     ) -> None:
-        """Make sessions of callers whom the gatekeeper lets in; of everybody if there is none."""
+        """Make sessions of callers whom the gatekeeper lets in; of everybody if there is none.
+
+        Without `sessions`, as on a standby, all of it is HTTP.
+        """
         self._sessions = sessions
         self._gatekeeper = gatekeeper
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._silent = Unproven[Silent](
-            ASK_WITHIN_S, lambda: limits.silent_beside(sessions.size), lambda silent: silent.force_close()
+            ASK_WITHIN_S,
+            lambda: limits.silent_beside(0 if sessions is None else sessions.size),
+            lambda silent: silent.force_close(),
         )
         self._whole = deque[_Newcomer]()
         """Connections with a whole request for a session, in the order in which these came."""
@@ -77,17 +108,18 @@ class Connections:
         """Those that are sessions now: they do not count as connections over HTTP."""
 
     async def accept(
-        self, listeners: Iterable[socket.socket], runner: web.AppRunner, backlog: int, tls: ssl.SSLContext | None
+        self, listeners: Iterable[socket.socket], runner: web.AppRunner, tls: ssl.SSLContext | None
     ) -> None:
         """Begin to accept connections, for `runner`, which must be set up, and for sessions; with `tls`, over TLS."""
         assert runner.server is not None  # noqa: S101 - it is there after the setup
         self._http = runner.server
+        logging.getLogger("aiohttp.server").addFilter(_BAD_REQUESTS)
         loop = asyncio.get_running_loop()
         for listener in listeners:
             if tls is None:
-                self._servers.append(await loop.create_server(self._newcomer, sock=listener, backlog=backlog))
+                self._servers.append(await loop.create_server(self._newcomer, sock=listener, backlog=BACKLOG))
             else:
-                listener.listen(backlog)
+                listener.listen(BACKLOG)
                 self._servers.append(TlsListener(listener, tls, self._newcomer, self._silent, self._tasks))
 
     @web.middleware
@@ -103,6 +135,7 @@ class Connections:
             answer = answer_to({name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers})
         except HandshakeError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
+        assert self._sessions is not None  # noqa: S101 - a standby has no such path
         handler, transport, tail = request.protocol, request.transport, _Tail()
         if transport is None:
             raise ConnectionResetError
@@ -140,7 +173,7 @@ class Connections:
 
     def recognize(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> bool:
         """Hand a connection over by what it has sent, at once or in its turn; return whether that was enough for it."""
-        if not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
+        if self._sessions is None or not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
             self._hand_to_http(newcomer, transport, data)
             return True
         if data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) < 0 and len(data) < HEAD_BYTES_MAX:
@@ -164,7 +197,7 @@ class Connections:
     def _begin(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> None:
         end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
         found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
-        if found is None:
+        if found is None or self._sessions is None:
             self._hand_to_http(newcomer, transport, data)
         else:
             answer, caller = found

@@ -87,7 +87,8 @@ class Driver:
         self._effects = PacedEffects(self._release, may_speak)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
-        self._may_speak = may_speak
+        self.may_speak = may_speak
+        """Whether this coordinator still is the one that decides."""
         self._closed = False
         self._writing = False
         self._unseen: deque[Entry] = deque()
@@ -130,7 +131,7 @@ class Driver:
             await self._written.wait()
 
     def _handle(self, event: Event, now: float) -> None:
-        if not self._may_speak():
+        if not self.may_speak():
             self._tasks.fail(LeadershipLostError(OVER))
             return
         self._recorder.note(event, now)
@@ -154,7 +155,7 @@ class Driver:
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
-            if not self._may_speak():
+            if not self.may_speak():
                 raise LeadershipLostError(OVER)
             self._effects.put_many(self._journal.finish())
             self._show(entries)

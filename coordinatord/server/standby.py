@@ -15,12 +15,14 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from coordinatord.protocol.api import LivenessAnswer
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.server.connections import LINE_BYTES_MAX
+from coordinatord.server.connection_limits import ConnectionLimits
+from coordinatord.server.connections import LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
-from coordinatord.store.etcd.leadership import Coordinatord
+from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
 """When to ask again where nobody leads, in seconds: a takeover takes five at most."""
@@ -38,11 +40,16 @@ async def serve_standby(
     leader: Callable[[], Coordinatord | None],
     gatekeeper: Gatekeeper | None,
     tls: ssl.SSLContext | None,
+    limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[None]:
-    """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in."""
-    desk = _Desk(leader)
-    guard = AccessGuard(gatekeeper, "").guard
-    app = web.Application(middlewares=[complain_alike, guard])
+    """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in.
+
+    `limits` are those of the server of a leader.
+    """
+    desk, tasks = _Desk(leader), Tasks()
+    connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
+    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "").guard]
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", desk.health), web.get("/metrics", desk.metrics)]
     app.add_routes([*own, web.route("*", "/{rest:.*}", desk.send_on)])
     runner = web.AppRunner(
@@ -55,11 +62,12 @@ async def serve_standby(
     )
     await runner.setup()
     try:
-        for listener in listeners:
-            await web.SockSite(runner, listener, ssl_context=tls).start()
+        await connections.accept(listeners, runner, tls)
         yield
     finally:
+        connections.close()
         await runner.cleanup()
+        await tasks.cancel()
 
 
 class _Desk:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from coordinatord.protocol.api import DrainedStatus, JobsAnswer, JobStatus
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from nodeclient.operate.client import Client, read
@@ -25,6 +26,8 @@ class Status:
     """The same as the coordinator sent it, for programs."""
     insecure: bool = False
     """Whether everybody who reaches the coordinator is let in; not known if only one job was asked for."""
+    shared: SharedStatus | None = None
+    """Which coordinators share a store; not known if only one job was asked for."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
@@ -32,7 +35,7 @@ def get_status(client: Client, job: str | None) -> Status:
     if job is None:
         data = client.get("/v1/jobs")
         answer = read(JobsAnswer, data)
-        return Status(answer.jobs, answer.drained, data, answer.insecure)
+        return Status(answer.jobs, answer.drained, data, answer.insecure, answer.shared)
     data = get_of_job(client, job, "")
     return Status((read(JobStatus, data),), (), {"jobs": [data]})
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from coordinatord.protocol.api import DrainedStatus, EarlierRunStatus, JobStatus, LostStatus, NodeStatus
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.kept_answers import KeptStatus
@@ -103,9 +104,19 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
         blocks.append(where.wrapped(f"and {count(more, 'more job')} that {'has' if more == 1 else 'have'} ended{hint}"))
     if status.drained:
         blocks.append(_drain_lines(status.drained, where, rows_max))
+    if status.shared is not None:
+        blocks.append(where.wrapped(coordinators(status.shared)))
     if status.insecure:
         blocks.append(where.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+
+
+def coordinators(shared: SharedStatus) -> str:
+    """Return who leads, and who stands by."""
+    standbys = f"standing by: {', '.join(one.endpoint for one in shared.standbys)}" if shared.standbys else ""
+    if shared.problem:
+        standbys = f"it is not known who stands by: {shared.problem}"
+    return f"{shared.leader.endpoint} leads; {standbys or 'no coordinator stands by'}"
 
 
 def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
@@ -348,19 +359,23 @@ def _screen(status: Status, where: TerminalInfo, rows: int) -> list[str]:
 
 def _gist(status: Status) -> object:
     """Return what counts as a change: not ages, steps and paces, which always change."""
-    return [
-        (
-            *(
-                job.job,
-                job.run,
-                _shown_state(job),
-                job.reason if job.health == "well" else "",
-                job.round,
-                job.restarts.used,
-                job.missing,
-                [one.node for one in job.lost],
-            ),
-            [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
-        )
-        for job in status.jobs
-    ], status.drained
+    return (
+        [
+            (
+                *(
+                    job.job,
+                    job.run,
+                    _shown_state(job),
+                    job.reason if job.health == "well" else "",
+                    job.round,
+                    job.restarts.used,
+                    job.missing,
+                    [one.node for one in job.lost],
+                ),
+                [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
+            )
+            for job in status.jobs
+        ],
+        status.drained,
+        None if status.shared is None else coordinators(status.shared),
+    )

@@ -61,7 +61,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))
-    assert every.keys() == {"jobs", "drained", "insecure"}
+    assert every.keys() == {"jobs", "drained", "insecure", "shared"}
     assert job["run"] in [one["run"] for one in every["jobs"]]
 
 
@@ -113,7 +113,7 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
 def test_status_without_jobs_says_so(own_coordinator: Callable[..., Coordinator]) -> None:
     coordinator = own_coordinator()
     assert status(coordinator).startswith("no jobs\n")
-    assert json.loads(status(coordinator, "--json")) == {"jobs": [], "drained": [], "insecure": True}
+    assert json.loads(status(coordinator, "--json")) == {"jobs": [], "drained": [], "insecure": True, "shared": None}
     ended = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint, "mnist")
     assert (ended.returncode, ended.stderr) == (69, "nodeclient: the coordinator knows no job 'mnist'; it knows none\n")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import shutil
 import signal
 import socket
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,9 +21,10 @@ import pytest
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import Candidate, Coordinatord
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
-from coordinatord.store.etcd.requests import put, text_of, txn
+from coordinatord.store.etcd.requests import after, put, text_of, txn
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import Entry, Store, StoreError
 from coordinatord.store_flags import LEASE_S
@@ -33,36 +37,49 @@ needs_etcd = pytest.mark.skipif(PROGRAM is None, reason="there is no etcd here: 
 NOBODY = Coordinatord("here", "127.0.0.1:29400", secure=False, since=0.0)
 
 
-class EtcdCluster:
-    """Members on free ports of this host, in a folder."""
+HOST = "127.0.0.1"
 
-    def __init__(self, folder: Path, size: int = 1, *flags: str, tls: Sequence[str] = ()) -> None:
-        """Start them; `tls` are flags for clients' connections."""
-        self._held = ExitStack()
-        names = [f"m{number}" for number in range(size)]
-        ports = [self._free_port() for _ in range(2 * size)]
-        self._held.close()
-        self.clients, peers = ports[:size], ports[size:]
-        scheme = "https" if tls else "http"
-        ring = ",".join(f"{name}=http://127.0.0.1:{peer}" for name, peer in zip(names, peers, strict=True))
+CLIENT_PORT, PEER_PORT = 2379, 2380
+"""Those of etcd, on a host of its own."""
+
+
+class EtcdCluster:
+    """Members on free ports of this host, or one on each of several hosts, in a folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        size: int = 1,
+        *flags: str,
+        tls: Sequence[str] = (),
+        hosts: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Start them; `tls` are flags for clients' connections, `hosts` addresses with prefixes for their programs."""
+        with ExitStack() as held:
+            free = [(HOST, _free_port(held), _free_port(held)) for _ in range(0 if hosts else size)]
+        places = [(address, CLIENT_PORT, PEER_PORT) for address in hosts or ()] or free
+        self.clients = [(address, client) for address, client, _ in places]
+        """Address and port of each member, for clients."""
+        peers = [f"http://{address}:{peer}" for address, _, peer in places]
+        ring = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
+        clients = [f"{'https' if tls else 'http'}://{address}:{port}" for address, port in self.clients]
         self._commands = [
             [
-                *(str(PROGRAM), "--name", name, "--data-dir", str(folder / name), "--logger", "zap"),
-                *("--listen-client-urls", f"{scheme}://127.0.0.1:{client}"),
-                *("--advertise-client-urls", f"{scheme}://127.0.0.1:{client}"),
-                *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
-                *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}", "--initial-cluster", ring),
+                *(hosts[address] if hosts else ()),
+                *(str(PROGRAM), "--name", f"m{number}", "--data-dir", str(folder / f"m{number}"), "--logger", "zap"),
+                *("--listen-client-urls", client, "--advertise-client-urls", client),
+                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", ring),
                 *flags,
                 *tls,
             ]
-            for name, client, peer in zip(names, self.clients, peers, strict=True)
+            for number, ((address, _), client, peer) in enumerate(zip(self.clients, clients, peers, strict=True))
         ]
         self.scheme = "etcds" if tls else "etcd"
-        self.members = [self._begin(number) for number in range(size)]
+        self.members = [self._begin(number) for number in range(len(places))]
 
     def place(self, prefix: str, access: EtcdAccess | None = None) -> EtcdPlace:
         """Return a namespace of it."""
-        members = ",".join(f"127.0.0.1:{port}" for port in self.clients)
+        members = ",".join(f"{address}:{port}" for address, port in self.clients)
         return EtcdPlace.parse(f"{self.scheme}://{members}/{prefix}", access)
 
     def kill(self, number: int) -> None:
@@ -87,9 +104,46 @@ class EtcdCluster:
 
         def look() -> bool:
             with socket.socket() as probe:
-                return probe.connect_ex(("127.0.0.1", self.clients[number])) == 0
+                return probe.connect_ex(self.clients[number]) == 0
 
         wait_until("etcd to serve", look)
+
+    def await_healthy(self, number: int) -> None:
+        """Wait until a member takes part in what the cluster decides; without TLS."""
+        address, port = self.clients[number]
+
+        def look() -> bool:
+            try:
+                with urllib.request.urlopen(f"http://{address}:{port}/health", timeout=5) as answer:
+                    return bool(json.load(answer)["health"] == "true")
+            except OSError:
+                return False
+
+        wait_until("a member of etcd to be well", look)
+
+    def fill(self) -> None:
+        """Write until there is no room for more; without TLS. Its NOSPACE alarm stays until `make_room`."""
+        said, number = "", 0
+        while "database space exceeded" not in said:
+            number += 1
+            said = self._post("kv/put", {"key": text_of(b"filler/%d" % number), "value": text_of(bytes(256 * 1024))})
+
+    def make_room(self) -> None:
+        """Delete what `fill` has written, as an operator would, and end the alarm."""
+        deleted = self._post("kv/deleterange", {"key": text_of(b"filler/"), "range_end": text_of(after(b"filler/"))})
+        self._post("kv/compaction", {"revision": json.loads(deleted)["header"]["revision"], "physical": True})
+        self._post("maintenance/defragment", {})
+        self._post("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE"})
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> str:
+        """Return what the first member answers, also if it refuses."""
+        address, port = self.clients[0]
+        request = urllib.request.Request(f"http://{address}:{port}/v3/{path}", json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - http
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
 
     def close(self) -> None:
         """Kill all members."""
@@ -100,9 +154,10 @@ class EtcdCluster:
     def _begin(self, number: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._commands[number], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def _free_port(self) -> int:
-        listener = self._held.enter_context(socket.create_server(("127.0.0.1", 0)))
-        return int(listener.getsockname()[1])
+
+def _free_port(held: ExitStack) -> int:
+    listener = held.enter_context(socket.create_server((HOST, 0)))
+    return int(listener.getsockname()[1])
 
 
 class _SteppedGateway(Gateway):

@@ -14,9 +14,10 @@ from typing import Any
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import Candidate, Coordinatord
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.requests import text_of
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
 from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import CALLER
@@ -26,11 +28,18 @@ class Api:
     """Shows the machine's state, as far as it is durable."""
 
     def __init__(
-        self, driver: Driver, change_signal: ChangeSignal, rounds_reader: RoundsReader, *, insecure: bool
+        self,
+        driver: Driver,
+        change_signal: ChangeSignal,
+        rounds_reader: RoundsReader,
+        shared: Callable[[], SharedStatus | None],
+        *,
+        insecure: bool,
     ) -> None:
-        """Show what this driver's machine holds; with `insecure`, everybody is let in."""
+        """Show what this driver's machine holds, and who shares its store; with `insecure`, everybody is let in."""
         self._driver = driver
         self._rounds_reader = rounds_reader
+        self._shared = shared
         self._insecure = insecure
         self._shown = ResponseCache(driver, change_signal)
 
@@ -71,7 +80,7 @@ class Api:
         driver = self._driver
         jobs = [job_view(run, driver.now, driver.machine.store_error) async for run in iterate_jobs(driver, PIECE)]
         drained = drained_view(driver.machine.cluster.durable)
-        answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure)
+        answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
         return encoded(answer, kind, IN_LIST)
 
     async def _show(self, job: str, kind: str) -> bytes | None:

@@ -27,6 +27,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.protocol.api import NodeStatus
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageStatus, SeriesStatus
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
@@ -125,11 +126,13 @@ class LiveUpdates:
         change_signal: ChangeSignal,
         rounds_reader: RoundsReader,
         sampler: SeriesSampler,
+        shared: Callable[[], SharedStatus | None],
         *,
         insecure: bool,
     ) -> None:
-        """Show what this driver's machine holds; with `insecure`, everybody is let in."""
+        """Show what this driver's machine holds, and who shares its store; with `insecure`, everybody is let in."""
         self._driver = driver
+        self._shared = shared
         self._insecure = insecure
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
@@ -186,7 +189,7 @@ class LiveUpdates:
         """Send changes to one viewer, until it goes or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
-        while not self._closed:
+        while not self._closed and self._driver.may_speak():
             for topic in topics:
                 await self._renew(topic, has_seen=topic.name in sent)
                 if sent.get(topic.name) is not topic.frame:
@@ -248,7 +251,10 @@ class LiveUpdates:
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
         lives = any(_lives(run) for run in cluster.jobs.values())
         drained = drained_view(cluster.durable)
-        return PageStatus(version=__version__, jobs=jobs, drained=drained, insecure=self._insecure), lives
+        status = PageStatus(
+            version=__version__, jobs=jobs, drained=drained, insecure=self._insecure, shared=self._shared()
+        )
+        return status, lives
 
     async def _show_job(self, job: str) -> tuple[PageJob, bool]:
         found = await self._find(job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.messages import RefusalCode
 from coordinatord.runtime import __version__
 from coordinatord.security.gatekeeper import Gatekeeper
@@ -36,10 +38,16 @@ PIECE = 2_000
 class Metrics:
     """The metrics of one server. It has a registry of its own, so that two servers in one process do not mix."""
 
-    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        counters: Counters,
+        gatekeeper: Gatekeeper | None,
+        shared: Callable[[], SharedStatus | None],
+    ) -> None:
         """Make it once the driver's machine is restored, and before the driver starts.
 
-        Without a gatekeeper nobody is turned away.
+        Without a gatekeeper nobody is turned away. `shared` says who shares the store.
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
@@ -53,7 +61,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         rounds = self._rounds
         histograms = (counters.commits, counters.lag, rounds.formation, rounds.start, rounds.recovery)
-        for collector in (_Daemon(driver, counters, gatekeeper), self._jobs, *histograms):
+        for collector in (_Daemon(driver, counters, gatekeeper, shared), self._jobs, *histograms):
             self._registry.register(collector)
         for collect in (ProcessCollector, PlatformCollector, GCCollector):
             collect(registry=self._registry)
@@ -103,8 +111,15 @@ def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) 
 class _Daemon(Collector):
     """The metrics that belong to no job."""
 
-    def __init__(self, driver: Driver, counters: Counters, gatekeeper: Gatekeeper | None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        counters: Counters,
+        gatekeeper: Gatekeeper | None,
+        shared: Callable[[], SharedStatus | None],
+    ) -> None:
         self._driver = driver
+        self._shared = shared
         self._counters = counters
         self._gatekeeper = gatekeeper
 
@@ -116,6 +131,13 @@ class _Daemon(Collector):
         drained = len(machine.cluster.durable.drained)
         yield GaugeMetricFamily("coordinatord_drained", "Nodes and hosts that operators keep out of jobs.", drained)
         yield GaugeMetricFamily(LEADING, LEADING_MEANS, 1)
+        shared = self._shared()
+        standbys = math.nan if shared is None or shared.problem else len(shared.standbys)
+        means = "Coordinators that stand by; NaN where that is not known, and for a store of its own."
+        yield GaugeMetricFamily("coordinatord_standbys", means, standbys)
+        left_s = math.nan if shared is None else shared.lease_s
+        means = "How long the leader's lease lasts yet; NaN for a store of its own."
+        yield GaugeMetricFamily("coordinatord_lease_seconds", means, left_s)
         recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)
         yield CounterMetricFamily(

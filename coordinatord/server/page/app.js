@@ -45,7 +45,7 @@ setInterval(tick, TICK_MS);
 function showJobs(data) {
   jobs = data.jobs;
   version ??= data.version;
-  setText(page.host, data.insecure ? `${location.host}, open to everybody (--insecure)` : location.host);
+  setText(page.host, [location.host, sharedWords(data.shared), data.insecure ? "open to everybody (--insecure)" : ""].filter(Boolean).join(", "));
   if (version !== data.version) location.reload(); // this page is of another release than the data
   show(page.body, true);
   set(page.body, "data-empty", jobs.length === 0);
@@ -53,6 +53,14 @@ function showJobs(data) {
   if (selected === null) select(jobOf(location.hash));
   list.update(jobs, selected);
   if (!jobs.length && !view?.data.status) present(nothing);
+}
+
+// Who leads and who stands by, of coordinators that share a store.
+function sharedWords(shared) {
+  if (!shared) return "";
+  const names = shared.standbys.map((one) => one.endpoint).join(", ");
+  const standbys = shared.problem ? `not known who stands by (${shared.problem})` : names ? `standing by: ${names}` : "no coordinator stands by";
+  return `${shared.leader.endpoint} leads, ${standbys}`;
 }
 
 // Go where the address leads: to a job, or in.

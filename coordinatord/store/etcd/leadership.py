@@ -7,21 +7,17 @@ own clock only how long it may speak; what it may change is judged by etcd, with
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.text import clip
+from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.requests import (
-    KeyValue,
     created_at,
     delete,
     get,
@@ -30,49 +26,18 @@ from coordinatord.store.etcd.requests import (
     put,
     responses,
     revision_of,
-    text_of,
     txn,
 )
-from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
+from coordinatord.store.etcd.roster import Coordinatord, Roster
+from coordinatord.store.interface import LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
 
 RENEWALS = 3
 """How often a lease is renewed in its length: two may fail."""
 
-STANDBYS_AT_ONCE = 100
-"""How many standbys are read at once."""
-
 RETRY_S = 0.5
 """The pause before etcd is asked again that did not answer."""
-
-
-@frozen
-class Coordinatord:
-    """One of the coordinators at a namespace, as the others and people see it."""
-
-    name: str
-    """The name of its host."""
-    endpoint: str
-    """HOST:PORT, where nodes reach it."""
-    secure: bool
-    """Whether it speaks TLS there."""
-    since: float
-    """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
-
-    def packed(self) -> bytes:
-        """Return it as the value of a key."""
-        return json.dumps(dataclasses.asdict(self)).encode()
-
-    @classmethod
-    def unpack(cls, found: KeyValue) -> Coordinatord:
-        """Read the value of a key. Raises `StoreError`."""
-        try:
-            data = json.loads(found.value)
-            name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
-            return cls(name, endpoint, bool(data["secure"]), float(data["since"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"key {found.key.decode(errors='replace')} names no coordinatord: remove it") from error
 
 
 class Term:
@@ -124,6 +89,7 @@ class Candidate:
         """Why it is not known who leads; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` has changed."""
+        self.roster = Roster(gateway, keys)
 
     async def win(self) -> None:
         """Stand by until this one leads. Errors of etcd are logged, and it tries again."""
@@ -245,6 +211,12 @@ class Candidate:
         """Whether this one may speak as the leader now."""
         return not self.term.is_over(clock())
 
+    def status(self) -> SharedStatus:
+        """Return who leads, which is this one, and who stands by."""
+        standbys = tuple(one.status for one in self.roster.standbys)
+        left_s = round(max(0.0, self.term.until - clock()), 3)
+        return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
+
     async def resign(self) -> None:
         """Give the lease back, and with it the own keys: a standby leads at once. What fails ends with the lease."""
         lease, self._lease, self.fence = self._lease, 0, 0
@@ -256,35 +228,3 @@ class Candidate:
     def _see(self, leader: Coordinatord | None, why: str = "") -> None:
         self.leader, self.why = leader, why
         self.changed()
-
-
-@frozen
-class Members:
-    """Who is there at a namespace."""
-
-    leader: Coordinatord | None
-    standbys: tuple[Coordinatord, ...]
-    lease_s: float | None
-    """How long the leader's lease lasts yet, in seconds; None if nobody leads."""
-
-
-async def members(gateway: Gateway, keys: Keys) -> Members:
-    """Return who leads, and who stands by. Raises `StoreError`."""
-    standbys = [Coordinatord.unpack(one) async for one in gateway.all_below(keys.standbys, STANDBYS_AT_ONCE)]
-    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
-    if not leaders:
-        return Members(None, tuple(standbys), None)
-    lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leaders[0].lease)})
-    return Members(Coordinatord.unpack(leaders[0]), tuple(standbys), float(max(0, number(lease, "TTL"))))
-
-
-async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
-    """Take the lease from whoever leads; return who that was. Raises `NothingStoredError`, and other `StoreError`.
-
-    That one finds out by its watch of the key, and by its next commit.
-    """
-    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
-    if not leaders:
-        raise NothingStoredError(f"nobody leads below {keys.prefix}/")
-    await gateway.call("/v3/lease/revoke", {"ID": str(leaders[0].lease)})
-    return Coordinatord.unpack(leaders[0])

@@ -124,6 +124,23 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("flags", "endpoint"),
+    [
+        (["--advertise", "h1"], "h1:29400"),
+        (["--advertise", "h1", "--port", "7"], "h1:7"),
+        (["--advertise", "h1:8"], "h1:8"),
+        (["--advertise", "[fd00::1]"], "[fd00::1]:29400"),
+        (["--advertise", "fd00::1"], "[fd00::1]:29400"),
+    ],
+)
+def test_an_address_without_a_port_has_that_of_the_coordinator(flags: list[str], endpoint: str, tmp_path: Path) -> None:
+    found = parse(["--store", "etcd://h1", *flags], {"XDG_STATE_HOME": str(tmp_path)})
+    assert isinstance(found, ServeConfig)
+    assert found.shared is not None
+    assert found.shared.advertise == endpoint
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--step-down"], "--step-down needs --store"),
@@ -132,6 +149,8 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
         (["--store", "etcd://h1", "--etcd-ca", "c"], "are for TLS: write etcds://"),
         (["--store", "etcd://h1", "--etcd-user-file", "nowhere"], "nowhere cannot be read"),
         (["--store", "etcd://h1", "--until-unused"], "--until-unused is for a coordinator of one node"),
+        (["--store", "etcd://h1", "--advertise", "http://h1"], "is no HOST"),
+        (["--store", "etcd://h1", "--advertise", "h1:29400:1"], "is no HOST"),
         (["--lease", "1"], "--lease"),
         (["store", "copy", "a", "a"], "FROM and TO are the same"),
     ],

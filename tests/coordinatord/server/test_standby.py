@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -13,26 +13,36 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import BEARER, Role
+from coordinatord.protocol.api import JobsAnswer
+from coordinatord.protocol.coordinator_answers import CoordinatorStatus, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
+from coordinatord.protocol.schema import reader_for
 from coordinatord.server.app import serve
+from coordinatord.server.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
 from coordinatord.server.standby import serve_standby
-from coordinatord.store.etcd.leadership import Coordinatord
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.raw_session import connect, join
+from tests.support.raw_websocket import wire
+from tests.support.scrapes import Scrape
 from tests.support.secured import secured
 
 pytestmark = pytest.mark.asyncio
+
+FEW = ConnectionLimits(silent=4, joining=4, requests=8, nodes=3)
+
+ASKING = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 
 LEADER = Coordinatord("h1", "h1.example:29400", secure=True, since=0.0)
 
 
 @asynccontextmanager
-async def standby(leader: Coordinatord | None) -> AsyncIterator[str]:
+async def standby(leader: Coordinatord | None, limits: ConnectionLimits | None = None) -> AsyncIterator[str]:
     """Stand by in the clear; yield the address."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    async with serve_standby([listener], lambda: leader, None, None):
+    async with serve_standby([listener], lambda: leader, None, None, limits):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -81,6 +91,77 @@ async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path) -> None:
         token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
         async with http.get(url, headers=token, allow_redirects=False) as answer:
             assert answer.status == 307
+
+
+async def test_who_connects_and_asks_nothing_takes_the_place_of_nobody_else() -> None:
+    of_address = int(FEW.silent_beside(0) * SHARE_OF_ADDRESS)
+    async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
+        flood = [await stack.enter_async_context(wire(url, ASKING)) for _ in range(of_address + 2)]
+        for gone in flood[:2]:
+            await gone.end()
+        flood[-1].send(b"\r\n")
+        assert b" 200 OK" in await flood[-1].answer()
+
+
+async def test_over_tls_too_those_count_that_have_not_agreed_on_anything(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    listener = socket.create_server(("127.0.0.1", 0))
+    of_address = int(FEW.silent_beside(0) * SHARE_OF_ADDRESS)
+    where = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    async with (
+        serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, ours.security.context, FEW),
+        AsyncExitStack() as stack,
+    ):
+        flood = [await stack.enter_async_context(wire(where)) for _ in range(of_address + 2)]
+        for gone in flood[:2]:
+            await gone.end()
+
+
+async def test_an_address_has_so_many_connections_and_no_more() -> None:
+    async with standby(LEADER, FEW) as url, AsyncExitStack() as stack:
+        for _ in range(FEW.requests_of_address):
+            kept = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))
+            assert b" 200 OK" in await kept.answer()
+        other = await stack.enter_async_context(wire(url, ASKING + b"\r\n"))
+        assert b"connections over HTTP from 127.0.0.1 already, the limit: close some" in await other.answer()
+        await other.end()
+
+
+async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with standby(LEADER) as url, wire(url, b"\x16\x03\x01\x00\xff\r\n\r\n") as peer:
+        await peer.answer()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
+    speaks = True
+    async with (
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_speak=lambda: speaks) as server,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.get(f"{server.url}/v1/jobs") as answer:
+            assert answer.status == 200
+        speaks = False
+        for path in ("/v1/jobs", "/healthz", "/metrics", "/v1/stream"):
+            async with http.get(server.url + path) as answer:
+                assert (answer.status, (await answer.json())["error"]) == (503, "standby")
+
+
+async def test_who_leads_and_who_stands_by_is_shown() -> None:
+    shared = SharedStatus(
+        leader=CoordinatorStatus(host="h1", endpoint="h1:29400", since=5.0),
+        standbys=(CoordinatorStatus(host="h2", endpoint="h2:29400", since=6.0),),
+        lease_s=4.5,
+    )
+    async with (
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), shared=lambda: shared) as server,
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.get(f"{server.url}/v1/jobs") as answer:
+            assert reader_for(JobsAnswer)(await answer.json(), "answer").shared == shared
+        async with http.get(f"{server.url}/metrics") as answer:
+            scrape = Scrape(await answer.text())
+        assert (scrape("leading"), scrape("standbys"), scrape("lease_seconds")) == (1, 1, 4.5)
 
 
 async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:

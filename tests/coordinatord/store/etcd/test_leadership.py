@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,8 +12,9 @@ import pytest
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About
-from coordinatord.store.etcd.leadership import Candidate, Coordinatord, Term, members
+from coordinatord.store.etcd.leadership import Candidate, Term
 from coordinatord.store.etcd.requests import put
+from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
 from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd, usurp
@@ -63,6 +65,24 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: E
         await tasks.cancel()
 
 
+async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
+        await first.win_at_once()
+        tasks, changes = Tasks(), asyncio.Queue[tuple[str, ...]]()
+        first.roster.changed = lambda: changes.put_nowait(tuple(one.endpoint for one in first.status().standbys))
+        tasks.spawn(first.roster.watch(), name="roster")
+        assert await changes.get() == ()
+        await second._enroll()
+        assert await changes.get() == ("h2:29400",)
+        await second.resign()
+        assert await changes.get() == ()
+        status = first.status()
+        assert (status.leader.endpoint, status.problem) == ("h1:29400", "")
+        assert 0 < status.lease_s <= 5
+        await tasks.cancel()
+
+
 async def test_a_leader_whose_key_is_gone_can_change_nothing(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     former, later = Gateway(space.place), Gateway(space.place)
@@ -99,6 +119,26 @@ async def test_a_second_one_that_does_not_want_to_wait_is_told_who_leads(etcd: E
         await first.win_at_once()
         with pytest.raises(StoreError, match=r"another coordinatord has it \(h1:29400\): end that one first"):
             await second.win_at_once()
+
+
+async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_second_commit_of_it(
+    etcd: EtcdCluster,
+) -> None:
+    def denies_commits(action: int, what: str | None, *_: object) -> int:
+        denied = action == sqlite3.SQLITE_TRANSACTION and what == "COMMIT"
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening()))
+        store._replica._database._connection.set_authorizer(denies_commits)
+        with pytest.raises(LeadershipLostError, match="cannot be kept here"):
+            await store.append(made_at(2.0, a_join_of("n1")))
+        store._replica._database._connection.set_authorizer(None)
+    async with space.life() as later:
+        assert [entry.record for entry in await later.load()] == [an_opening(), a_join_of("n1")]
+    await gateway.close()
 
 
 async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> None:

@@ -1,0 +1,118 @@
+"""Who is at a namespace: the coordinator that leads, and those that stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections.abc import Callable
+
+from coordinatord.protocol.coordinator_answers import CoordinatorStatus
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.text import clip
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.requests import KeyValue, key_values, number, text_of
+from coordinatord.store.interface import NothingStoredError, StoreError
+
+STANDBYS_AT_ONCE = 100
+"""How many standbys are read at once."""
+
+LOOK_EVERY_S = 2.0
+"""How often the leader looks who stands by: one that is gone is there for its lease anyway."""
+
+
+@frozen
+class Coordinatord:
+    """One of the coordinators at a namespace, as the others and people see it."""
+
+    name: str
+    """The name of its host."""
+    endpoint: str
+    """HOST:PORT, where nodes reach it."""
+    secure: bool
+    """Whether it speaks TLS there."""
+    since: float
+    """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
+
+    @property
+    def status(self) -> CoordinatorStatus:
+        """It as people and programs see it."""
+        return CoordinatorStatus(host=self.name, endpoint=self.endpoint, since=self.since)
+
+    def packed(self) -> bytes:
+        """Return it as the value of a key."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, found: KeyValue) -> Coordinatord:
+        """Read the value of a key. Raises `StoreError`."""
+        try:
+            data = json.loads(found.value)
+            name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
+            return cls(name, endpoint, bool(data["secure"]), float(data["since"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"key {found.key.decode(errors='replace')} names no coordinatord: remove it") from error
+
+
+@frozen
+class Members:
+    """Who is there at a namespace."""
+
+    leader: Coordinatord | None
+    standbys: tuple[Coordinatord, ...]
+    lease_s: float | None
+    """How long the leader's lease lasts yet, in seconds; None if nobody leads."""
+
+
+async def members(gateway: Gateway, keys: Keys) -> Members:
+    """Return who leads, and who stands by. Raises `StoreError`."""
+    standbys = await _standbys(gateway, keys)
+    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
+    if not leaders:
+        return Members(None, standbys, None)
+    lease = await gateway.call("/v3/lease/timetolive", {"ID": str(leaders[0].lease)})
+    return Members(Coordinatord.unpack(leaders[0]), standbys, float(max(0, number(lease, "TTL"))))
+
+
+async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
+    """Take the lease from whoever leads; return who that was. Raises `NothingStoredError`, and other `StoreError`.
+
+    That one finds out by its watch of the key, and by its next commit.
+    """
+    leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
+    if not leaders:
+        raise NothingStoredError(f"nobody leads below {keys.prefix}/")
+    await gateway.call("/v3/lease/revoke", {"ID": str(leaders[0].lease)})
+    return Coordinatord.unpack(leaders[0])
+
+
+class Roster:
+    """Who stands by, as the leader knows it."""
+
+    def __init__(self, gateway: Gateway, keys: Keys) -> None:
+        """Know nobody until `watch` runs."""
+        self._gateway = gateway
+        self._keys = keys
+        self.standbys: tuple[Coordinatord, ...] = ()
+        """Those that were there at the last look that was answered."""
+        self.problem = "nobody has looked yet"
+        """Why it is not known who stands by now; empty if it is."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when one of them has changed."""
+
+    async def watch(self) -> None:
+        """Look again and again."""
+        while True:
+            before = self.standbys, self.problem
+            try:
+                self.standbys, self.problem = await _standbys(self._gateway, self._keys), ""
+            except StoreError as error:
+                self.problem = str(error)
+            if (self.standbys, self.problem) != before:
+                self.changed()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _standbys(gateway: Gateway, keys: Keys) -> tuple[Coordinatord, ...]:
+    return tuple([Coordinatord.unpack(one) async for one in gateway.all_below(keys.standbys, STANDBYS_AT_ONCE)])
