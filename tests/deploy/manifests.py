@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 
-KUSTOMIZATIONS = ("coordinator", "training", "overlays/cpu-demo", "overlays/gpu", "kubeflow")
+KUSTOMIZATIONS = ("coordinator", "standby", "training", "overlays/cpu-demo", "overlays/gpu", "kubeflow")
 
 Object = dict[str, Any]
 """A mapping of YAML, such as a manifest."""

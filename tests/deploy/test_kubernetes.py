@@ -85,7 +85,7 @@ def _node(overlay: str) -> JoinConfig:
 
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", [*OVERLAYS, "standby"])
 def test_the_schema_knows_every_field(overlay: str, version: str) -> None:
     for one in built(overlay):
         kubernetes_validate.validate(one, version, strict=True)
@@ -132,6 +132,34 @@ def test_coordinatord_understands_the_command_of_its_pod() -> None:
     assert [str(read.state_dir)] == [mount["mountPath"] for mount in box["volumeMounts"]]
 
 
+def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
+    objects = built("standby")
+    deployment = only(objects, "Deployment")["spec"]
+    box = container(deployment["template"])
+    read = coordinator_config.parse(command_line(box)[1:], environment(objects, box, POD))
+    assert isinstance(read, coordinator_config.ServeConfig)
+    assert read.shared is not None
+    assert read.shared.advertise == f"{POD['status.podIP']}:{DEFAULT_PORT}", "where a standby sends nodes to"
+    assert deployment["replicas"] == 2
+    assert [one["kind"] for one in objects if one["kind"] == "PersistentVolumeClaim"] == []
+    state = str(read.state_dir)
+    spread = deployment["template"]["spec"]["affinity"]["podAntiAffinity"]
+    [apart] = spread["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"]["matchLabels"] == deployment["selector"]["matchLabels"]
+    volumes = {volume["name"]: volume for volume in deployment["template"]["spec"]["volumes"]}
+    assert volumes["state"] == {"name": "state", "emptyDir": {}}
+    [keys] = deployment["template"]["spec"]["initContainers"]
+    assert {mount["name"]: mount["mountPath"] for mount in keys["volumeMounts"]}["state"] == state
+    told = (KUBERNETES / "standby" / "kustomization.yaml").read_text()
+    [(secret, file)] = re.findall(r"create secret generic (\S+) --from-file=(\S+)=", told)
+    assert volumes["keys"]["secret"]["secretName"] == secret
+    assert keys["command"][-1] == f"--file=/keys/{file}"
+    egress = only(objects, "NetworkPolicy", "coordinatord")["spec"]["egress"]
+    assert {port["port"] for rule in egress for port in rule["ports"]} == {
+        port for _, port in read.shared.place.members
+    } | {53}
+
+
 def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
     for read, arguments in ((coordinator_config.parse, ["--help"]), (parse, ["join", "--help"])):
@@ -139,8 +167,10 @@ def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) 
             read(arguments, {})
         helps += capsys.readouterr().out
     for directory in KUSTOMIZATIONS:
-        for template in templates(built(directory)):
-            given = environment(built("coordinator"), container(template), POD)
+        objects = built(directory)
+        named = objects if any(one["kind"] == "ConfigMap" for one in objects) else built("coordinator")
+        for template in templates(objects):
+            given = environment(named, container(template), POD)
             assert [name for name in given if name not in {"HOME", "XDG_CONFIG_HOME"} and name not in helps] == []
 
 
@@ -224,15 +254,16 @@ def test_pods_are_as_restricted_as_their_namespace_wants(directory: str) -> None
     [namespace] = [one for one in built("coordinator") if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for template in templates(built(directory)):
-        pod, box = template["spec"], container(template)
-        assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC", "initContainers"}
+        pod = template["spec"]
+        assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC", "ephemeralContainers"}
         assert (pod["securityContext"]["runAsNonRoot"], pod["securityContext"]["runAsUser"]) == (True, 10001)
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert box["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for box in pod["containers"] + pod.get("initContainers", []):
+            assert box["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
         kinds = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
         assert kinds <= {"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
         assert pod["automountServiceAccountToken"] is False

@@ -15,12 +15,14 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
-from coordinatord.server.app import BACKLOG
+from coordinatord.server.connections import BACKLOG
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"
 SERVICES = ("coordinatord.service", "nodeclient@.service")
 UNITS = (*SERVICES, "coordinatord.socket")
+DROP_INS = ("standby.conf", "replicated-disk.conf")
+"""What a host may have beside coordinatord.service."""
 EXAMPLES = ("coordinatord.env.example", "nodeclient.env.example")
 
 EXPOSURE_MOST = 2.0
@@ -83,6 +85,16 @@ def test_systemd_accepts_the_unit(unit: str, tmp_path: Path) -> None:
     assert complaints(tmp_path, unit, (SYSTEMD / unit).read_text()) == []
 
 
+@pytest.mark.parametrize("name", DROP_INS)
+def test_systemd_accepts_the_unit_with_what_is_beside_it(name: str, tmp_path: Path) -> None:
+    beside = (SYSTEMD / name).read_text()
+    text = (SYSTEMD / "coordinatord.service").read_text()
+    uncommented = re.sub(r"^#(?=[A-Z]\w+=)", "", beside, flags=re.MULTILINE)
+    for added in (beside, uncommented):
+        assert complaints(tmp_path, "coordinatord.service", f"{text}\n{added}") == []
+    assert complaints(tmp_path, "coordinatord.service", f"{text}\n{beside.replace('=', 'x=')}") != []
+
+
 @pytest.mark.parametrize(
     ("unit", "right", "wrong"),
     [
@@ -106,7 +118,7 @@ def test_the_unit_starts_a_program_that_the_package_installs(unit: str) -> None:
     assert program.is_absolute()
 
 
-@pytest.mark.parametrize("name", [*UNITS, *EXAMPLES])
+@pytest.mark.parametrize("name", [*UNITS, *EXAMPLES, *DROP_INS])
 def test_every_setting_that_is_named_is_a_flag_of_its_program(name: str) -> None:
     named = set(re.findall(r"\b(?:COORDINATORD|NODECLIENT)_\w+", (SYSTEMD / name).read_text()))
     assert named <= known_settings(), f"systemd/{name} names settings that no program has"
