@@ -2,83 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from nodeclient.host.ports import PortReservation
-from tests.support.cluster import QUICK, STDLIB_PYTHON, WORKER, Node
-from tests.support.etcd import EtcdCluster, needs_etcd
-from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.cluster import TRAINING
+from tests.support.etcd import needs_etcd
+from tests.support.programs import run, wait_until
+from tests.support.standbys import LEADS, STANDS_BY, Pair, on_this_host
 
 pytestmark = [pytest.mark.slow, needs_etcd]
-
-LEADS = "this coordinator leads"
-
-
-class Pair:
-    """Two coordinators at one namespace of an etcd, and the nodes of one job."""
-
-    def __init__(self, stack: ExitStack, folder: Path, members: int = 1) -> None:
-        """Start etcd and both coordinators; the first one leads."""
-        self.etcd = EtcdCluster(folder / "etcd", members)
-        stack.callback(self.etcd.close)
-        self.etcd.await_serving()
-        self.store = str(self.etcd.place("pair"))
-        self._folder = folder
-        self._stack = stack
-        reservations = [PortReservation(), PortReservation()]
-        for one in reservations:
-            stack.callback(one.close)
-        self._ports = [one.port for one in reservations]
-        self.coord = ",".join(f"127.0.0.1:{port}" for port in self._ports)
-        self.nodes: list[Node] = []
-        self.coordinators = [self._start(0)]
-        self.coordinators[0].await_line(LEADS)
-        self.coordinators.append(self._start(1))
-        self.coordinators[1].await_line(r"stands by: 127\.0\.0\.1:\d+ leads")
-
-    def _start(self, place: int) -> Program:
-        port = str(self._ports[place])
-        where = ("--host", "127.0.0.1", "--port", port, "--advertise", f"127.0.0.1:{port}", "--insecure")
-        kept = ("--store", self.store, "--state-dir", str(self._folder / f"state-{place}"))
-        environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
-        program = Program(BIN / "coordinatord", *where, *kept, *QUICK, environ=environ)
-        self._stack.callback(program.close)
-        return program
-
-    def start(self, place: int) -> None:
-        """Start one of them again."""
-        self.coordinators[place] = self._start(place)
-
-    def join(self, name: str) -> Node:
-        """Start a node."""
-        flags = ("--nnodes", "2", "--insecure")
-        node = Node(name, "job", self.coord, flags, (*STDLIB_PYTHON, str(WORKER)), (), clean_environ())
-        self._stack.callback(node.close)
-        self.nodes.append(node)
-        return node
-
-    def await_running(self) -> None:
-        """Wait until the job runs on both nodes, by the account of whoever leads."""
-
-        def look() -> bool:
-            asked = run(BIN / "nodeclient", "status", "--coord", self.coord, "--insecure", "job")
-            return asked.returncode == 0 and asked.stdout.count("running") >= 3 and "disconnected" not in asked.stdout
-
-        wait_until("the job to run", look)
-
-    def finish(self) -> None:
-        """Let the workers of the first round succeed; there must have been no other round."""
-        for node in self.nodes:
-            started = [event for event in node.events if event["event"] == "started"]
-            assert [event["round"] for event in started] == [1], node.output
-            os.kill(started[0]["pid"], signal.SIGUSR1)
-        assert [node.wait() for node in self.nodes] == [0, 0]
 
 
 @pytest.fixture
@@ -91,7 +30,7 @@ def stack() -> Iterator[ExitStack]:
 @pytest.fixture
 def pair(request: pytest.FixtureRequest, stack: ExitStack, tmp_path: Path) -> Pair:
     """Start two coordinators over one member of etcd, or as many as a test wants, and a job on two nodes."""
-    pair = Pair(stack, tmp_path, getattr(request, "param", 1))
+    pair = on_this_host(stack, tmp_path, getattr(request, "param", 1))
     for name in "ab":
         pair.join(name)
     pair.await_running()
@@ -120,12 +59,19 @@ def test_a_leader_that_ends_is_followed_at_once(pair: Pair) -> None:
 
 def test_a_leader_that_is_told_to_steps_down_and_stands_by(pair: Pair) -> None:
     first, second = pair.coordinators
-    ended = run(BIN / "coordinatord", "--store", pair.store, "--step-down")
-    assert (ended.returncode, ended.stdout.count("leads no more")) == (0, 1), ended.stderr
+    pair.step_down(on="a")
     second.await_line(LEADS)
     first.await_line("the leader key is gone")
     first.await_line("stands by: ")
     pair.await_running()
+    pair.finish()
+
+
+def test_status_says_who_leads_and_who_stands_by(pair: Pair) -> None:
+    first, second = pair.addresses
+    wait_until("both to be named", lambda: f"{first} leads; standing by: {second}" in pair.status())
+    pair.coordinators[1].stop()
+    wait_until("the end of a standby", lambda: f"{first} leads; no coordinator stands by" in pair.status())
     pair.finish()
 
 
@@ -134,10 +80,40 @@ def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> No
     first.signal(signal.SIGSTOP)
     second.await_line(LEADS)
     pair.await_running()
+    # What it finds when it goes on was sent while it led no more: each of these is answered before its own tasks run.
+    asked = [socket.create_connection(_address(pair.addresses[0])) for _ in range(3)]
+    stop = b'{"by": "a"}'
+    head = b"POST /v1/jobs/job/stop HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    asked[0].sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n")
+    asked[1].sendall(head + f"Content-Length: {len(stop)}\r\n\r\n".encode() + stop)
+    asked[2].sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
     first.signal(signal.SIGCONT)
-    first.await_line("stands by: ")
+    for one in asked:
+        said = _answer(one)
+        assert not said.startswith(b"HTTP/1.1 200"), said
+    first.await_line(STANDS_BY)
     pair.await_running()
     pair.finish()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """Return what comes before the connection is closed; nothing if it is reset."""
+    with connection:
+        connection.settimeout(60)
+        said = b""
+        try:
+            while piece := connection.recv(1 << 16):
+                said += piece
+                if b"\r\n\r\n" in said:
+                    break
+        except ConnectionResetError:
+            pass
+        return said
 
 
 @pytest.mark.parametrize("pair", [3], indirect=True)
@@ -162,4 +138,49 @@ def test_without_etcd_jobs_run_on_and_go_on_with_it(pair: Pair) -> None:
         lambda: sum(sum(LEADS in line for line in one.lines) for one in pair.coordinators) >= 2,
     )
     pair.await_running()
+    pair.finish()
+
+
+def test_everything_is_restarted_one_after_the_other_under_a_training(stack: ExitStack, tmp_path: Path) -> None:
+    pair = on_this_host(stack, tmp_path, 3)
+    nodes = [pair.join(name, TRAINING) for name in "ab"]
+    nodes[0].await_event("sum", sum=2)
+    pair.await_running()
+    for number in range(3):
+        pair.etcd.kill(number)
+        pair.etcd.start(number)
+        pair.etcd.await_healthy(number)
+    for place in (0, 1):  # the second one leads by then
+        assert pair.coordinators[place].stop() == 0
+        pair.start(place)
+        pair.await_turn(1 - place)
+        pair.await_running()
+    sums = len(nodes[0].events)
+    wait_until("training to go on", lambda: len(nodes[0].events) > sums)
+    assert {event["round"] for node in nodes for event in node.events} == {1}
+    assert len({event["pid"] for node in nodes for event in node.events}) == 2
+    first = next(event for event in nodes[0].events + nodes[1].events if event["rank"] == 0)
+    os.kill(first["pid"], signal.SIGUSR1)
+    assert [node.wait() for node in nodes] == [0, 0]
+
+
+QUOTA_BYTES = 4 * 1024 * 1024
+
+
+def test_an_etcd_that_is_full_stops_no_worker_and_says_what_to_do(stack: ExitStack, tmp_path: Path) -> None:
+    pair = on_this_host(stack, tmp_path, 1, "--quota-backend-bytes", str(QUOTA_BYTES))
+    pair.join("a")
+    wait_until("a node to wait", lambda: "forming" in pair.status())
+    pair.etcd.fill()
+    node = pair.join("b")  # without it there is no round
+    pair.coordinators[0].await_line("nothing can be recorded: .*out of space: make room or raise its quota")
+    health = run("curl", "--silent", f"http://{pair.addresses[0]}/healthz")
+    assert json.loads(health.stdout)["status"] == "cannot record"
+    assert "etcdctl alarm disarm" in json.loads(health.stdout)["reason"]
+    node.await_line("cannot record|out of space")
+    assert pair.rounds == []
+    pair.etcd.make_room()
+    pair.coordinators[0].await_line("records can be written again")
+    pair.await_running()
+    assert all(pair.last_word(place) == word for place, word in enumerate(("leads", "stands by")))
     pair.finish()

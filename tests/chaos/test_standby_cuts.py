@@ -1,0 +1,117 @@
+"""Two coordinators, three members of etcd and a job, each on a host of its own: cuts and delays between any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.etcd import needs_etcd
+from tests.support.programs import wait_until
+from tests.support.standbys import COORDINATORS, LEADS, MEMBERS, Pair, Site
+
+pytestmark = [pytest.mark.slow, needs_etcd]
+
+FIRST, SECOND = COORDINATORS
+
+COMMIT_S = 0.5
+"""How long each request to a slow etcd takes."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Start all of it, and a job that runs on two nodes."""
+    with ExitStack() as stack:
+        site = Site(stack, tmp_path)
+        for name in "ab":
+            site.pair.join(name)
+        site.pair.await_running()
+        yield site
+
+
+def test_a_leader_cut_off_from_etcd_sends_its_nodes_away(site: Site) -> None:
+    pair = site.pair
+    site.part([FIRST], MEMBERS)
+    pair.coordinators[0].await_line("another coordinator may lead")
+    pair.coordinators[1].await_line(LEADS)
+    pair.await_running()
+    pair.coordinators[0].await_line("it is not known who leads")
+    site.link.mend()
+    pair.await_turn(1)
+    pair.await_running()
+    pair.finish()
+
+
+def test_a_leader_cut_off_from_nodes_leads_on_and_can_be_told_to_step_down(site: Site) -> None:
+    pair = site.pair
+    site.part([FIRST], ["a", "b"])
+    wait_until("all nodes to be silent", lambda: "silent" in pair.status(on=FIRST))
+    assert [pair.last_word(place) for place in (0, 1)] == ["leads", "stands by"]
+    pair.step_down(on=SECOND)
+    pair.await_turn(1)
+    pair.await_running()
+    site.link.mend()
+    pair.finish()
+
+
+def test_a_leader_whose_host_is_cut_off_is_followed_by_the_standby(site: Site) -> None:
+    pair = site.pair
+    site.link.isolate(FIRST)
+    pair.coordinators[1].await_line(LEADS)
+    pair.await_running()
+    site.link.mend()
+    pair.await_turn(1)
+    pair.finish()
+
+
+def test_a_leader_on_the_smaller_side_of_a_cut_through_etcd_is_followed_by_the_standby(site: Site) -> None:
+    pair = site.pair
+    site.part([FIRST, MEMBERS[0]], [SECOND, *MEMBERS[1:]])
+    pair.coordinators[1].await_line(LEADS)
+    pair.await_running()
+    site.link.mend()
+    pair.await_turn(1)
+    pair.finish()
+
+
+def test_without_a_majority_of_etcd_nobody_leads_and_jobs_run_on(site: Site) -> None:
+    pair = site.pair
+    for member in MEMBERS[:2]:
+        site.link.isolate(member)
+    for coordinator in pair.coordinators:
+        coordinator.await_line("it is not known who leads")
+    assert pair.status() == ""
+    site.link.mend()
+    pair.await_running()
+    pair.finish()
+
+
+def test_with_a_slow_etcd_rounds_are_formed_and_the_leader_stays(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        site = Site(stack, tmp_path)
+        pair = site.pair
+        for coordinator in COORDINATORS:
+            site.slow(coordinator, MEMBERS, COMMIT_S / 2)
+        for name in "ab":
+            pair.join(name)
+        pair.await_running()
+        _renewals(pair, 3)
+        assert "cannot" not in "\n".join(pair.coordinators[0].lines)
+        assert [pair.last_word(place) for place in (0, 1)] == ["leads", "stands by"]
+        pair.finish()
+
+
+def _renewals(pair: Pair, number: int) -> None:
+    """Wait until the leader has renewed its lease so often: each time there is more of it left than before."""
+    left_s, renewed = [0.0], 0
+
+    def look() -> bool:
+        nonlocal renewed
+        now_s = pair.lease_s()
+        renewed += now_s > left_s[-1]
+        left_s.append(now_s)
+        return renewed > number
+
+    wait_until("the lease to be renewed", look)

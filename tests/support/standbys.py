@@ -1,0 +1,171 @@
+"""Two coordinators over one etcd, and a job: on this host, or each on a host of its own, with three members of etcd."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from nodeclient.host.ports import PortReservation
+from tests.support.cluster import QUICK, STDLIB_PYTHON, WORKER, Node
+from tests.support.etcd import EtcdCluster
+from tests.support.hosts import Hosts
+from tests.support.link import Link
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+
+LEADS = "this coordinator leads"
+
+STANDS_BY = r"stands by: \S+ leads"
+
+SIMPLE = (*STDLIB_PYTHON, str(WORKER))
+"""A worker that ends when it is told to."""
+
+PORT = 29400
+
+COORDINATORS = ("c0", "c1")
+"""Their hosts."""
+
+MEMBERS = ("e0", "e1", "e2")
+"""The hosts of etcd."""
+
+
+class Pair:
+    """Two coordinators at one namespace of an etcd, and the nodes of one job."""
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        etcd: EtcdCluster,
+        addresses: Sequence[str],
+        on: Callable[[str], Sequence[str]] = lambda _: (),
+    ) -> None:
+        """Start both coordinators, at addresses HOST:PORT; the first one leads.
+
+        `on` returns the prefix of the programs of a host.
+        """
+        self.etcd = etcd
+        self.store = str(etcd.place("pair"))
+        self.addresses = list(addresses)
+        self.coord = ",".join(addresses)
+        self.nodes: list[Node] = []
+        self._folder = folder
+        self._stack = stack
+        self._on = on
+        self.coordinators = [self._begin(0)]
+        self.coordinators[0].await_line(LEADS)
+        self.coordinators.append(self._begin(1))
+        self.coordinators[1].await_line(STANDS_BY)
+
+    def _begin(self, place: int) -> Program:
+        host, _, port = self.addresses[place].rpartition(":")
+        where = ("--host", host, "--port", port, "--advertise", self.addresses[place], "--insecure")
+        kept = ("--store", self.store, "--state-dir", str(self._folder / f"state-{place}"))
+        environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
+        on = self._on(COORDINATORS[place])
+        program = Program(*on, BIN / "coordinatord", *where, *kept, *QUICK, environ=environ)
+        self._stack.callback(program.close)
+        return program
+
+    def start(self, place: int) -> None:
+        """Start one of them again."""
+        self.coordinators[place] = self._begin(place)
+
+    def join(self, name: str, command: Sequence[str] = SIMPLE) -> Node:
+        """Start a node, on a host of its name."""
+        flags = ("--nnodes", "2", "--insecure")
+        node = Node(name, "job", self.coord, flags, command, self._on(name), clean_environ())
+        self._stack.callback(node.close)
+        self.nodes.append(node)
+        return node
+
+    def status(self, on: str = "a") -> str:
+        """Return what `nodeclient status` says on a host; empty if it finds nobody who leads."""
+        asked = run(*self._on(on), BIN / "nodeclient", "status", "--coord", self.coord, "--insecure")
+        return asked.stdout if asked.returncode == 0 else ""
+
+    def lease_s(self) -> float:
+        """Return for how long the leader's lease lasts yet, by its own account; 0 if nobody leads."""
+        asked = run(*self._on("a"), BIN / "nodeclient", "status", "--coord", self.coord, "--insecure", "--json")
+        return float(json.loads(asked.stdout)["shared"]["lease_s"]) if asked.returncode == 0 else 0.0
+
+    def step_down(self, on: str) -> None:
+        """Have whoever leads step down, by the command on a host."""
+        ended = run(*self._on(on), BIN / "coordinatord", "--store", self.store, "--step-down")
+        assert (ended.returncode, ended.stdout.count("leads no more")) == (0, 1), ended.stderr
+
+    def await_running(self) -> None:
+        """Wait until the job runs on both nodes, by the account of whoever leads."""
+
+        def look() -> bool:
+            said = self.status()
+            return said.count("running") >= 3 and "disconnected" not in said and "silent" not in said
+
+        wait_until("the job to run", look)
+
+    def await_turn(self, place: int) -> None:
+        """Wait until a coordinator leads and the other one stands by, each as its last word about it."""
+        wait_until(
+            f"coordinator {place} to lead",
+            lambda: self.last_word(place) == "leads" and self.last_word(1 - place) == "stands by",
+        )
+
+    def last_word(self, place: int) -> str:
+        """Return what a coordinator has said last of its own part."""
+        said = re.findall(f"{LEADS}|{STANDS_BY}", "\n".join(self.coordinators[place].lines))
+        return "" if not said else "leads" if said[-1] == LEADS else "stands by"
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds in which any worker was started, each as often as it was."""
+        return [event["round"] for node in self.nodes for event in node.events if event["event"] == "started"]
+
+    def finish(self) -> None:
+        """Let the workers of the first round succeed; there must have been no other round."""
+        for node in self.nodes:
+            started = [event for event in node.events if event["event"] == "started"]
+            assert [event["round"] for event in started] == [1], node.output
+            os.kill(started[0]["pid"], signal.SIGUSR1)
+        assert [node.wait() for node in self.nodes] == [0, 0]
+
+
+def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str) -> Pair:
+    """Start etcd with these flags, and two coordinators."""
+    etcd = EtcdCluster(folder / "etcd", members, *flags)
+    stack.callback(etcd.close)
+    etcd.await_serving()
+    reservations = [PortReservation() for _ in COORDINATORS]
+    for one in reservations:
+        stack.callback(one.close)
+    return Pair(stack, folder, etcd, [f"127.0.0.1:{one.port}" for one in reservations])
+
+
+class Site:
+    """Three members of etcd, two coordinators and the nodes `a` and `b`, each on a host of its own."""
+
+    def __init__(self, stack: ExitStack, folder: Path) -> None:
+        """Begin with a perfect network. Skips the test where hosts cannot be made."""
+        hosts = stack.enter_context(Hosts(*MEMBERS, *COORDINATORS, "a", "b"))
+        self.link = stack.enter_context(Link(hosts))
+        at = self.link.address
+        etcd = EtcdCluster(folder / "etcd", hosts={at[name]: hosts.on(name) for name in MEMBERS})
+        stack.callback(etcd.close)
+        addresses = [f"{at[name]}:{PORT}" for name in COORDINATORS]
+        self.pair = Pair(stack, folder, etcd, addresses, hosts.on)
+
+    def part(self, ones: Sequence[str], others: Sequence[str]) -> None:
+        """Let no packet pass between these hosts and those, in either direction."""
+        for one in ones:
+            for other in others:
+                self.link.cut(one, other)
+                self.link.cut(other, one)
+
+    def slow(self, one: str, others: Sequence[str], delay_s: float) -> None:
+        """Have each packet between a host and others take so long."""
+        for other in others:
+            self.link.set_way(one, other, delay_s=delay_s)
+            self.link.set_way(other, one, delay_s=delay_s)
