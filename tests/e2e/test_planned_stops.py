@@ -14,13 +14,11 @@ from tests.support.programs import BIN, run, wait_until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 300
-
 WARM = ("--preload", "torch,torch.distributed,torch.distributed.fsdp,numpy,workerlib.keep.keeper")
 
 
 def command(folder: Path) -> tuple[str, ...]:
-    return (sys.executable, "-m", "tests.support.planned_program", str(folder), str(STEPS))
+    return (sys.executable, "-m", "tests.support.planned_program", str(folder))
 
 
 @pytest.fixture
@@ -45,6 +43,16 @@ def await_kept_step(cluster: Cluster) -> None:
     wait_until(f"a kept step of job {cluster.job}", look)
 
 
+def await_steps_of(number: int, folder: Path, ranks: int) -> None:
+    """Wait until all ranks of a round have noted several steps."""
+
+    def look() -> bool:
+        rounds = [[at for said in steps.values() for at, _ in said] for steps in notes_of(folder).values()]
+        return sum(one.count(number) > 3 for one in rounds) == ranks
+
+    wait_until(f"steps of round {number}", look)
+
+
 def operate(cluster: Cluster, *words: str) -> None:
     """Ask for something as an operator does."""
     where = ("--coord", cluster.coordinator.endpoint)
@@ -56,23 +64,28 @@ def test_a_restart_that_is_asked_for_costs_no_step(cluster: Cluster, tmp_path: P
     nodes = [cluster.join(name, "--nnodes", "3", *WARM, command=command(tmp_path)) for name in "abc"]
     await_kept_step(cluster)
     operate(cluster, "restart")
+    await_steps_of(2, tmp_path, 3)
+    (tmp_path / "enough").touch()
     assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
     assert any("0 steps redone" in line for line in nodes[0].lines)
+    last = max(notes_of(tmp_path)[0])
     for rank, steps in notes_of(tmp_path).items():
         twice = [step for step, said in steps.items() if len(said) > 1]
         assert len(twice) == 1, f"rank {rank} noted the steps {twice} twice"
         assert len({digest for _, digest in steps[twice[0]]}) == 1
-        assert set(steps) == set(range(STEPS))
+        assert set(steps) == set(range(last + 1))
 
 
 def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: Cluster, tmp_path: Path) -> None:
     nodes = [cluster.join(name, "--nnodes", "2:3", *WARM, command=command(tmp_path)) for name in "abc"]
     await_kept_step(cluster)
     assert run(BIN / "nodeclient", "drain", "c", "--coord", cluster.coordinator.endpoint).returncode == 0
+    await_steps_of(2, tmp_path, 2)
+    (tmp_path / "enough").touch()
     assert [node.wait() for node in nodes[:2]] == [0, 0], "\n".join(node.output for node in nodes)
     assert any("from memory, 0 steps redone" in line for line in nodes[0].lines), nodes[0].output
     steps = [step for said in notes_of(tmp_path).values() for step in said]
-    assert set(steps) == set(range(STEPS))
+    assert set(steps) == set(range(max(steps) + 1))
 
 
 def await_step(cluster: Cluster, least: int) -> None:
@@ -99,13 +112,14 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
     cluster: Cluster, tmp_path: Path, stride: int
 ) -> None:
     """Nothing is kept, and there is no collective: each end that an operator asks for costs no step."""
-    steps = 3 * STEPS  # training goes on meanwhile, and an operator's command takes its time on a busy machine
-    program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path), str(steps), str(stride))
+    program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path), str(stride))
     flags = ("--nnodes", "3", "--preload", "torch,torch.distributed")
     nodes = [cluster.join(name, *flags, command=program) for name in "abc"]
     for number in (1, 2):
         await_step(cluster, number * 30)
         operate(cluster, "restart")
+    wait_until("the third round", lambda: len((tmp_path / "0.begins").read_text().splitlines()) == 3)
+    (tmp_path / "enough").touch()
     assert [node.wait() for node in nodes] == [0, 0, 0], "\n".join(node.output for node in nodes)
     written = checkpoints(tmp_path)
     assert len(written) == 2

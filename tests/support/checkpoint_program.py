@@ -1,8 +1,9 @@
 """A training that writes checkpoints of its own, as a program; steps take as long as a rank likes.
 
-Arguments: the folder for checkpoints, the number of steps, how many steps lie between two questions whether one is
-wanted, and how many seconds a checkpoint takes to write. A rank's checkpoint is a file `rank.step`, which is complete
-or not there. The training goes on from the newest step of which all ranks of a round had written one.
+Arguments: the folder for checkpoints, how many steps lie between two questions whether one is wanted, and how many
+seconds a checkpoint takes to write. The training ends when there is a file `enough` in the folder. A rank's checkpoint
+is a file `rank.step`, which is complete or not there. The training goes on from the newest step of which all ranks of a
+round had written one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -18,7 +20,7 @@ import torch.distributed as dist
 import workerlib
 
 
-def main(folder: str, steps: str, stride: str = "1", write_s: str = "0") -> None:
+def main(folder: str, stride: str = "1", write_s: str = "0") -> None:
     """Train."""
     place = Path(folder)
     with workerlib.init() as ctx:
@@ -28,13 +30,16 @@ def main(folder: str, steps: str, stride: str = "1", write_s: str = "0") -> None
         done = int(total)
         with (place / f"{ctx.rank}.begins").open("a") as notes:
             notes.write(f"{ctx.round} {ctx.rank} {done} {ctx.environment.reason!r}\n")
-        for step in range(done + 1, int(steps)):
+        for step in count(done + 1):
             threading.Event().wait(chance.random() * 0.02)
-            dist.all_reduce(torch.ones(1))  # no rank can be a step ahead of another
+            is_last = torch.tensor(int((place / "enough").exists()))
+            dist.all_reduce(is_last)  # no rank can be a step ahead of another
             ctx.step(step)
             if step % int(stride) == 0 and ctx.should_checkpoint():
                 write(place, ctx.rank, step, float(write_s))
                 ctx.checkpointed(step)
+            if is_last:
+                break
 
 
 def write(folder: Path, rank: int, step: int, seconds: float) -> None:

@@ -1,17 +1,19 @@
 """A training whose ranks each have a shard of the state, as a program; steps take as long as a rank likes.
 
-Arguments: the folder for its notes and the number of steps. Each rank appends `round rank step digest` of its own shard
-to a file of its own, first of the step that it resumes from. Its digest is that of all steps before, so a step that was
-left out or done twice shows.
+Argument: the folder for its notes; the training ends when there is a file `enough` in it. Each rank appends `round rank
+step digest` of its own shard to a file of its own, first of the step that it resumes from. Its digest is that of all
+steps before, so a step that was left out or done twice shows.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+from itertools import count
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -25,8 +27,9 @@ WORK_MAX = 40
 """The most products of matrices that a rank works out before a step."""
 
 
-def main(folder: str, steps: str) -> None:
+def main(folder: str) -> None:
     """Train."""
+    enough = Path(folder) / "enough"
     torch.set_num_threads(1)
     with workerlib.init() as ctx:
         torch.manual_seed(7)
@@ -49,7 +52,7 @@ def main(folder: str, steps: str) -> None:
 
             if done >= 0:
                 note(done)
-            for step in range(done + 1, int(steps)):
+            for step in count(done + 1):
                 for _ in range(chance.randrange(WORK_MAX)):
                     work = torch.tanh(work @ work)
                 optimizer.zero_grad()
@@ -57,6 +60,10 @@ def main(folder: str, steps: str) -> None:
                 optimizer.step()
                 note(step)
                 ctx.step(step)
+                is_last = torch.tensor(int(enough.exists()))
+                dist.all_reduce(is_last)  # no rank goes on alone
+                if is_last:
+                    break
 
 
 if __name__ == "__main__":
