@@ -21,7 +21,7 @@ LAST = 5
 
 RANKS = 2
 
-STOP_TIMEOUT_S = 3
+STOP_TIMEOUT_S = 6
 """Half of it passes until workers save that do not come to the end of a step."""
 
 KINDS = ("ddp", "fsdp")

@@ -114,13 +114,14 @@ def _loads(model: nn.Module, data: torch.Tensor, comes: Callable[[], None], rank
     del model, rank
     loader = torch.utils.data.DataLoader(_Slow(data), batch_size=4, num_workers=2)
     batches = iter(loader)
-    next(batches)
+    for _ in range(loader.num_workers):
+        next(batches)
     comes()
     next(batches)
 
 
 class _Slow(torch.utils.data.IterableDataset[torch.Tensor]):
-    """Has few samples at once, and then none for long."""
+    """Has one batch of samples at once in each child, and then none for long."""
 
     def __init__(self, data: torch.Tensor) -> None:
         self._data = data
