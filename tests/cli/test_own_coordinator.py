@@ -20,6 +20,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
+from nodeclient.host.ports import PortReservation
 from nodeclient.shell import embedded_coordinator
 from nodeclient.shell.embedded_coordinator import coordinator_for
 from tests.support.cluster import Coordinator
@@ -38,12 +39,11 @@ MANY = 200
 
 
 @pytest.fixture
-def port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        chosen: int = probe.getsockname()[1]
-        return chosen
+def port() -> Iterator[int]:
+    """Yield a port at which nobody listens, and which the kernel gives to nobody else meanwhile."""
+    reservation = PortReservation()
+    yield reservation.port
+    reservation.close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import Entry, Store, StoreError
 from coordinatord.store_flags import LEASE_S
+from nodeclient.host.ports import PortReservation
 from tests.support.programs import wait_until
 
 PROGRAM = shutil.which("etcd")
@@ -55,8 +56,9 @@ class EtcdCluster:
         hosts: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Start them; `tls` are flags for clients' connections, `hosts` addresses with prefixes for their programs."""
-        with ExitStack() as held:
-            free = [(HOST, _free_port(held), _free_port(held)) for _ in range(0 if hosts else size)]
+        # Held until the end: a member that is killed and started again listens where it did.
+        self._held = [(PortReservation(), PortReservation()) for _ in range(0 if hosts else size)]
+        free = [(HOST, client.port, peer.port) for client, peer in self._held]
         places = [(address, CLIENT_PORT, PEER_PORT) for address in hosts or ()] or free
         self.clients = [(address, client) for address, client, _ in places]
         """Address and port of each member, for clients."""
@@ -150,14 +152,11 @@ class EtcdCluster:
         for member in self.members:
             member.kill()
             member.wait()
+        for reservation in (one for both in self._held for one in both):
+            reservation.close()
 
     def _begin(self, number: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(self._commands[number], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
-def _free_port(held: ExitStack) -> int:
-    listener = held.enter_context(socket.create_server((HOST, 0)))
-    return int(listener.getsockname()[1])
 
 
 class _SteppedGateway(Gateway):

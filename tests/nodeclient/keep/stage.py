@@ -21,6 +21,7 @@ from nodeclient.core.events import Event
 from nodeclient.keep.arenas import KeepSettings
 from nodeclient.keep.state_keeper import StateKeeper
 from nodeclient.persist.persist_settings import PersistSettings
+from tests.support.programs import TIMEOUT_S
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
@@ -46,9 +47,10 @@ BIG = bytes(range(256)) * 12_000
 
 SMALL = b"small state" * 100
 
-WITHIN_S = 10.0
-
 LOOK_AGAIN_S = 0.01
+
+UNUSED_PORT = 1
+"""A port at which nobody listens, and which the kernel gives to nobody either."""
 
 
 class KeepingNode:
@@ -111,7 +113,7 @@ class KeepingNode:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something holds."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while not condition():
                 self._changed.clear()
                 with suppress(TimeoutError):  # threads and workers change what is looked at too, and do not say so
@@ -140,7 +142,7 @@ class KeepingWorker:
     def __init__(self, path: str, local_rank: int, round_number: int, rank: int, world_size: int) -> None:
         self.local_rank, self.rank, self.round, self.world_size = local_rank, rank, round_number, world_size
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket.settimeout(WITHIN_S)
+        self.socket.settimeout(TIMEOUT_S)
         self.socket.connect(path)
         self.arena: Arena | None = None
         self.send(Hello(local_rank, round_number, os.getpid()))
@@ -208,13 +210,6 @@ def _read(resume: ResumeFrom, part: Part, file: int) -> dict[tuple[int, bool], b
                 assert commit.rank == part.rank
                 found[part.rank, big] = bytes(place.data[: commit.length])
     return found
-
-
-def unused_port() -> int:
-    """Return a port at which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def a_resume(round_number: int, step: int, *sources: KeptSource, complete: bool = True) -> Resume:

@@ -18,11 +18,11 @@ from tests.nodeclient.keep.stage import (
     BIG,
     RUN,
     SMALL,
+    UNUSED_PORT,
     KeepingNode,
     KeepingWorker,
     a_resume,
     keeping_nodes,
-    unused_port,
     wanted,
 )
 from workerlib.keep.arena import WHOLE
@@ -148,7 +148,7 @@ async def test_a_holder_that_is_not_there_is_asked_again_and_a_copy_that_is_not_
     async with keeping_nodes(tmp_path, "a", "b", copy_rate=RATE) as [a, b]:
         await holder(a, 7)
         lost = KeptCopy(1, 7, a.source(wanted(small=False)))
-        object.__setattr__(lost.source, "port", unused_port())
+        object.__setattr__(lost.source, "port", UNUSED_PORT)
         want(b, lost, protected=(7,))
         await b.until(lambda: any("the state of node a cannot be copied" in text for text in b.texts))
         want(b, copy_of(a, 7), protected=(7,))

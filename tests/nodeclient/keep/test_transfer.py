@@ -22,14 +22,14 @@ from tests.nodeclient.keep.stage import (
     BIG,
     RUN,
     SMALL,
-    WITHIN_S,
+    UNUSED_PORT,
     KeepingNode,
     a_resume,
     holder,
     keeping_nodes,
-    unused_port,
     wanted,
 )
+from tests.support.programs import TIMEOUT_S
 from workerlib.keep.arena import PENDING, WHOLE
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX
 
@@ -112,10 +112,9 @@ async def test_more_parts_than_a_packet_takes_come_in_several(tmp_path: Path) ->
 
 
 async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Path) -> None:
-    port = unused_port()
-    async with keeping_nodes(tmp_path, "b", "c", patience_s=WITHIN_S) as [b, c]:
+    async with keeping_nodes(tmp_path, "b", "c", patience_s=TIMEOUT_S) as [b, c]:
         await holder(b)
-        gone = replace(b.source(wanted()), node="a", port=port)
+        gone = replace(b.source(wanted()), node="a", port=UNUSED_PORT)
         worker = c.worker(c.begin(2, a_resume(1, 7, gone)))
         await c.until(lambda: (holding := c.holding(workers=True)) is not None and "from node a" in holding.problem)
         holding = c.holding(workers=True)
@@ -126,7 +125,7 @@ async def test_when_a_holder_is_lost_its_parts_are_had_from_another(tmp_path: Pa
 
 
 async def test_what_is_damaged_on_its_own_host_is_had_from_another(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", patience_s=WITHIN_S) as [a, b]:
+    async with keeping_nodes(tmp_path, "a", "b", patience_s=TIMEOUT_S) as [a, b]:
         worker = await holder(a)
         await holder(b)
         await a.damage(worker, 7)
@@ -305,9 +304,8 @@ async def test_a_strange_holder_costs_a_bounded_time(
 
 
 async def test_where_nobody_listens_nothing_is_had(tmp_path: Path) -> None:
-    port = unused_port()
     async with keeping_nodes(tmp_path, "b") as [b]:
-        b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=port)))
+        b.begin(2, a_resume(1, 7, replace(b.source(wanted()), node="a", port=UNUSED_PORT)))
         assert "connection refused" in (await failed(b)).lower()
 
 

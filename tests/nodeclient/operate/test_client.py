@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -18,10 +19,11 @@ NOBODY_LEADS = packed({"error": "standby", "message": "it stands by, and nobody 
 
 
 @pytest.fixture
-def nobody() -> str:
-    """Return an address where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+def nobody() -> Iterator[str]:
+    """Yield an address where nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def test_the_leader_that_a_standby_names_is_asked_and_comes_first_then() -> None:

@@ -28,6 +28,7 @@ from nodeclient.persist import persister, unusable_steps
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
+from tests.support.programs import TIMEOUT_S
 from workerlib.keep import arena
 
 BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
@@ -139,13 +140,13 @@ async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
         await node.until(lambda: any("cannot be read: Not a directory" in text for text in node.texts))
         assert not first.done()
         (tmp_path / "disk").unlink()
-        await asyncio.wait_for(first, 10)
+        await asyncio.wait_for(first, TIMEOUT_S)
         assert len(node.texts) == 1
 
 
 @pytest.mark.asyncio
 async def test_a_node_ends_although_it_was_about_to_look(tmp_path: Path) -> None:
-    async with asyncio.timeout(10), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+    async with asyncio.timeout(TIMEOUT_S), keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await node.keeper.look_at_disk()
         await train(node, 4)
         await write(node, an_order(commit=True))
@@ -170,7 +171,7 @@ async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
         assert node.texts == [f"{tmp_path / 'disk'} does not answer within 0.05 s: this node joins when it does"]
         assert not first.done()
         heal.set()
-        await asyncio.wait_for(first, 10)
+        await asyncio.wait_for(first, TIMEOUT_S)
 
 
 @pytest.mark.asyncio
@@ -196,7 +197,7 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
     async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, node):
         await train(one, 4)
         await write(one, an_order(commit=True))
-        monkeypatch.setattr(unusable_steps, "AGAIN_S", 0.2)
+        monkeypatch.setattr(unusable_steps, "AGAIN_S", 2.0)
         monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.05)
         await node.keeper.look_at_disk()
         with monkeypatch.context() as broken:
@@ -295,7 +296,7 @@ async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, han
         assert found.problem == "the disk hangs: a write that was begun before has not ended"
         node.keeper.carry_out(Persist(RUN, None))
         hanging.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(TIMEOUT_S):
             while (await write(node, an_order(commit=True))).state is not PersistState.COMMITTED:
                 node.keeper.carry_out(Persist(RUN, None))
 
