@@ -27,7 +27,7 @@ from coordinatord.runtime.pinned_tls import pinned_context
 from tests.support.disks import small_disk
 from tests.support.hostile import KINDS
 from tests.support.lives import ROOT
-from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ, run, wait_until
 
 TRUSTING = pinned_context(lambda _: None)
 
@@ -107,7 +107,8 @@ class Besieged:
 
     def _shown_time(self) -> datetime:
         """Return the coordinator's time, which each of its answers has."""
-        with urllib.request.urlopen(f"https://127.0.0.1:{self.port}/healthz", timeout=30, context=TRUSTING) as answer:
+        url = f"https://127.0.0.1:{self.port}/healthz"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=TRUSTING) as answer:
             return parsedate_to_datetime(answer.headers["Date"])
 
     def health(self) -> tuple[int, float]:
@@ -115,7 +116,7 @@ class Besieged:
         began = time.monotonic()
         url = f"https://127.0.0.1:{self.port}/healthz"
         try:
-            with urllib.request.urlopen(url, timeout=30, context=TRUSTING) as answer:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=TRUSTING) as answer:
                 return answer.status, time.monotonic() - began
         except urllib.error.HTTPError as error:
             return error.code, time.monotonic() - began

@@ -99,7 +99,7 @@ def test_the_only_node_of_a_round_knows_that_the_job_is_done(
 ) -> None:
     lives = make_lives()
     cluster = make_cluster(lives)
-    node = cluster.join("a", "--nnodes", "1", "--join-timeout", "0.2")
+    node = cluster.join("a", "--nnodes", "1", "--join-timeout", "5")
     begun = cluster.await_round(1)
     cluster.await_state(state="running")
 
@@ -114,7 +114,7 @@ def test_when_the_outage_grace_is_over_workers_have_the_time_to_save(
 ) -> None:
     lives = make_lives("--outage-grace", "0.5")
     cluster = make_cluster(lives)
-    node = cluster.join("a", "--nnodes", "1", "--stop-timeout", "1", "--join-timeout", "0.2", script="--deaf")
+    node = cluster.join("a", "--nnodes", "1", "--stop-timeout", "1", "--join-timeout", "5", script="--deaf")
     cluster.await_round(1)
     cluster.await_state(state="running")
 

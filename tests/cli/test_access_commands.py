@@ -17,7 +17,7 @@ import trustme
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.pinned_tls import pinned_context
 from tests.support.places import Place
-from tests.support.programs import BIN, Program, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_every_command_works_over_tls_and_the_events_name_the_token(place: Place
 def told(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[Mapping[str, str], str]:
     """Return the headers and the text of an answer to what a browser sends."""
     request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - https
-    with urllib.request.urlopen(request, timeout=10, context=pinned_context(lambda _: None)) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=pinned_context(lambda _: None)) as answer:  # noqa: S310
         return answer.headers, answer.read().decode()
 
 

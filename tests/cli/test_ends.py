@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from nodeclient.host.ports import PortReservation
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run
 
@@ -74,10 +75,12 @@ def silent_server() -> Iterator[int]:
 
 @contextmanager
 def nobody() -> Iterator[int]:
-    """Yield a port where nobody listens."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    """Yield a port where nobody listens, unless a coordinator is started there."""
+    reservation = PortReservation()
+    try:
+        yield reservation.port
+    finally:
+        reservation.close()
 
 
 def join(coord: str, *flags: str) -> tuple[int, str]:
@@ -100,15 +103,15 @@ def join(coord: str, *flags: str) -> tuple[int, str]:
 def test_a_coordinator_that_is_not_there_is_looked_for_until_the_join_timeout(server: object, words: str) -> None:
     assert callable(server)
     with server() as port:
-        code, line = join(f"127.0.0.1:{port}", "--join-timeout", "0.6")
+        code, line = join(f"127.0.0.1:{port}", "--join-timeout", "3")
         assert code == 69
-        assert "no coordinator reached within 0.6 s" in line
+        assert "no coordinator reached within 3 s" in line
         assert words in line
         assert "see --coord and --join-timeout" in line
 
 
 def test_a_name_that_cannot_be_resolved_is_named() -> None:
-    code, line = join("no-such-host.invalid", "--join-timeout", "0.5")
+    code, line = join("no-such-host.invalid", "--join-timeout", "3")
     assert code == 69
     assert "the host name no-such-host.invalid cannot be resolved" in line
 
@@ -116,8 +119,8 @@ def test_a_name_that_cannot_be_resolved_is_named() -> None:
 def test_a_coordinator_that_comes_later_is_found(cluster: Cluster, own_coordinator: Callable[..., Coordinator]) -> None:
     with nobody() as port:
         cluster.join("a", "--nnodes", "1", coord=f"127.0.0.1:{port}").await_line("Connection refused")
-    own_coordinator(port=port)
-    assert cluster.await_round(1).nodes == ["a"]
+        own_coordinator(port=port)
+        assert cluster.await_round(1).nodes == ["a"]
 
 
 def test_the_second_of_two_coordinators_is_found(cluster: Cluster) -> None:
@@ -159,9 +162,9 @@ def test_nodes_that_disagree_are_refused_with_both_values(
 
 
 def test_too_few_nodes_in_time_are_named(cluster: Cluster) -> None:
-    node = cluster.join("a", "--nnodes", "3", "--join-timeout", "0.5")
+    node = cluster.join("a", "--nnodes", "3", "--join-timeout", "3")
     assert node.wait() == 75
-    assert "not enough nodes within 0.5 s: waiting for nodes: 1 of 3 joined (node a)" in node.lines[-1]
+    assert "not enough nodes within 3 s: waiting for nodes: 1 of 3 joined (node a)" in node.lines[-1]
     assert "--join-timeout" in node.lines[-1]
 
 

@@ -288,7 +288,7 @@ def test_which_job_is_meant_where_none_is_named(
 
 def test_a_drained_node_that_joins_in_vain_says_what_would_let_it_in(operator: Operator, mnist: Cluster) -> None:
     operator.do("drain", "late", "--ahead")
-    late = mnist.join("late", "--nnodes", "1", "--join-timeout", "0.5")
+    late = mnist.join("late", "--nnodes", "1", "--join-timeout", "3")
     assert late.wait() == 75
-    words = f"not let in within 0.5 s: late drained by {BY}; to let it in: nodeclient undrain late"
+    words = f"not let in within 3 s: late drained by {BY}; to let it in: nodeclient undrain late"
     assert f"ERROR   nodeclient: {words} job=" in late.lines[-1]

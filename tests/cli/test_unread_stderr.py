@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.programs import BIN, Program, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, Program, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def drain(url: str, name: str) -> None:
     request = urllib.request.Request(  # noqa: S310 - http
         f"{url}/v1/nodes/{name}/drain", b'{"by": "me", "ahead": true}', {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310 - as above
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 - as above
         assert answer.status == 200
 
 

@@ -40,7 +40,7 @@ def test_a_watch_shows_what_changes_and_leaves_the_terminal_as_it_was(cluster: C
         terminal.await_text(r"\n  second +\S+ +\S+ +running ")
         second.process.kill()
         text = terminal.await_text(r"round 3, world size 1, ")
-        assert re.search(r"\n  second +\S+ +- +lost ", terminal.await_text(r"running for \ds"))
+        assert re.search(r"\n  second +\S+ +- +lost ", terminal.await_text(r"running for \d"))
         terminal.type("\x03")
         assert terminal.wait() == 130
         check_clean(terminal)

@@ -35,7 +35,7 @@ from tests.deploy.manifests import (
 )
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.disks import small_disk
-from tests.support.programs import BIN, wait_until
+from tests.support.programs import BIN, TIMEOUT_S, wait_until
 
 OLDEST = "1.31"
 """What job.yaml says that it needs."""
@@ -273,7 +273,7 @@ def _status(url: str) -> int:
     trusting = ssl.create_default_context()  # as Kubernetes does
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=10, context=trusting) as answer:  # noqa: S310 - https
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S, context=trusting) as answer:  # noqa: S310 - https
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -80,7 +80,7 @@ class Prometheus(Program):
         url = f"http://127.0.0.1:{self._port.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         assert self.reading, f"prometheus has ended:\n{self.output}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             if error.code == 503:

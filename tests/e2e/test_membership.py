@@ -39,12 +39,12 @@ def test_a_newcomer_whose_name_comes_first_gets_the_last_rank(cluster: Cluster) 
 def test_too_few_are_left_and_end_with_the_name_of_who_is_missing(cluster: Cluster) -> None:
     gone = cluster.join("gone", "--nnodes", "3")
     gone.await_line("waiting for nodes")
-    rest = cluster.join_all("ab", "--nnodes", "3", "--join-timeout", "3", script="--family")
+    rest = cluster.join_all("ab", "--nnodes", "3", "--join-timeout", "8", script="--family")
     cluster.await_round(3)
     gone.process.kill()
     for node in rest:
         assert node.wait() == 75
-        assert "not enough nodes within 3 s: waiting for nodes: " in node.lines[-1]
+        assert "not enough nodes within 8 s: waiting for nodes: " in node.lines[-1]
         assert "missing: node" in node.lines[-1]
         assert "gone" in node.lines[-1].partition("missing: ")[2]
         assert node.leftovers() == []

@@ -20,6 +20,7 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.runtime.pinned_tls import pin_of, pinned_context
 from tests.support.programs import (
     BIN,
+    TIMEOUT_S,
     USER_HOME,
     Program,
     as_by_default,
@@ -141,7 +142,7 @@ class Coordinator(Program):
             headers["Authorization"] = f"Bearer {first_token(self._home, Role.ADMIN, self._pin).text}"
             context = pinned_context(lambda _: None)
         request = urllib.request.Request(f"{self.url}{path}", headers=headers)  # noqa: S310 - http
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as answer:  # noqa: S310 - as above
             return str(answer.read().decode())
 
     @cached_property

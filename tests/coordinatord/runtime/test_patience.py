@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from coordinatord.runtime.patience import Patience
+from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.asyncio
 
 
 async def given_up(patience: Patience[str], found: list[str], count: int) -> None:
     """Wait until so many have been given up."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(found) < count:  # noqa: ASYNC110 - what is looked at announces nothing
             await asyncio.sleep(0.001)
     patience.close()

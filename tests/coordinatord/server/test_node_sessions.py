@@ -29,6 +29,7 @@ from coordinatord.server import node_sessions
 from coordinatord.server.app import Server
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure
+from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import IDLE, Peer, connect, join, until
 
 pytestmark = pytest.mark.asyncio
@@ -76,7 +77,7 @@ async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -
         await a.beat()
         await a.receive(Desired)
         await a.socket.ping(b"after")
-        frame = await a.socket.receive(timeout=10)
+        frame = await a.socket.receive(timeout=TIMEOUT_S)
         assert frame.data == b"after", "only one answer"
 
 

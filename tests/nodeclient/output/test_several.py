@@ -167,7 +167,10 @@ async def test_on_a_terminal_prefixes_have_colours_and_progress_is_one_live_line
 
 @pytest.mark.parametrize("bar", ['f"\\r{n}%"', 'f"{n}%\\r"'])
 @pytest.mark.parametrize("end", ['err("\\n")', ""])
-async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last_state(bar: str, end: str) -> None:
+async def test_off_a_terminal_a_progress_bar_is_a_line_now_and_then_and_its_last_state(
+    bar: str, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "STATES_EVERY_S", 1_000.0)
     async with on_stage() as stage:
         stage.stderr.start_reading()
         await stage.run(f"for n in range(50): err({bar}); time.sleep(0.001)\n{end}", "")

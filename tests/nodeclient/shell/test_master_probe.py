@@ -16,7 +16,7 @@ from tests.support.builders import an_assignment
 
 pytestmark = pytest.mark.asyncio
 
-LONG_S = 20.0
+LONG_S = 100.0
 BRIEF_S = 0.2
 """Where nobody answers, the test waits for all of it."""
 

@@ -179,7 +179,7 @@ def test_a_spare_waits_takes_over_and_is_released(job: Job, coordinator: Coordin
 
 
 def test_one_that_waits_in_vain_gives_up_alone(job: Job) -> None:
-    early = job.agent("2", join_timeout="0.5")
+    early = job.agent("2", join_timeout="3")
     with pytest.raises(RendezvousTimeoutError, match=r"not enough nodes .* --rdzv-id and --rdzv-endpoint"):
         early.rendezvous().result(TIMEOUT_S)
     early.handler.shutdown()
@@ -188,8 +188,8 @@ def test_one_that_waits_in_vain_gives_up_alone(job: Job) -> None:
 
 def test_a_coordinator_that_is_not_there_is_named(job: Job) -> None:
     job.endpoint = "127.0.0.1:1"
-    with pytest.raises(RendezvousConnectionError, match=r"no coordinator reached within 0\.3 s: 127\.0\.0\.1:1"):
-        job.agent(join_timeout=0.3).rendezvous().result(TIMEOUT_S)
+    with pytest.raises(RendezvousConnectionError, match=r"no coordinator reached within 1 s: 127\.0\.0\.1:1"):
+        job.agent(join_timeout=1).rendezvous().result(TIMEOUT_S)
 
 
 def test_of_several_coordinators_one_is_enough(job: Job) -> None:

@@ -28,7 +28,7 @@ def test_a_job_with_real_collectives_is_restarted_many_times(torchruns: Torchrun
     job = new_job()
     script = (*FORKED, str(HERE / "restarting.py"), str(RESTARTS))
     nodes = [torchruns.start(job, "--nnodes=2", f"--max-restarts={RESTARTS}", *script) for _ in range(2)]
-    assert [node.wait(RESTARTS * 6 + 60) for node in nodes] == [0, 0]
+    assert [node.wait(RESTARTS * 12 + 60) for node in nodes] == [0, 0]
     sums = {(event["round"], event["rank"]): event["sum"] for node in nodes for event in node.events}
     assert sums == {(number, rank): 2 for number in range(1, RESTARTS + 2) for rank in range(2)}
     assert coordinator.await_job(job, state="succeeded")["restarts"]["used"] == RESTARTS

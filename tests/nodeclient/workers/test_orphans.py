@@ -26,10 +26,10 @@ async def main():
     os.kill(before, 9)
     os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
     with reaping_orphans(lambda: {own.pid}):
-        await asyncio.wait_for(gone(before), 20)
+        await asyncio.wait_for(gone(before), 120)
         later = int(subprocess.check_output(["sh", "-c", "sleep 1000 > /dev/null & echo $!"]))
         os.kill(later, 9)
-        await asyncio.wait_for(gone(later), 20)
+        await asyncio.wait_for(gone(later), 120)
     assert own.wait() == 7
 
 (uvloop if sys.argv[1] == "uvloop" else asyncio).run(main())

@@ -117,7 +117,7 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
         late = await a.receive(ReadLog)
         [one] = (await answer)[2]["logs"]
         assert one["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
-        monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", 10.0)
+        monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", TIMEOUT_S)
         await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"next")

@@ -100,7 +100,8 @@ async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
 
 
 async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 0.5)
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
     _, good = etcd.clients[0]
     with canned(hang_up) as (rude, asked), canned(body(b"<html>", 200)) as (strange, _):
         place = EtcdPlace.parse(f"etcd://127.0.0.1:1,{rude},{strange},127.0.0.1:{good}/any")
