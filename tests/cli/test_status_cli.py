@@ -101,12 +101,14 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     cluster.await_round(2)
     cluster.await_state(state="running")
     title, facts, *others, header, row = status(cluster.coordinator, cluster.job).splitlines()
-    assert re.match(rf"job {cluster.job}  running for \ds: all workers are started", title)
+    assert re.match(rf"job {cluster.job}  running for \d+s: all workers are started", title)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
     assert header.split() == TITLES
     assert row.split(maxsplit=10)[:2] == [cluster.job, "node-with-a-long-name"]
-    assert row.split(maxsplit=10)[4:] == ["running", "0-1", "-", "-", "0s", __version__, "its workers are running"]
+    *shown, seen, version, reason = row.split(maxsplit=10)[4:]
+    assert (shown, version, reason) == (["running", "0-1", "-", "-"], __version__, "its workers are running")
+    assert re.fullmatch(r"\d+s", seen), "on a busy machine a heartbeat may be a second old"
     assert header.index("ADDRESS") == row.index("127.0.0.1")
 
 
