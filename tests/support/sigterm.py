@@ -40,7 +40,7 @@ def play(kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 
     """
     notes, disk = folder / "notes", folder / "disk"
     notes.mkdir(parents=True)
-    coordinator = Coordinator("--settle", "10", "--heartbeat", "0.2", state_dir=folder)
+    coordinator = Coordinator("--settle", "10", "--heartbeat", "0.5", state_dir=folder)
     cluster = Cluster(coordinator, JOB)
     try:
         command = (sys.executable, "-m", "tests.support.sigterm_program", kind, moment, str(notes), str(LAST))
