@@ -16,6 +16,7 @@ from functools import partial
 import uvloop
 
 from coordinatord.commands.reload import Reloader
+from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead
 from coordinatord.commands.until_unused import end_when_unused
 from coordinatord.config import ServeConfig
@@ -99,6 +100,7 @@ async def _lead(
     store: Store,
     listeners: Sequence[socket.socket],
     candidate: Candidate | None = None,
+    access: SharedAccess | None = None,
 ) -> None:
     """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`."""
     loop = asyncio.get_running_loop()
@@ -122,6 +124,8 @@ async def _lead(
                 server.spawn(candidate.keep(), name="lease")
                 candidate.roster.changed = server.note_change
                 server.spawn(candidate.roster.watch(), name="roster")
+            if access is not None:
+                server.spawn(access.watch(), name="access")
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)

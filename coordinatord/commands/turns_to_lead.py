@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config import ServeConfig
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.logs import fields
@@ -34,7 +35,11 @@ class Lead(Protocol):
     """What a coordinator does while it leads."""
 
     def __call__(
-        self, store: Store, listeners: Sequence[socket.socket], candidate: Candidate | None = None
+        self,
+        store: Store,
+        listeners: Sequence[socket.socket],
+        candidate: Candidate | None = None,
+        access: SharedAccess | None = None,
     ) -> Awaitable[None]:
         """Serve until the program ends, and close the store. Raises `LeadershipLostError`."""
 
@@ -65,9 +70,10 @@ class TurnsToLead:
         folder = self._settings.state_dir
         directory = None if folder is None else StateDirectory.claim(folder)
         gateway = Gateway(self._shared.place)
+        access = SharedAccess(gateway, self._keys, self._security)
         try:
             while not self._ended.done():
-                await self._take_one(gateway, listeners)
+                await self._take_one(gateway, access, listeners)
         finally:
             await gateway.close()
             for listener in listeners:
@@ -75,14 +81,14 @@ class TurnsToLead:
             if directory is not None:
                 directory.release()
 
-    async def _take_one(self, gateway: Gateway, listeners: Sequence[socket.socket]) -> None:
+    async def _take_one(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         candidate = Candidate(gateway, self._keys, self._me(listeners[0]), self._shared.lease_s)
         try:
-            await self._stand_by(candidate, [listener.dup() for listener in listeners])
+            await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
-                store = await self._open(gateway, candidate)
+                store = await self._open(gateway, candidate, access)
                 log.info("this coordinator leads", extra=fields("leading"))
-                await self._lead(store, [listener.dup() for listener in listeners], candidate)
+                await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
             log.warning("%s", error, extra=fields("leadership_lost"))
         except (EtcdAwayError, EtcdRefusedError) as error:
@@ -91,16 +97,21 @@ class TurnsToLead:
         finally:
             await candidate.resign()
 
-    async def _open(self, gateway: Gateway, candidate: Candidate) -> EtcdStore:
-        """Read the history while the lease is renewed. Raises `LeadershipLostError` and `StoreError`."""
+    async def _open(self, gateway: Gateway, candidate: Candidate, access: SharedAccess) -> EtcdStore:
+        """Read the history while the lease is renewed.
+
+        Raises `LeadershipLostError`, `OtherKeyError` and `StoreError`.
+        """
         tasks = Tasks()
         tasks.spawn(candidate.keep(), name="lease")
+        tasks.spawn(self._systemd.keep_alive(), name="watchdog")
         try:
+            await access.lead(candidate.fence)
             return await EtcdStore.open(gateway, self._keys, candidate, self._settings.state_dir)
         finally:
             await tasks.cancel()
 
-    async def _stand_by(self, candidate: Candidate, listeners: Sequence[socket.socket]) -> None:
+    async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         """Say who leads until this one does, or the program ends."""
         candidate.changed = lambda: self._say(candidate)
         security = self._security
@@ -122,6 +133,7 @@ class TurnsToLead:
         async with serve_standby(listeners, lambda: candidate.leader, gatekeeper, tls):
             self._systemd.notify("READY=1", status_of("stands by"))
             tasks.spawn(win(), name="candidate")
+            tasks.spawn(access.watch(), name="access")
             tasks.spawn(self._systemd.keep_alive(), name="watchdog")
             try:
                 await tasks.guard(won)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,6 +91,11 @@ class Security:
         return self._store.tokens
 
     @property
+    def shows_given(self) -> bool:
+        """Whether the certificate that is shown is an organisation's."""
+        return self._settings.certificate is not None
+
+    @property
     def valid_names(self) -> frozenset[str]:
         """The names of the tokens that are valid now."""
         return frozenset(token.name for token in self._store.tokens if token.revoked_at is None)
@@ -118,6 +123,10 @@ class Security:
     def refresh(self) -> None:
         """Read the tokens again if their file has changed."""
         self._store.keep_fresh()
+
+    def adopt(self, shared: Iterable[KnownToken]) -> None:
+        """Know the tokens of other coordinators as well. Raises `TokenStoreError` and `PrivateFileError`."""
+        self._store.adopt(shared)
 
     def close(self) -> None:
         """Take away tokens that end with this process."""

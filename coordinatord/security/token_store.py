@@ -1,5 +1,7 @@
 """The tokens that a coordinator knows: names, roles and hashes, in a file of the state directory.
 
+Coordinators that share a store have a file each, and also know the tokens of the others: see `united`.
+
 A plain SHA-256 is enough: the secrets are 256 random bits, so nobody finds one by trying, and a slow hash would only
 cost the coordinator. `coordinatord token` changes the file while the daemon runs; the daemon sees the change.
 """
@@ -12,7 +14,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -91,6 +93,35 @@ def new_secret() -> str:
     return text_of(secrets.token_bytes(32))
 
 
+def pack_tokens(tokens: Iterable[KnownToken]) -> str:
+    """Return the content of a file with these tokens."""
+    return f"{json.dumps({'version': VERSION, 'tokens': [asdict(token) for token in tokens]}, indent=1)}\n"
+
+
+def unpack_tokens(text: str) -> tuple[KnownToken, ...]:
+    """Return what `pack_tokens` has packed. Raises `ValueError`, `RecursionError` and `SchemaError`."""
+    return _check(json.loads(text), "file").tokens
+
+
+def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
+    """Return the tokens of several coordinators: all that anybody has made, revoked if anybody has revoked them.
+
+    A token is known by its hash. The shared one keeps its name where an own one has the same.
+    """
+    found = {token.digest: token for token in shared}
+    names = {token.name for token in found.values()}
+    for token in own:
+        known = found.get(token.digest)
+        if known is not None:
+            ends = [one.revoked_at for one in (known, token) if one.revoked_at is not None]
+            found[token.digest] = replace(known, revoked_at=min(ends, default=None))
+            continue
+        name = token.name if token.name not in names else f"{token.name[:111]}-{token.digest[:16]}"
+        names.add(name)
+        found[token.digest] = replace(token, name=name)
+    return tuple(found.values())
+
+
 def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
     """Return the token with this secret. How long that takes says nothing about which it is, or how near a guess is."""
     digest = _digest(secret)
@@ -141,7 +172,7 @@ class TokenStore:
         with self._locked():
             if any(one.name == name for one in self.tokens):
                 raise TokenStoreError(f"there is a token of the name {name} already: choose another with --name")
-            self._write(*self._without_oldest_revoked(), known)
+            self._write(*_without_oldest_revoked(self.tokens, TOKENS_MAX - 1), known)
         return token
 
     def revoke(self, name: str) -> KnownToken:
@@ -155,15 +186,14 @@ class TokenStore:
                 self._write(*(replace(one, revoked_at=_now()) if one is token else one for one in self.tokens))
         return token
 
-    def _without_oldest_revoked(self) -> list[KnownToken]:
-        """Return the tokens, of which revoked ones make room. Raises `TokenStoreError`."""
-        kept = list(self.tokens)
-        while len(kept) >= TOKENS_MAX:
-            revoked = [one for one in kept if one.revoked_at is not None]
-            if not revoked:
-                raise TokenStoreError(f"there are {TOKENS_MAX} tokens, the limit: revoke one")
-            kept.remove(min(revoked, key=lambda one: one.revoked_at or 0.0))
-        return kept
+    def adopt(self, shared: Iterable[KnownToken]) -> None:
+        """Know the tokens of other coordinators as well. Raises `TokenStoreError` and `PrivateFileError`."""
+        shared = tuple(shared)
+        self.refresh()
+        if united(shared, self.tokens) == self.tokens:
+            return
+        with self._locked():
+            self._write(*_without_oldest_revoked(united(shared, self.tokens), TOKENS_MAX))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -183,8 +213,7 @@ class TokenStore:
     def _write(self, *tokens: KnownToken) -> None:
         self.tokens = tokens
         if self.directory is not None:
-            file = {"version": VERSION, "tokens": [asdict(token) for token in tokens]}
-            write_private(self.path, f"{json.dumps(file, indent=1)}\n")
+            write_private(self.path, pack_tokens(tokens))
             self._seen = self._look()
 
     def _look(self) -> tuple[int, ...]:
@@ -199,10 +228,21 @@ class TokenStore:
         if text is None:
             return ()
         try:
-            return _check(json.loads(text), "file").tokens
+            return unpack_tokens(text)
         except (ValueError, RecursionError, SchemaError) as error:
             why = f"{self.path} is not as coordinatord writes it: {error}"
             raise TokenStoreError(f"{why}; restore it from a copy, or remove it and make new tokens") from error
+
+
+def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[KnownToken]:
+    """Return at most so many of the tokens, of which revoked ones make room. Raises `TokenStoreError`."""
+    kept = list(tokens)
+    while len(kept) > most:
+        revoked = [one for one in kept if one.revoked_at is not None]
+        if not revoked:
+            raise TokenStoreError(f"there are {TOKENS_MAX} tokens, the limit: revoke one")
+        kept.remove(min(revoked, key=lambda one: one.revoked_at or 0.0))
+    return kept
 
 
 def _digest(secret: str) -> str:

@@ -12,6 +12,10 @@ DIGITS = 16
 """Numbers have so many digits, so that keys sort as numbers do."""
 
 
+NAMES = frozenset({"leader", "standby", "about", "head", "pin", "tokens", "commits"})
+"""What may follow a prefix: no other namespace may begin so."""
+
+
 @frozen
 class Keys:
     """The keys below a prefix."""
@@ -37,6 +41,16 @@ class Keys:
     def head(self) -> bytes:
         """Names the newest commit. It is written with each, so that a commit that comes late and twice does nothing."""
         return f"{self.prefix}/head".encode()
+
+    @property
+    def pin(self) -> bytes:
+        """Says by which key all coordinators here are known to nodes. The first leader writes it, and nobody after."""
+        return f"{self.prefix}/pin".encode()
+
+    @property
+    def tokens(self) -> bytes:
+        """Has the hashes of the tokens of all coordinators. Each of them writes it."""
+        return f"{self.prefix}/tokens".encode()
 
     def commits(self, generation: int) -> bytes:
         """Return the beginning of all keys of a generation."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.store.etcd.keys import NAMES
 
 PORT = 2379
 """The port that etcd has from IANA, for clients."""
@@ -74,4 +75,10 @@ class EtcdPlace:
             raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
         hosts = [(one["number"] or one["host"]) for one in members if one is not None]
         prefix = (found["prefix"] or "").strip("/") or PREFIX
+        within = NAMES.intersection(prefix.split("/")[1:])
+        if within:
+            raise EtcdPlaceError(
+                f"{text!r} would be within another namespace, whose keys have the name {min(within)!r}: choose another"
+                " prefix"
+            )
         return cls(tuple(zip(hosts, ports, strict=True)), prefix, found["scheme"] == "etcds", access or EtcdAccess())

@@ -5,15 +5,26 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import ItemsView
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, tokens_in
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.gatekeeper import FAILURES_MAX, WINDOW_S, Caller, DeniedError, Gatekeeper
-from coordinatord.security.token_store import TOKENS, TokenStore, TokenStoreError
+from coordinatord.security.token_store import (
+    TOKENS,
+    KnownToken,
+    TokenStore,
+    TokenStoreError,
+    pack_tokens,
+    united,
+    unpack_tokens,
+)
 
 PIN = "a" * 52
 
@@ -127,6 +138,64 @@ def test_revoked_tokens_make_room(store: TokenStore, monkeypatch: pytest.MonkeyP
     store.revoke("a")
     store.add(PIN, Role.JOIN, "c")
     assert [one["name"] for one in json.loads(store.path.read_text())["tokens"]] == ["b", "c"]
+
+
+def a_token(number: int, revoked_at: float | None = None, name: str = "") -> KnownToken:
+    """Return the known token of this number; it has its own hash."""
+    return KnownToken(name or f"t{number}", Role.JOIN, "*", f"{number:064x}", 5.0, revoked_at)
+
+
+@given(
+    *[st.dictionaries(st.integers(0, 5), st.none() | st.floats(0, 9), max_size=6).map(lambda each: each.items())] * 2
+)
+def test_united_tokens_are_those_that_anybody_made_without_those_that_anybody_revoked(
+    ones: ItemsView[int, float | None], others: ItemsView[int, float | None]
+) -> None:
+    shared, own = ([a_token(number, revoked_at) for number, revoked_at in each] for each in (ones, others))
+    found = united(shared, own)
+    assert {token.digest for token in found} == {token.digest for token in [*shared, *own]}
+    revoked = {token.digest for token in [*shared, *own] if token.revoked_at is not None}
+    assert {token.digest for token in found if token.revoked_at is not None} == revoked
+    assert set(found) == set(united(own, shared))
+    assert united(found, own) == united(found, found) == united(found, shared) == found
+
+
+def test_of_two_tokens_with_one_name_the_shared_one_keeps_it() -> None:
+    longest = "n" * 128
+    shared, own = a_token(1, name=longest), a_token(2, name=longest)
+    first, second = united([shared], [own])
+    assert (first, second.digest) == (shared, own.digest)
+    assert second.name != longest
+    assert unpack_tokens(pack_tokens([first, second])) == (first, second)
+    assert united([first, second], [own]) == (first, second), "the other one knows it by its new name from then on"
+
+
+def test_tokens_of_others_are_known_and_kept_in_the_file(store: TokenStore, gate: Gatekeeper) -> None:
+    store.add(PIN, Role.JOIN, "ours")
+    other = TokenStore(None)
+    theirs = other.add(PIN, Role.JOIN, "theirs")
+    store.adopt(other.tokens)
+    assert gate.admit(bearer(theirs), Role.JOIN, "10.0.0.1").name == "theirs"
+    again = TokenStore(store.directory)
+    again.refresh()
+    assert [token.name for token in again.tokens] == ["theirs", "ours"]
+    written = store.path.stat().st_mtime_ns
+    store.adopt(other.tokens)
+    assert store.path.stat().st_mtime_ns == written, "there was nothing to write"
+    other.revoke("theirs")
+    store.adopt(other.tokens)
+    assert denied(gate, bearer(theirs)).code == "revoked_token"
+
+
+def test_there_are_no_more_tokens_than_the_limit_when_those_of_others_come(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.security.token_store.TOKENS_MAX", 2)
+    store.adopt([a_token(1, revoked_at=7.0), a_token(2, revoked_at=8.0), a_token(3)])
+    assert [token.name for token in store.tokens] == ["t2", "t3"]
+    with pytest.raises(TokenStoreError, match="the limit: revoke one"):
+        store.adopt([a_token(4), a_token(5)])
+    assert [token.name for token in store.tokens] == ["t2", "t3"]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Which addresses of a cluster are understood."""
+"""Which addresses of a cluster are understood, and which namespaces are apart from each other."""
 
 from __future__ import annotations
 
 import pytest
 
+from coordinatord.store.etcd.keys import NAMES, Keys
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace, EtcdPlaceError
 
 
@@ -32,3 +33,29 @@ def test_members_namespace_and_encryption_are_read() -> None:
 def test_what_names_no_cluster_is_refused(text: str) -> None:
     with pytest.raises(EtcdPlaceError, match="is no etcd://HOST"):
         EtcdPlace.parse(text)
+
+
+def all_keys(prefix: str) -> list[bytes]:
+    """Return every key of a namespace, and the beginnings of those that have more after it."""
+    keys = Keys(prefix)
+    return [keys.leader, keys.standbys, keys.about, keys.head, keys.pin, keys.tokens, keys.commits(1)]
+
+
+def test_every_key_has_a_name_that_no_prefix_may_have_after_its_first_part() -> None:
+    assert {key.removeprefix(b"a/").split(b"/")[0].decode() for key in all_keys("a")} == NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("rest", ["", "/", "/deeper/still"])
+def test_a_namespace_among_the_keys_of_another_is_refused(name: str, rest: str) -> None:
+    with pytest.raises(EtcdPlaceError, match=f"within another namespace, whose keys have the name '{name}'"):
+        EtcdPlace.parse(f"etcd://h1/team/{name}{rest}")
+    assert EtcdPlace.parse(f"etcd://h1/{name}").prefix == name, "no prefix is empty, so that one is in no other"
+
+
+@pytest.mark.parametrize("inner", ["team/a", "team/a/b", "team//a", "team/standbys", "team1", "team/leader1"])
+def test_other_namespaces_share_no_key(inner: str) -> None:
+    outer, within = all_keys("team"), all_keys(EtcdPlace.parse(f"etcd://h1/{inner}").prefix)
+    assert not set(outer) & set(within)
+    beginnings = {b"team/" + key.split(b"/")[1] + b"/" for key in outer if key.endswith(b"/")}
+    assert not [key for key in within if key.startswith(tuple(beginnings))]

@@ -1,0 +1,132 @@
+"""What coordinators that share a store must have in common: the key that nodes know them by, and the tokens.
+
+The key itself is nowhere but in the files of each of them. The hash of it is in the store, so that one with another key
+finds out before any node comes to it. The hashes of the tokens are there as well: each coordinator adds its own, and
+takes over those of the others. So a token that is made or revoked on one host is so on all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.schema import SchemaError
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.private_files import PrivateFileError
+from coordinatord.security.setup import Security
+from coordinatord.security.token_store import KnownToken, TokenStoreError, pack_tokens, unpack_tokens
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.requests import KeyValue, created_at, get, key_values, put, responses, txn, written_at
+from coordinatord.store.interface import StoreError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+"""How often each coordinator looks for what the others have changed: as often as for changes of its own files."""
+
+IN_THE_CLEAR = "insecure"
+"""What stands for the hash of the key where everybody is let in."""
+
+OF_AN_AUTHORITY = "certificate"
+"""What stands for it where certificates of an organisation are shown, whose keys may differ."""
+
+_MEANINGS = {IN_THE_CLEAR: "let everybody in (--insecure)", OF_AN_AUTHORITY: "show certificates of --tls-cert"}
+
+
+class OtherKeyError(OperationalError):
+    """The other coordinators are known by another key than this one: nodes would not follow it."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SharedAccess:
+    """The part of this coordinator."""
+
+    def __init__(self, gateway: Gateway, keys: Keys, security: Security | None) -> None:
+        """Begin without a look; without `security` everybody is let in."""
+        self._gateway = gateway
+        self._keys = keys
+        self._security = security
+        self._known_by = _known_by(security)
+        """What nodes knew it by at its start: another key that SIGHUP brings ends no coordinator that serves."""
+        self._seen: tuple[int, tuple[KnownToken, ...]] | None = None
+        """The revision and the own tokens of the last look that found them to agree."""
+        self._complaint = ""
+        """Why the tokens could not be shared at the last look."""
+
+    async def watch(self) -> None:
+        """Look again and again. Raises `OtherKeyError`."""
+        while True:
+            with suppress(StoreError):  # whoever stands by or leads says what is wrong with etcd
+                await self.look()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def lead(self, fence: int) -> None:
+        """Say as the leader what all must have, unless that is said already. Raises `OtherKeyError`, `StoreError`."""
+        first = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
+        await self._gateway.call("/v3/kv/txn", txn(first, [put(self._keys.pin, self._known_by.encode())]))
+        await self.look()
+
+    async def look(self) -> None:
+        """Compare the keys, and share the tokens. Raises `OtherKeyError` and `StoreError`."""
+        answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
+        pins, tokens = (key_values(one) for one in responses(answer))
+        for pin in pins:
+            self._compare(pin.value.decode(errors="replace"))
+        if self._security is None:
+            return
+        try:
+            await self._share(self._security, tokens[0] if tokens else None)
+        except (TokenStoreError, PrivateFileError) as error:
+            if self._complaint != str(error):
+                log.error("tokens are not shared: %s", error, extra=fields("tokens_not_shared"))  # noqa: TRY400
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
+
+    def _compare(self, known_by: str) -> None:
+        if known_by == self._known_by:
+            return
+        theirs, ours = (_MEANINGS.get(one, f"have the key {one[:8]}...") for one in (known_by, self._known_by))
+        raise OtherKeyError(
+            f"the coordinators at {self._keys.prefix}/ {theirs}, and this one would {ours}: copy the folder security of"
+            " one of their state directories to its own, and give it the same flags. To change the key of all, stop all"
+            f" of them, and then: etcdctl del {self._keys.pin.decode()}"
+        )
+
+    async def _share(self, security: Security, found: KeyValue | None) -> None:
+        """Take over the tokens of the others, and add those of this one. Raises as of `TokenStore`, and `StoreError`.
+
+        If another one has written meanwhile, the next look does it.
+        """
+        security.refresh()
+        revision = 0 if found is None else found.mod_revision
+        if self._seen == (revision, security.tokens):
+            return
+        shared = () if found is None else self._unpacked(found.value)
+        security.adopt(shared)
+        if security.tokens == shared:
+            self._seen = revision, shared
+            return
+        value = pack_tokens(security.tokens).encode()
+        unchanged = [written_at(self._keys.tokens, revision)]
+        await self._gateway.call("/v3/kv/txn", txn(unchanged, [put(self._keys.tokens, value)]))
+
+    def _unpacked(self, value: bytes) -> tuple[KnownToken, ...]:
+        try:
+            return unpack_tokens(value.decode())
+        except (ValueError, RecursionError, SchemaError) as error:
+            key = self._keys.tokens.decode()
+            raise TokenStoreError(
+                f"key {key} in etcd is damaged ({error}): etcdctl del {key}, and the coordinators write it anew"
+            ) from error
+
+
+def _known_by(security: Security | None) -> str:
+    if security is None:
+        return IN_THE_CLEAR
+    return OF_AN_AUTHORITY if security.shows_given else security.pin

@@ -1,0 +1,135 @@
+"""Coordinators that share a store have the same key, and know each other's tokens."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from coordinatord.commands.shared_access import OtherKeyError, SharedAccess
+from coordinatord.protocol.access_token import BEARER, Role
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.security.gatekeeper import DeniedError
+from coordinatord.security.setup import FOLDER
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.requests import put, txn
+from coordinatord.store_flags import LEASE_S
+from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.programs import BIN, as_by_default, clean_environ, run
+from tests.support.secured import Secured, secured
+
+pytestmark = [needs_etcd, pytest.mark.slow]
+
+
+@asynccontextmanager
+async def leading(space: EtcdNamespace, first: Secured | None) -> AsyncIterator[Gateway]:
+    """Lead as a coordinator with this key and these tokens, as far as others see it."""
+    gateway = Gateway(space.place)
+    candidate = Candidate(gateway, space.keys, NOBODY, LEASE_S)
+    try:
+        await candidate.win_at_once()
+        await _access(gateway, space, first).lead(candidate.fence)
+        yield gateway
+    finally:
+        await candidate.resign()
+        await gateway.close()
+
+
+def _access(gateway: Gateway, space: EtcdNamespace, which: Secured | None) -> SharedAccess:
+    return SharedAccess(gateway, space.keys, None if which is None else which.security)
+
+
+def _copied(first: Secured, folder: Path) -> Secured:
+    """Copy the folder of keys and tokens to another coordinator, as an operator does."""
+    shutil.copytree(first.folder / "state" / FOLDER, folder / "state" / FOLDER)
+    return secured(folder)
+
+
+def _knows(which: Secured, text: str) -> str:
+    """Return the name of a token, or why a coordinator does not take it."""
+    try:
+        return which.security.gatekeeper.admit(BEARER + text, Role.JOIN, "10.0.0.1").name
+    except DeniedError as error:
+        return error.code
+
+
+@pytest.mark.asyncio
+async def test_one_with_the_same_key_may_lead_and_one_with_another_may_not(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+    first = secured(tmp_path / "first")
+    async with leading(space, first) as gateway:
+        await _access(gateway, space, _copied(first, tmp_path / "copy")).look()
+        for other, words in ((secured(tmp_path / "other"), "would have the key"), (None, "would let everybody in")):
+            with pytest.raises(OtherKeyError, match=f"at {space.keys.prefix}/ have the key .*, and this one {words}"):
+                await _access(gateway, space, other).look()
+            with pytest.raises(OtherKeyError):
+                await _access(gateway, space, other).watch()
+    with pytest.raises(OtherKeyError):  # nobody else is there, and still nodes know the first one's key
+        async with leading(space, secured(tmp_path / "third")):
+            pass
+    async with leading(space, first):
+        pass
+
+
+@pytest.mark.asyncio
+async def test_one_that_lets_everybody_in_is_followed_by_no_one_with_a_key(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+    async with leading(space, None) as gateway:
+        await _access(gateway, space, None).look()
+        with pytest.raises(OtherKeyError, match=r"let everybody in .*, and this one would have the key"):
+            await _access(gateway, space, secured(tmp_path)).look()
+
+
+@pytest.mark.asyncio
+async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+    first = secured(tmp_path / "first")
+    second = _copied(first, tmp_path / "second")
+    async with leading(space, first) as gateway:
+        accesses = [_access(gateway, space, one) for one in (first, second)]
+        ours, theirs = first.add("ours", Role.JOIN), second.add("theirs", Role.JOIN)
+        for access in (*accesses, accesses[0]):
+            await access.look()
+        for one in (first, second):
+            assert (_knows(one, ours.text), _knows(one, theirs.text)) == ("ours", "theirs")
+        second.store.revoke("ours")
+        for access in reversed(accesses):
+            await access.look()
+        assert [_knows(one, ours.text) for one in (first, second)] == ["revoked_token"] * 2
+        kept = [one.value.decode() async for one in gateway.all_below(space.keys.tokens, 9)]
+        assert len(kept) == 1
+        assert "theirs" in kept[0]
+        assert theirs.secret not in kept[0]
+
+
+@pytest.mark.asyncio
+async def test_damaged_tokens_are_named_once_and_the_own_ones_stay(
+    etcd: EtcdCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = EtcdNamespace(etcd)
+    first = secured(tmp_path)
+    async with leading(space, first) as gateway:
+        await gateway.call("/v3/kv/txn", txn([], [put(space.keys.tokens, b"\xff")]))
+        access = _access(gateway, space, first)
+        for _ in range(2):
+            await access.look()
+        [said] = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert f"key {space.keys.tokens.decode()} in etcd is damaged" in said
+        assert _knows(first, first.token().text) == "first-join"
+
+
+@pytest.mark.asyncio
+async def test_a_coordinator_with_a_key_of_its_own_ends_and_says_what_to_do(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+    async with leading(space, secured(tmp_path / "first")):
+        pass
+    where = ("--host", "127.0.0.1", "--port", "0", "--store", str(space.place))
+    environ = clean_environ(**as_by_default(tmp_path / "config"))
+    ended = run(BIN / "coordinatord", *where, "--state-dir", str(tmp_path / "second"), environ=environ)
+    assert ended.returncode == ExitCode.USAGE, ended.stderr
+    assert "copy the folder security of one of their state directories" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
