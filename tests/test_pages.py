@@ -75,7 +75,6 @@ RETIRED = {
     "door": "nodeclient",
     "happening": "event",
     "happenings": "event",
-    "laggard": "straggler",
     "mailbox": "level",
     "outbox": "batch",
     "petition": "operator",

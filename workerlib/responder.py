@@ -1,12 +1,15 @@
-"""Answers nodeclient's question where this worker stands; standard library only, from Python 3.10 on.
+"""Answers nodeclient's questions about this worker; standard library only, from Python 3.10 on.
+
+nodeclient wants to know where the worker stands, and when it arrived in its last collectives.
 
 A worker holds a Unix SOCK_SEQPACKET connection to its nodeclient, whose path is in the environment (`STACKS`). It
 begins with a JSON object, `local_rank` and `signal`, and the read end of a pipe comes with it. There are two ways to
 ask, neither of which the script notices:
 
-* A packet on the connection. A thread that does nothing else answers with a JSON object: `threads`, each with its name
-  and its frames (file, line, function; the innermost first), and `collectives`, by process group, from torch's flight
-  recorder: the one that it waits in, or the last one that is done, or only a count of them if it gets on.
+* A packet on the connection. A thread that does nothing else answers with a JSON object. To `WHERE`: `threads`, each
+  with its name and its frames (file, line, function; the innermost first), and `collectives`, by process group, from
+  torch's flight recorder: the one that it waits in, or the last one that is done, or only a count of them if it gets
+  on. To `ARRIVALS` and a number: `arrivals`, when it arrived in so many of its last collectives.
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. While nobody can run Python, no stack changes under its hands.
 
@@ -32,6 +35,12 @@ from typing import Any
 
 STACKS = "COORDINATORD_STACKS"
 """The same name as in `env`. It is removed from the environment, so that no child takes it for its own."""
+
+WHERE = b"?"
+"""The question where the worker stands."""
+
+ARRIVALS = b"arrivals "
+"""The question when it arrived in its last collectives; how many of them follows as a number."""
 
 PACKET_BYTES = 65_536
 
@@ -67,6 +76,9 @@ COUNTERS_APART_S = 0.02
 
 RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 """Functions of torch's flight recorder, which are not public: a torch may have one, both or none of them."""
+
+HANDLERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
+"""The names of the same in torch's server for workers (torch/csrc/distributed/c10d/control_plane)."""
 
 C10D = "torch._C._distributed_c10d"
 
@@ -117,8 +129,9 @@ def _high(low: int) -> int:
 def _serve(connection: socket.socket) -> None:
     """Answer until nodeclient has gone."""
     try:
-        while connection.recv(PACKET_BYTES):
-            connection.send(_answer(), socket.MSG_NOSIGNAL)
+        while question := connection.recv(PACKET_BYTES):
+            answer = _arrivals(question) if question.startswith(ARRIVALS) else _answer()
+            connection.send(answer, socket.MSG_NOSIGNAL)
     except OSError:
         return
 
@@ -174,7 +187,7 @@ def _read(dump: Callable[[bool], bytes]) -> list[dict[str, Any]]:
         time.sleep(COUNTERS_APART_S)  # noqa: TID251 - this thread waits for nothing else
         if dump(False) != before:
             return _counted(json.loads(before)["pg_status"])
-        return _by_group(_last_entries(dump(True).decode()))
+        return _by_group(_last_entries(dump(True).decode(), ENTRIES_MAX))
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return []
 
@@ -187,11 +200,11 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def _last_entries(text: str) -> list[dict[str, Any]]:
+def _last_entries(text: str, most: int) -> list[dict[str, Any]]:
     """Return the end of what a recorder holds, without reading the megabyte before it."""
     found: list[dict[str, Any]] = []
     decoder, at = json.JSONDecoder(), len(text)
-    while len(found) < ENTRIES_MAX and (at := text.rfind(ENTRY, 0, at)) >= 0:
+    while len(found) < most and (at := text.rfind(ENTRY, 0, at)) >= 0:
         found.append(decoder.raw_decode(text, at)[0])
     return found[::-1]
 
@@ -220,3 +233,53 @@ def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _group(name: str, description: str) -> str:
     """Return what a group is called; only the default group's description is of one group alone."""
     return description if description == "default_pg" else f"{description} {name[:GROUP_NAME_MAX]}"
+
+
+# Arrivals
+
+
+def _arrivals(question: bytes) -> bytes:
+    """Return when this worker arrived in its last collectives, by process group; nothing if torch does not tell."""
+    try:
+        text = _dump_beside(sys.modules.get(C10D))
+        found = _series(_last_entries(text, int(question.removeprefix(ARRIVALS))))
+    except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
+        found = []
+    return json.dumps({"arrivals": found}).encode()
+
+
+def _dump_beside(c10d: Any) -> str:
+    """Return what a recorder holds, while the script goes on; empty if it holds nothing.
+
+    The handlers of torch's server for workers can be called without that server. They run without the interpreter's
+    lock, and a tenth of a second without it is no pause.
+    """
+    handlers = [
+        handler
+        for name, handler in HANDLERS.items()
+        if hasattr(c10d, name) and json.loads(getattr(c10d, name)(False))["pg_status"]
+    ]
+    if not handlers:
+        return ""
+    told: list[str] = []
+    request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
+    takes = {"set_content": lambda _, content, __: told.append(content), "set_status": lambda _, __: None}
+    response = type("Response", (c10d._Response,), takes)  # noqa: SLF001 - none of it is public
+    c10d._get_handler(handlers[0])(request(), response())  # noqa: SLF001 - as above
+    return told[0]
+
+
+def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the arrivals of each group in collectives that follow on one another up to the last one."""
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        if entry["is_p2p"]:
+            continue
+        name, number = entry["process_group"][0], entry["collective_seq_id"]
+        series = found.get(name)
+        if series is not None and number == series["first"] + len(series["times_ns"]) - 1:
+            continue  # several operations may be one collective
+        if series is None or number != series["first"] + len(series["times_ns"]):
+            series = found[name] = {"group": _group(*entry["process_group"]), "first": number, "times_ns": []}
+        series["times_ns"].append(entry["time_created_ns"])
+    return sorted(found.values(), key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]

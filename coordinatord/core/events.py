@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
 from coordinatord.core.values.hang_verdict import SeenWorker
+from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Join, Observed
 
@@ -86,6 +87,25 @@ class Looked:
     workers: tuple[SeenWorker, ...]
 
 
+@frozen
+class Compared:
+    """The nodes of a round have said when their workers arrived in their last collectives."""
+
+    run: str
+    round: int
+    nodes: tuple[NodeArrivals, ...]
+    """Those that have answered; a node of many workers may come several times."""
+
+
 Event = (
-    Connected | Reported | Disconnected | AdminRequested | Tick | StoreFailed | StoreRecovered | PolicyChanged | Looked
+    Connected
+    | Reported
+    | Disconnected
+    | AdminRequested
+    | Tick
+    | StoreFailed
+    | StoreRecovered
+    | PolicyChanged
+    | Looked
+    | Compared
 )

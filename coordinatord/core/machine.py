@@ -19,7 +19,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.state.stall_watch import StallWatch
-from coordinatord.core.transitions import actions, admin, hang_looks, observations
+from coordinatord.core.transitions import actions, admin, looks, observations
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision, answer
 from coordinatord.core.transitions.runs import Registry
@@ -55,6 +55,7 @@ class Coordinator:
             events.StoreRecovered: self._resume,
             events.PolicyChanged: self._change_policy,
             events.Looked: self._look,
+            events.Compared: self._look,
         }
 
     @property
@@ -247,12 +248,12 @@ class Coordinator:
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
 
-    def _look(self, event: events.Looked, decision: Decision) -> None:
-        """Take in where the workers of a run stand; while nothing can be recorded, it is looked again later."""
+    def _look(self, event: events.Looked | events.Compared, decision: Decision) -> None:
+        """Take in what the workers of a run were asked for; while nothing can be recorded, they are asked again."""
         run = self._registry.live.get(event.run)
         if run is not None and self.store_error is None:
-            hang_looks.take_in(run, event, decision.now)
-            self._advance(run, decision)
+            for touched in looks.take_in(run, event, decision):
+                self._advance(touched, decision)
 
     def _tick(self, _: events.Tick, decision: Decision) -> None:
         if self.store_error is not None:

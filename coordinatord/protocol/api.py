@@ -20,6 +20,7 @@ from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
+from coordinatord.protocol.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.schema import Length, Token, Without
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
@@ -286,6 +287,8 @@ class NodeStatus:
     """How many steps its last worker is behind the one that is furthest; 0 where reports alone may explain that."""
     kept: NodeKeptStatus | None = None
     """The training state that it keeps in memory; None if it keeps none."""
+    late: LateStatus | None = None
+    """How late its latest worker is; None where that is not known."""
 
 
 @frozen(kw_only=True)
@@ -344,6 +347,8 @@ class JobStatus:
     earlier: Annotated[tuple[EarlierRunStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The runs of the job before this one, the last one first."""
     failure: FailureStatus | None = None
+    laggard: LaggardStatus | None = None
+    """None if all workers are equally fast, or that is not known."""
     nodes: Annotated[tuple[NodeStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The nodes of the round first, by rank."""
     rounds: Annotated[tuple[RoundStatus, ...], Length(0, ITEMS_MAX)] = ()

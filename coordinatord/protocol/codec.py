@@ -7,6 +7,7 @@ from typing import Any, TypeVar, overload
 
 import msgpack
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
@@ -27,6 +28,7 @@ Second = TypeVar("Second", bound=Message)
 Third = TypeVar("Third", bound=Message)
 Fourth = TypeVar("Fourth", bound=Message)
 Fifth = TypeVar("Fifth", bound=Message)
+Sixth = TypeVar("Sixth", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
     "join": Join,
@@ -38,6 +40,8 @@ TYPES: dict[str, type[Any]] = {
     "log_chunk": LogChunk,
     "ask_stacks": AskStacks,
     "stacks": Stacks,
+    "ask_arrivals": AskArrivals,
+    "arrivals": Arrivals,
 }
 _NAMES = {message: name for name, message in TYPES.items()}
 
@@ -98,6 +102,19 @@ def decode(
     *,
     version: int = ...,
 ) -> First | Second | Third | Fourth | Fifth: ...
+@overload
+def decode(
+    frame: bytes,
+    expected: type[First],
+    or_else: type[Second],
+    or_even: type[Third],
+    or_as_well: type[Fourth],
+    or_besides: type[Fifth],
+    or_at_last: type[Sixth],
+    /,
+    *,
+    version: int = ...,
+) -> First | Second | Third | Fourth | Fifth | Sixth: ...
 
 
 def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:

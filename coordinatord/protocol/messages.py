@@ -2,7 +2,8 @@
 
 A session is one WebSocket: the node sends one `Join`, then an `Observed` whenever something changed and at each
 heartbeat; the coordinator answers with `Desired` or `Degraded`, or ends the session with a `Refused`. Beside that it
-may read the node's log files, and ask where its workers stand: see `log_messages` and `stack_messages`.
+may read the node's log files, ask where its workers stand, and ask when they arrived in collectives: see
+`log_messages`, `stack_messages` and `arrival_messages`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
     COUNTER_MAX,
@@ -53,6 +55,10 @@ FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
 node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. What
 is usual is below 1 KiB, and 4 KiB with a report."""
+
+
+FACTOR_MAX = 1_000.0
+"""Something that makes a step a thousand times as long is a hang."""
 
 
 class Phase(StrEnum):
@@ -140,6 +146,8 @@ class JobSpec:
     hang_timeout_s: Seconds | None = None
     """How long there may be no step before workers that wait for one are restarted, also for one that computes. None:
     by the run's own steps, and never for one that computes. 0: nothing is restarted."""
+    drain_laggards: Annotated[float, Range(0, FACTOR_MAX)] = 0.0
+    """A node is drained whose worker makes each step so many times as long; 0 for never."""
 
     def __post_init__(self) -> None:
         """Refuse an empty range. Raises `SchemaError`."""
@@ -379,4 +387,6 @@ class Refused:
     """Whether the same node may be let in later."""
 
 
-Message = Join | Observed | Desired | Degraded | Refused | ReadLog | LogChunk | AskStacks | Stacks
+Message = (
+    Join | Observed | Desired | Degraded | Refused | ReadLog | LogChunk | AskStacks | Stacks | AskArrivals | Arrivals
+)

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
@@ -40,7 +41,9 @@ SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 """The present version comes first. A node begins with it, and takes the next one if the coordinator does not speak
 this."""
 
-SINCE: Mapping[type[Any], int] = MappingProxyType({ReadLog: 5, LogChunk: 5, AskStacks: 6, Stacks: 6})
+SINCE: Mapping[type[Any], int] = MappingProxyType(
+    {ReadLog: 5, LogChunk: 5, AskStacks: 6, Stacks: 6, AskArrivals: 6, Arrivals: 6}
+)
 """The version with which a message came, where that is not the first that is spoken."""
 
 Later = Mapping[type[Any], frozenset[str]]
@@ -75,6 +78,7 @@ ADDED = (
     Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 6
     Added(6, JobSpec, "scale_up"),
     Added(6, JobSpec, "hang_timeout_s"),
+    Added(6, JobSpec, "drain_laggards"),
     Added(6, Failure, "hang"),
     Added(6, Observed, "section"),
     Added(6, Join, "keeper"),

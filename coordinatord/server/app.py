@@ -31,6 +31,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.security.setup import Security
 from coordinatord.server import page
+from coordinatord.server.arrival_reads import ArrivalReads
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connection_limits import ConnectionLimits
 from coordinatord.server.connections import BACKLOG, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
@@ -148,8 +149,7 @@ async def serve(
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
     listeners = listeners_at(host, port, passed)
-    loop = asyncio.get_running_loop()
-    tasks, counters = Tasks(), Counters()
+    loop, tasks, counters = asyncio.get_running_loop(), Tasks(), Counters()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
     driver = Driver(machine, store, tasks, counters, crashes, may_speak)
     limits = limits or ConnectionLimits.of_this_process()
@@ -182,6 +182,7 @@ async def serve(
         await connections.accept(listeners, runner, tls)
         driver.start()
         tasks.spawn(sampler.watch(), name="sampler")
+        tasks.spawn(ArrivalReads(driver, sessions.arrival_reads, tasks).watch(), name="arrivals")
         tasks.spawn(_watch(revocations), name="tokens")
         metrics.start()
         address, bound_port = listeners[0].getsockname()[:2]

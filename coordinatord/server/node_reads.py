@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Generic, TypeVar
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
@@ -19,8 +20,8 @@ ANSWER_WITHIN_S = 10.0
 """The limit of one answer: it takes milliseconds, unless the node's disk hangs. Nodes look for a lost coordinator after
 five seconds."""
 
-Wanted = TypeVar("Wanted", ReadLog, AskStacks)
-Answer = TypeVar("Answer", LogChunk, Stacks)
+Wanted = TypeVar("Wanted", ReadLog, AskStacks, AskArrivals)
+Answer = TypeVar("Answer", LogChunk, Stacks, Arrivals)
 
 
 class NoAnswerError(OperationalError):

@@ -13,6 +13,7 @@ from itertools import count
 from coordinatord.core.effects import Close, Refuse, ReportDegraded, Send
 from coordinatord.core.events import Connected, Disconnected, Reported
 from coordinatord.core.queries.master_address import plain
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
@@ -70,6 +71,7 @@ class NodeSessions:
         """Those that have joined, by number."""
         self.log_reads = NodeReads[ReadLog, LogChunk]("does its disk hang?")
         self.stack_reads = NodeReads[AskStacks, Stacks]("is its host overloaded?")
+        self.arrival_reads = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
         self._most = limits.nodes
         self._pace = JoinPace()
         self._joining = Unproven[NodeSession](
@@ -196,7 +198,7 @@ class NodeSessions:
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in any further message."""
         try:
-            received = decode(_binary(kind, message), Observed, LogChunk, Stacks, version=session.version)
+            received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals, version=session.version)
         except SchemaError as error:
             names = fields("message_malformed", job=session.job, node=session.node)
             log.warning("malformed message: %s", error, extra=names)
@@ -209,6 +211,9 @@ class NodeSessions:
             return
         if isinstance(received, Stacks):
             self.stack_reads.deliver(session.number, received)
+            return
+        if isinstance(received, Arrivals):
+            self.arrival_reads.deliver(session.number, received)
             return
         self._counters.heartbeats += received.beat
         self._driver.submit(Reported(session.number, received))
@@ -225,6 +230,7 @@ class NodeSessions:
             del self._open[session.number]
             self.log_reads.close(session.number)
             self.stack_reads.close(session.number)
+            self.arrival_reads.close(session.number)
             self._driver.submit(Disconnected(session.number, session.revoked))
 
     def _begin(self, session: NodeSession, join: Join) -> None:
@@ -240,6 +246,8 @@ class NodeSessions:
             self.log_reads.open(session.number, session.ask)
         if is_spoken(AskStacks, session.version):
             self.stack_reads.open(session.number, session.ask)
+        if is_spoken(AskArrivals, session.version):
+            self.arrival_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:
         text = f"no join within {JOIN_WITHIN_S:g} s, or before too many others came"
@@ -301,7 +309,7 @@ class NodeSession(WebSocket):
             self._sent, self._frame = message, framed(BINARY, encode(message, self.version))
         return self._frame
 
-    def ask(self, wanted: ReadLog | AskStacks) -> None:
+    def ask(self, wanted: ReadLog | AskStacks | AskArrivals) -> None:
         """Send a request for what the node alone has; the answer is one frame more."""
         self._reader.left += 1
         self.put_beside(encode(wanted, self.version))

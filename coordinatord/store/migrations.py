@@ -166,6 +166,7 @@ STEPS: Steps = (
         WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
         """,
     ),
+    ("UPDATE records SET body = json_set(body, '$.spec.drain_laggards', 0.0) WHERE kind = 'RunOpened'",),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

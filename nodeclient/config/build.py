@@ -150,7 +150,14 @@ def _spec(parser: SettingsParser, given: argparse.Namespace, nodes: tuple[int, i
         parser.error(
             f"--standalone is for this host alone, but --nnodes wants {least}: start a coordinatord, see --coord"
         )
-    return JobSpec(least, most, given.max_restarts, scale_up=ScaleUp(given.scale_up), hang_timeout_s=given.hang_timeout)
+    return JobSpec(
+        least,
+        most,
+        given.max_restarts,
+        scale_up=ScaleUp(given.scale_up),
+        hang_timeout_s=given.hang_timeout,
+        drain_laggards=given.drain_laggards or 0.0,
+    )
 
 
 def _workers(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.messages import FACTOR_MAX
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
 from nodeclient.output.output_settings import Choice, Streams
@@ -42,6 +43,9 @@ RATE_MIN = 2_000_000
 
 HANG_TIMEOUT_MIN = 1.0
 """Two looks at the workers take longer, so a smaller number would promise what cannot be."""
+
+LAGGARD_FACTOR_MIN = 1.05
+"""A drain costs a stop and a start, and who is late by less may be so by chance."""
 
 _PERCENT_MAX = 90
 """Workers need memory too."""
@@ -162,6 +166,20 @@ def hang_timeout(text: str) -> float:
         return 0.0 if text == "off" else seconds(text, HANG_TIMEOUT_MIN)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}; or off") from error
+
+
+def laggard_factor(text: str) -> float:
+    """Read how many times as long a step must take before the node of a laggard is drained."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not LAGGARD_FACTOR_MIN <= factor <= FACTOR_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not how many times as long a step takes: expected a number from {LAGGARD_FACTOR_MIN:g} to "
+            f"{FACTOR_MAX:g}, such as 1.2"
+        )
+    return factor
 
 
 def name(text: str) -> str:

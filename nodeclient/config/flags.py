@@ -61,6 +61,14 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         metavar="S|off",
         help="seconds without a step after which a round that hangs is restarted (default: by the run's own steps)",
     )
+    add_own(
+        parser,
+        "--drain-laggards",
+        type=flag_values.laggard_factor,
+        toml=NUMBER,
+        metavar="FACTOR",
+        help="drain a node whose worker makes each step FACTOR times as long, such as 1.2 (default: never)",
+    )
     add("--role", type=flag_values.name, default="default", help="role of this node's workers (default: default)")
     add("--node-rank", type=flag_values.count, toml=WHOLE, metavar="N", help="the group rank that this node asks for")
 

@@ -1,4 +1,6 @@
-"""Finds out where this node's workers stand, when the coordinator asks: from themselves, or else from the kernel.
+"""Asks this node's workers, when the coordinator wants to know, where they stand and when they came to collectives.
+
+Where a worker does not answer, the kernel tells something of it.
 
 `workerlib.responder` is the other end, and says how a worker is asked. To ask takes a third of a second, most of
 it to measure the use of the CPU, and a second more where a worker does not answer.
@@ -11,11 +13,14 @@ import os
 import signal
 import socket
 import stat
+import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, WorkerArrivals
 from coordinatord.protocol.fields import LINE_MAX, STEP_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
@@ -30,12 +35,12 @@ from coordinatord.protocol.stack_messages import (
 )
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_arrivals, read_dump, read_hello
 from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.env import STACKS
-from workerlib.responder import DESCRIPTORS_MAX, PACKET_BYTES
+from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 
 ANSWER_WITHIN_S = 0.5
 """A worker that trains answers in some 20 ms, and one that stands still in a fifth of a second."""
@@ -53,7 +58,15 @@ DUMP_BYTES_MAX = 256 * 1024
 
 CPUS_DIGITS = 2
 
+ARRIVALS_WITHIN_S = 2.0
+"""A worker that trains answers in a tenth of a second; nobody waits for it."""
+
+QUESTIONS_MAX = 4
+"""The questions that a worker has not answered yet; one that is stopped is not asked any more."""
+
 Respond = Callable[[Stacks], None]
+
+RespondArrivals = Callable[[Arrivals], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +80,8 @@ class _Responder:
     """The signal that makes it write its stacks; 0 if it has none."""
     pipe: FileIO
     """Where it writes them."""
-    answer: asyncio.Future[bytes] | None = None
+    asked: deque[tuple[bytes, asyncio.Future[bytes]]] = field(default_factory=deque)
+    """The questions that it has not answered; it answers one after the other. Nothing is an answer of one that ends."""
 
 
 @frozen
@@ -110,6 +124,10 @@ class StackService:
     def read(self, wanted: AskStacks, respond: Respond) -> None:
         """Find out where some workers stand, and respond later."""
         self._tasks.spawn(self._read(wanted, respond), name="stacks")
+
+    def read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
+        """Find out when some workers arrived in their last collectives, and respond later."""
+        self._tasks.spawn(self._read_arrivals(wanted, respond), name="arrivals")
 
     def close(self) -> None:
         """Forget the workers of the round."""
@@ -163,14 +181,14 @@ class StackService:
             packet = b""
         if not packet:
             self._forget(local_rank)
-        elif responder.answer is not None and not responder.answer.done():
-            responder.answer.set_result(packet)
+        elif responder.asked:
+            responder.asked.popleft()[1].set_result(packet)
 
     def _forget(self, local_rank: int) -> None:
         responder = self._responders.pop(local_rank, None)
         if responder is not None:
-            if responder.answer is not None and not responder.answer.done():
-                responder.answer.set_result(b"")
+            for _, answer in responder.asked:
+                answer.set_result(b"")
             os.close(responder.pidfd)
             responder.pipe.close()
             self._drop(responder.connection)
@@ -189,6 +207,25 @@ class StackService:
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
         found = await asyncio.gather(*(self._look(rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
+
+    async def _read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
+        began_at = self._loop.time()
+        workers: tuple[WorkerArrivals, ...] = ()
+        problem = "this node has no workers of that round"
+        if (wanted.run, wanted.round) == self._round:
+            local_ranks = [rank for rank in wanted.local_ranks if rank in self._responders]
+            told = await asyncio.gather(*(self._arrivals_of(rank, wanted.most) for rank in local_ranks))
+            workers, problem = tuple(filter(None, told)), ""
+        now = self._loop.time()
+        respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
+
+    async def _arrivals_of(self, local_rank: int, most: int) -> WorkerArrivals | None:
+        packet = await self._packet(self._responders[local_rank], ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
+        try:
+            groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
+        except StrangeAnswerError:
+            return None
+        return WorkerArrivals(self._first_rank + local_rank, groups) if groups else None
 
     async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
@@ -222,7 +259,7 @@ class StackService:
         if state is None or state.state in HALTED:
             return _halted(state)
         try:
-            packet = await self._packet(responder)
+            packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
             if packet == b"":
                 return _Told(problem="its process has ended")
             if packet is not None:
@@ -235,18 +272,21 @@ class StackService:
             return _Told(problem=clip(str(error), LINE_MAX))
         return _Told(StackOrigin.SIGNAL, threads) if threads else _Told(problem="it does not answer")
 
-    async def _packet(self, responder: _Responder) -> bytes | None:
-        """Return the answer to a packet; None if there is none in time."""
-        if responder.answer is None or responder.answer.done():
-            responder.answer = self._loop.create_future()
-            try:
-                responder.connection.send(b"?", socket.MSG_NOSIGNAL)
-            except OSError:  # it has not read what it was asked before
-                responder.answer = None
+    async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
+        """Return the answer to a packet; None if there is none in time. A question that waits is not asked again."""
+        answer = next((answer for other, answer in responder.asked if other == question), None)
+        if answer is None:
+            if len(responder.asked) >= QUESTIONS_MAX:
                 return None
+            try:
+                responder.connection.send(question, socket.MSG_NOSIGNAL)
+            except OSError:  # it has not read what it was asked before
+                return None
+            answer = self._loop.create_future()
+            responder.asked.append((question, answer))
         try:
-            async with asyncio.timeout(ANSWER_WITHIN_S):
-                return await asyncio.shield(responder.answer)
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(answer)
         except TimeoutError:
             return None
 

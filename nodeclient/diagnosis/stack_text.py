@@ -1,4 +1,4 @@
-"""What a worker or faulthandler says of where it stands, made fit for a message. Pure, and nothing of it is trusted."""
+"""What a worker or faulthandler says, made fit for a message. Pure, and nothing of it is trusted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, Thread
@@ -51,6 +52,27 @@ def read_answer(packet: bytes, folder: str) -> tuple[tuple[Thread, ...], Collect
         return threads, _waited_for([_collective(one) for one in answer["collectives"]])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+
+
+def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
+    """Return when a worker arrived in the last collectives of its groups, before `now_s` of the host's clock.
+
+    Raises `StrangeAnswerError`.
+    """
+    try:
+        groups = [_arrivals(one, now_s) for one in json.loads(packet)["arrivals"][:GROUPS_MAX]]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+        raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+    return tuple(one for one in groups if one.ages)
+
+
+def _arrivals(told: dict[str, Any], now_s: float) -> GroupArrivals:
+    """Return those of one group that can be told: the last ones, and not those of more than an hour ago."""
+    ages = [now_s - float(at) / 1e9 for at in told["times_ns"]]
+    beyond = max(0, len(ages) - ARRIVALS_MAX)
+    dropped = next((index for index in range(beyond, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
+    first = _whole(told["first"]) + dropped
+    return GroupArrivals(clip(str(told["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
 
 
 def read_dump(text: str, folder: str) -> tuple[Thread, ...]:

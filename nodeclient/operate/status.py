@@ -16,6 +16,7 @@ from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.kept_answers import KeptStatus
+from coordinatord.protocol.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
@@ -46,6 +47,7 @@ COLUMNS = (
     Column("RANKS", gives_way=1),
     Column("STEP"),
     Column("STEPPED", gives_way=2),
+    Column("LATE"),
     Column("SEEN", gives_way=2),
     Column("VERSION"),
     Column("REASON"),
@@ -149,6 +151,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
+    if job.laggard is not None:
+        yield job.laggard.sentence
     if job.kept is not None and (kept := _kept(job.kept)):
         yield kept
     if copies := _copies(job):
@@ -276,6 +280,7 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo) -> 
     if where.is_terminal:
         idle = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
         idle |= set() if any(_known(node) for node in nodes) else {"STEP", "STEPPED"}
+        idle |= set() if any(node.late for node in nodes) else {"LATE"}
         idle |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
         kept = [index for index, column in enumerate(COLUMNS) if column.title not in idle]
         columns = [COLUMNS[index] for index in kept]
@@ -288,6 +293,8 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo) -> 
         if title == "STATE" and node.state in TROUBLED:
             return where.paint(cell, Colour.BAD)
         if (title == "STATE" and (node.drained or node.state == "starting")) or (title == "STEP" and node.behind):
+            return where.paint(cell, Colour.CHANGING)
+        if title == "LATE" and job.laggard is not None and job.laggard.node == node.node:
             return where.paint(cell, Colour.CHANGING)
         return cell
 
@@ -304,6 +311,7 @@ def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
         _span(node.ranks[0], node.ranks[-1]) if node.ranks else "-",
         _steps(node),
         "-" if node.step_age_s is None else duration(node.step_age_s),
+        _late(node.late),
         duration(node.last_seen_s),
         _version(node) or "-",
         node.reason,
@@ -315,6 +323,13 @@ def _steps(node: NodeStatus) -> str:
     if not steps:
         return "-"
     return _span(min(steps), max(steps)) + (f" (-{node.behind})" if node.behind else "")
+
+
+def _late(late: LateStatus | None) -> str:
+    """Return how late a node's latest worker is, and in how many collectives it is the last of all."""
+    if late is None:
+        return "-"
+    return f"{late.last:.0%} {1000 * late.late_s:.3g}ms"
 
 
 def _known(node: NodeStatus) -> list[int]:

@@ -17,6 +17,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from coordinatord.protocol.access_token import AccessToken, Role
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.messages import (
@@ -91,6 +92,15 @@ def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> Non
     answer(Stacks(wanted.request, (), "this node cannot ask its workers: torchrun has started them"))
 
 
+ReadArrivals = Callable[[AskArrivals, Callable[[Arrivals], None]], None]
+"""Takes a question when workers arrived in their last collectives, and what answers it."""
+
+
+def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -> None:
+    """Answer as a node that does not know when its workers arrived."""
+    answer(Arrivals(wanted.request, 0.0, 0.0, (), "this node cannot ask its workers: torchrun has started them"))
+
+
 CUT_SHORT = (HandshakeError, ConnectionError)
 """What a node in the clear meets at a coordinator that speaks TLS."""
 
@@ -114,11 +124,12 @@ class CoordinatorConnection:
         submit: Callable[[Event], None],
         read_log: ReadLogs = _without_logs,
         read_stacks: ReadStacks = _without_workers,
+        read_arrivals: ReadArrivals = _without_arrivals,
     ) -> None:
         """Begin unconnected.
 
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
-        to `submit`, and its requests for logs and stacks to `read_log` and `read_stacks`.
+        to `submit`, and its requests for logs, stacks and arrivals to `read_log`, `read_stacks` and `read_arrivals`.
         """
         self._turns = Turns(coordinators)
         self._access = access
@@ -126,6 +137,7 @@ class CoordinatorConnection:
         self._submit = submit
         self._read_log = read_log
         self._read_stacks = read_stacks
+        self._read_arrivals = read_arrivals
         self._session: _Session | None = None
         """The open session."""
         self._version = PROTOCOL_VERSION
@@ -253,7 +265,8 @@ class CoordinatorConnection:
         if kind != BINARY:
             return "the coordinator sent a text frame"
         try:
-            received = decode(message, Desired, Degraded, Refused, ReadLog, AskStacks, version=self._version)
+            kinds = (Desired, Degraded, Refused, ReadLog, AskStacks, AskArrivals)
+            received = decode(message, *kinds, version=self._version)
         except SchemaError as error:
             return f"the coordinator sent what is no message: {error}"
         if isinstance(received, Refused) and received.code is RefusalCode.VERSION:
@@ -267,6 +280,8 @@ class CoordinatorConnection:
                 self._read_log(received, session.answer)
             case AskStacks():
                 self._read_stacks(received, session.answer)
+            case AskArrivals():
+                self._read_arrivals(received, session.answer)
             case Desired() | Degraded():
                 self._welcome, self._proven = True, session.attempt.shown
                 self._submit(
@@ -314,7 +329,7 @@ class _Session(WebSocketClient):
         if self.ending is not None:
             self.close()
 
-    def answer(self, answer: LogChunk | Stacks, sent: Callable[[], None] = lambda: None) -> None:
+    def answer(self, answer: LogChunk | Stacks | Arrivals, sent: Callable[[], None] = lambda: None) -> None:
         """Send what was asked for, in the session in which it was; call `sent` when it is on its way."""
         self.put_beside(encode(answer, self.version), sent)
 

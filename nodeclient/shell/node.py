@@ -123,9 +123,8 @@ class Node:
         self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        self._session = CoordinatorConnection(
-            config.coordinators, config.access, self._join, self.submit, self._logs.read, self._stacks.read
-        )
+        reads = (self._logs.read, self._stacks.read, self._stacks.read_arrivals)
+        self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self.submit, *reads)
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None

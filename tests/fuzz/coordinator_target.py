@@ -11,6 +11,7 @@ from typing import Any
 from coordinatord.core.effects import Answer, Close, Refuse, ReportDegraded, Send
 from coordinatord.core.events import (
     AdminRequested,
+    Compared,
     Connected,
     Disconnected,
     Event,
@@ -25,7 +26,9 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import FORGOTTEN_MAX, LOST_MAX, RELEASED_MAX
 from coordinatord.core.transitions.admin import DRAINED_MAX
 from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.core.values.records import Record
+from coordinatord.protocol.arrival_messages import Arrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import (
@@ -57,7 +60,8 @@ JOBS = ("a", "b", "c", "d", "e")
 NODES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "host-n1")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "127.0.0.1", "::1", "fe80::1", "unknown")
 LATE_SPECS = tuple(JobSpec(1, 2, 1, scale_up=when) for when in (ScaleUp.AT_CHECKPOINT, ScaleUp.NEVER))
-SPECS = (JobSpec(1, 2, 1), JobSpec(2, 2, 0), JobSpec(1, 1, 3), JobSpec(1, 2, 1, Launcher.TORCHRUN), *LATE_SPECS)
+STRICT = JobSpec(1, 2, 1, drain_laggards=1.05)
+SPECS = (JobSpec(1, 2, 1), JobSpec(2, 2, 0), JobSpec(1, 1, 3), JobSpec(1, 2, 1, Launcher.TORCHRUN), *LATE_SPECS, STRICT)
 PAUSES_S = (0.0, 0.001, 0.3, 1.0, 2.1, 5.5, 16.0, 31.0, 400.0, 90_000.0)
 REQUESTS = (StopJob, RestartJob, ForgetJob, DrainNode, UndrainNode)
 
@@ -89,7 +93,7 @@ class Peers:
 
     def act(self) -> None:
         """Do what the next choices say."""
-        step = self._choices.byte() % 16
+        step = self._choices.byte() % 17
         if step < 5:
             self._connect()
         elif step < 10:
@@ -102,6 +106,8 @@ class Peers:
             self._now += self._choices.of(PAUSES_S)  # the process sleeps
         elif step == 14:
             self._ask()
+        elif step == 15:
+            self._compare()
         else:
             self._trouble()
 
@@ -173,6 +179,19 @@ class Peers:
         more = {"ahead": self._choices.one_in(2)} if kind is DrainNode else {}
         self._asked -= 1
         self._handle(AdminRequested(self._asked, kind(target, "somebody", "a reason", **more)))
+
+    def _compare(self) -> None:
+        """Have some nodes say when their workers came to collectives, whether they have such workers or not."""
+        run = self._choices.of([*(run.id for run in self._machine.jobs.values()), "gone"])
+        told = []
+        for _ in range(self._choices.byte() % 4):
+            self._choices.wild = False
+            answer = decode(encode(draw(self._choices, Arrivals, {})), Arrivals)
+            error_s = self._choices.of(PAUSES_S)
+            told.append(
+                NodeArrivals(self._choices.of(NODES), self._now - error_s, error_s, answer.clock_s, answer.workers)
+            )
+        self._handle(Compared(run, self._choices.of((1, 1, 2, COUNTER_MAX)), tuple(told)))
 
     def _trouble(self) -> None:
         match self._choices.byte() % 4:

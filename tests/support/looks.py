@@ -1,10 +1,15 @@
-"""What a look at workers shows, for tests: `waits`, `done`, `moves`, `computes`, `stands`, `stopped`, `skipped`, ..."""
+"""What a look at workers shows, for tests: `waits`, `done`, `moves`, `computes`, `stands`, `stopped`, `skipped`, ...
+
+And when workers have arrived in their last collectives.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from coordinatord.core.values.hang_verdict import SeenWorker
+from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
 WAITS = Collective("default_pg", 7, CollectiveState.WAITS, "gloo:all_reduce", "8 Float", 12.0)
@@ -17,6 +22,8 @@ LOADS = pack_stacks([("MainThread", ("get (queue.py:180)", "main (train.py:41)",
 EVALUATES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
 
 PID = 4_711
+
+COLLECTIVES = 50
 
 _WAITING = WorkerStacks(0, StackOrigin.WORKER, REDUCES, "sleeping", "futex_do_wait", 0.0, WAITS, "", PID)
 
@@ -39,3 +46,10 @@ KINDS = {
 def seen(node: str, rank: int, kind: str) -> SeenWorker:
     """Return what a look shows of a worker; `silent` if its node does not answer."""
     return SeenWorker(node, rank, None if kind == "silent" else replace(KINDS[kind], rank=rank))
+
+
+def arrived(node: str, rank: int, now: float, step_s: float, late_s: float) -> NodeArrivals:
+    """Return what the node of one worker answers that comes so late to the one collective of each step."""
+    ages_s = [number * step_s - late_s for number in range(COLLECTIVES, 0, -1)]
+    group = GroupArrivals("default_pg", 1, pack_ages(ages_s))
+    return NodeArrivals(node, now, 0.0001, now, (WorkerArrivals(rank, (group,)),))

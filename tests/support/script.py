@@ -15,6 +15,7 @@ from typing import Any
 from coordinatord.core.effects import Answer, Close, Effect, Look, Refuse, Send
 from coordinatord.core.events import (
     AdminRequested,
+    Compared,
     Connected,
     Disconnected,
     Event,
@@ -35,7 +36,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.section import Section
 from tests.support.builders import EPOCH, a_failure, a_join, an_end, an_observed, an_offer
 from tests.support.kept_state import a_holding, a_keeper, wrote
-from tests.support.looks import seen
+from tests.support.looks import arrived, seen
 from tests.support.script_text import desired_text, number_of, record_text, seconds_of
 
 PHASES = {
@@ -109,6 +110,7 @@ class Stage:
             "step": self._step,
             "section": self._section,
             "seen": self._seen,
+            "arrived": self._arrived,
             "keep": self._keep,
             "fetch": self._fetch,
             "write": lambda words, options: self._say(self.puppets[words[0]], **wrote(self.puppets, words, options)),
@@ -146,6 +148,7 @@ class Stage:
             launcher=Launcher(options.pop("launcher", Launcher.NODECLIENT)),
             scale_up=ScaleUp(options.pop("scale", ScaleUp.NOW)),
             hang_timeout_s=float(options.pop("hang")) if "hang" in options else None,
+            drain_laggards=float(options.pop("laggards", 0)),
         )
         top: dict[str, Any] = {"job": options.pop("job", "default"), "spec": spec}
         top["incarnation"] = int(options.pop("incarnation", 1))
@@ -222,6 +225,17 @@ class Stage:
         nodes = [source.node for source in look.sources for _ in source.wanted.local_ranks]
         workers = tuple(seen(node, rank, kind) for rank, (node, kind) in enumerate(zip(nodes, words, strict=True)))
         self._handle(Looked(look.run, look.round, look.number, workers))
+
+    def _arrived(self, words: list[str], late: dict[str, str]) -> None:
+        """Say when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late."""
+        del words
+        run = self.coordinator.jobs["default"]
+        step_s = run.progress.usual_s or 1.0
+        nodes = tuple(
+            arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")))
+            for own in run.durable.order.values()
+        )
+        self._handle(Compared(run.id, run.durable.round, nodes))
 
     def _keep(self, words: list[str], options: dict[str, str]) -> None:
         """Let a node keep these steps and no others; its next report says so."""

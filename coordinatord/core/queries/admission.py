@@ -117,6 +117,7 @@ def check_spec(run: Run, join: Join) -> None:
             ("--max-restarts", join.spec.max_restarts, run.spec.max_restarts),
             ("--scale-up", join.spec.scale_up, run.spec.scale_up),
             ("--hang-timeout", hang_timeout(join.spec), hang_timeout(run.spec)),
+            ("--drain-laggards", drain_laggards(join.spec), drain_laggards(run.spec)),
         )
         if theirs != ours
     ]
@@ -145,6 +146,11 @@ def hang_timeout(spec: JobSpec) -> str:
     if spec.hang_timeout_s is None:
         return "not given"
     return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
+
+
+def drain_laggards(spec: JobSpec) -> str:
+    """Write from which lateness on a node is drained as `--drain-laggards` takes it."""
+    return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
 
 
 def nnodes(spec: JobSpec) -> str:

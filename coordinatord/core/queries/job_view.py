@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import islice
 
+from coordinatord.core.queries.arrivals import laggard_view, late_views
 from coordinatord.core.queries.kept_view import kept_view, node_kept_view
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
@@ -32,6 +33,7 @@ from coordinatord.protocol.api import (
     SecondsStatus,
 )
 from coordinatord.protocol.failure_answers import FailureStatus
+from coordinatord.protocol.lateness_answers import LateStatus
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.page_events import JobSummary
 from coordinatord.protocol.scale_up import ScaleUp
@@ -62,6 +64,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
     lead = _Lead(run, steps_per_s)
+    late = late_views(run)
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return JobStatus(
         job=run.job,
@@ -82,7 +85,8 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         lost=_lost(run, now),
         earlier=tuple(_earlier(one, now) for one in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
-        nodes=tuple(_node_status(run, member, ready, lead, now) for member in _in_order(run)),
+        laggard=laggard_view(run),
+        nodes=tuple(_node_status(run, member, ready, lead, late.get(member.node), now) for member in _in_order(run)),
     )
 
 
@@ -265,7 +269,7 @@ class _Lead:
         return lag if stands or lag > 2 + (2 + seen_s) * self._per_s else 0
 
 
-def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) -> NodeStatus:
+def _node_status(run: Run, member: Member, ready: str, lead: _Lead, late: LateStatus | None, now: float) -> NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
     seen_s = max(0.0, now - member.heard_at)
@@ -292,6 +296,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, now: float) 
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,
         kept=node_kept_view(run, member),
+        late=late,
     )
 
 

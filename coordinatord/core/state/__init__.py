@@ -4,5 +4,6 @@
 holds the runs, `run` is one run of a job, `member` one node in it, `kept_index` says what the nodes of a run keep,
 `checkpoint_news` which checkpoint they have written, `halt_promises` which step workers keep before a planned end, and
 `leases` for how long each node that is not heard still counts. `persisting` is what is being written to the disk, and
-`hang_watch` the looks at workers that do no step. `stall_watch` notices when the coordinator itself was asleep.
+`hang_watch` the looks at workers that do no step. `lateness_watch` is who arrives last in collectives. `stall_watch`
+notices when the coordinator itself was asleep.
 """

@@ -16,6 +16,7 @@ from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.halt_promises import Halting, can_halt
 from coordinatord.core.state.hang_watch import HangWatch
 from coordinatord.core.state.kept_index import KeptIndex
+from coordinatord.core.state.lateness_watch import LatenessWatch
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.values.deadline_heap import DeadlineHeap
 from coordinatord.core.values.health import Health
@@ -91,7 +92,7 @@ class Run:
         """Why an operator wants another round at once; empty if none does."""
 
         self.progress = TrainingProgress(self.spec.hang_timeout_s or None)
-        self.hang = HangWatch()
+        self.hang, self.lateness = HangWatch(), LatenessWatch()
         self.steps_announced = False
         """Whether a worker of the current round has announced steps; nodes repeat that after a restart."""
         self.lost_at = math.inf
@@ -157,6 +158,7 @@ class Run:
         self.missing.clear()
         self.progress.clear()
         self.hang.clear()
+        self.lateness.clear()
         self.steps_announced = False
         self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
         self.ready_first = None

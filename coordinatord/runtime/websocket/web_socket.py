@@ -18,8 +18,8 @@ UNSENT_BYTES_MAX = 4 * 1024
 """Ten of the usual messages. This much, and one message more, is written ahead for a peer that does not read, and then
 nothing until it reads: by default asyncio would hold 64 KiB, and a session costs 2."""
 
-BESIDE_MAX = 2
-"""The messages that wait beside the unsent one: what asks for a log, and what asks for stacks, or their answers. An
+BESIDE_MAX = 3
+"""The messages that wait beside the unsent one: what asks for a log, for stacks and for arrivals, or their answers. An
 older one was given up by who asked."""
 
 

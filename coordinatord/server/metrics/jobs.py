@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinatord.core.queries.arrivals import laggard_s
 from coordinatord.core.queries.job_view import pace
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import State
@@ -57,6 +58,8 @@ class JobFigures:
     """The newest step of the run that is whole on the disk."""
     disk_failing: bool | None
     """Whether the last attempt to write a step has failed; None where no node may write any."""
+    laggard_s: float | None
+    """How late the laggard is; 0 if there is none, and None if that is not known."""
     health: Health
 
 
@@ -81,6 +84,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         copied_step=None if (copied := run.kept.copied) is None else copied.step,
         disk_step=None if (on_disk := run.kept.disk.step) is None else on_disk.step,
         disk_failing=None if run.kept.disk.every_s is None else bool(run.kept.disk.problem),
+        laggard_s=laggard_s(run),
         health=run.health,
     )
 
@@ -137,6 +141,8 @@ class JobsCollector(Collector):
         yield _gauge("job_disk_step", on_disk, _plain(live, "disk_step"))
         failing = "1 if the last attempt to write a step to the disk has failed, where nodes write any."
         yield _gauge("job_disk_failing", failing, _plain(live, "disk_failing"))
+        laggard = "How late the worker comes to collectives that all others wait for; 0 if there is none."
+        yield _gauge("job_laggard_seconds", laggard, _plain(live, "laggard_s"))
 
 
 Rows = Iterable[tuple[Sequence[str], float]]

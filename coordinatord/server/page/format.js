@@ -37,6 +37,11 @@ function two(large, largeUnit, small, smallUnit) {
   return parts.join(SPACE);
 }
 
+// "0.8 ms", "41.2 ms", and from a second on as `duration` has it.
+export function milliseconds(seconds) {
+  return seconds < 1 ? `${ONE_PLACE.format(1000 * seconds)}${SPACE}ms` : duration(seconds);
+}
+
 export function ago(seconds) {
   return seconds < 1 ? "just now" : `${duration(seconds)} ago`;
 }

@@ -8,11 +8,12 @@ export function headline() {
   const state = badge();
   const reason = h("p", { class: "reason" });
   const missing = h("p", { class: "note" });
+  const laggard = h("p", { class: "note laggard" });
   const meta = h("p", { class: "meta" });
   const figures = h("dl", { class: "figures" });
   const element = h("section", { class: "headline", "aria-labelledby": "job-title" },
     h("div", { class: "heading" }, h("h1", { id: "job-title" }, title), state.element),
-    reason, missing, meta, figures);
+    reason, missing, laggard, meta, figures);
   return {
     element,
     // `elapsed`: seconds since the view was made.
@@ -23,6 +24,8 @@ export function headline() {
       const lacks = view.missing.count > 0 && !ENDED.has(view.state);
       show(missing, lacks);
       if (lacks) setText(missing, missingText(view.missing));
+      show(laggard, view.laggard !== null);
+      if (view.laggard !== null) setText(laggard, view.laggard.sentence);
       setText(meta, metaText(view, elapsed));
       keep(figures, figuresOf(view), (figure) => figure.label, tile);
     },

@@ -4,7 +4,7 @@ import { actButton } from "./acts.js";
 import { command, copyable, drain, quoted, undrain } from "./commands.js";
 import { badge, h, keep, name, setText, show } from "./dom.js";
 import { releaseOf } from "./filters.js";
-import { bytes, count, duration, plural, toneOfNode } from "./format.js";
+import { bytes, count, duration, milliseconds, percent, plural, toneOfNode } from "./format.js";
 
 const RANKS_MAX = 64; // they are named one by one; `nodeclient status --json` has more
 
@@ -43,6 +43,7 @@ function factsOf(node, most) {
     { label: "Last seen", text: `${duration(node.last_seen_s)} ago` },
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
     { label: "Steps", text: stepsOf(node, most) },
+    { label: "Lateness", text: latenessOf(node) },
     { label: "Kept state", text: keptOf(node) },
     { label: "Version", text: releaseOf(node) },
     { label: "Logs", text: node.log_dir === null ? "" : `${node.log_dir} (on ${node.host})` },
@@ -58,6 +59,11 @@ function stepsOf(node, most) {
     return `rank ${node.ranks[index] ?? `local ${index}`}: ${step === null ? "none" : count(step)}${behind}`;
   });
   return data.join(" · ");
+}
+
+// How its latest worker comes to collectives.
+function latenessOf({ late }) {
+  return late ? `rank ${late.rank} is last in ${percent(late.last)} of collectives, usually by ${milliseconds(late.late_s)}` : "";
 }
 
 // What the node keeps of its workers' state, and what that costs.

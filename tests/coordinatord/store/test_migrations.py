@@ -17,6 +17,7 @@ from coordinatord.core.values.records import (
     RoundEnded,
     RoundFormed,
     RoundStopped,
+    RunOpened,
     TrainingBegan,
 )
 from coordinatord.core.values.shards import ResumePoint
@@ -342,3 +343,23 @@ def test_reports_from_before_they_named_a_log_are_read(tmp_path: Path) -> None:
     assert second.report.consequences == (SecondaryFailure("a", 0, -6),)
     assert (second.report.failure.followers, second.report.early) == ((Follower(0, -6),), ())
     assert second.report.failure.hang is None
+
+
+BEFORE_LAGGARDS = 15
+"""The last version of the tables in which no job says when a node is drained for its lateness."""
+
+
+def test_a_job_from_before_laggards_could_be_drained_drains_none(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_LAGGARDS]).close()
+    spec = {name: value for name, value in fields_of(an_opening().spec).items() if name != "drain_laggards"}
+    body = json.dumps({"reason": "r", "opener": "a", "spec": spec})
+    with closing(sqlite3.connect(path)) as connection, connection:
+        values = (1.0, "job", "e-1", "RunOpened", body)
+        connection.execute("INSERT INTO records (at, job, run, kind, body) VALUES (?, ?, ?, ?, ?)", values)
+    database = Database.open(path)
+    [entry] = database.load()
+    database.close()
+    assert isinstance(entry.record, RunOpened)
+    assert entry.record.spec == an_opening().spec
+    assert entry.record.spec.drain_laggards == 0

@@ -17,6 +17,7 @@ from nodeclient.config.flag_values import (
     Endpoint,
     endpoints,
     hang_timeout,
+    laggard_factor,
     local_ranks,
     memory_share,
     needles,
@@ -358,3 +359,19 @@ def test_how_long_there_may_be_no_step_is_a_setting_of_the_job(given: tuple[str,
 def test_no_other_hang_timeout_is_taken(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="expected seconds, at least 1 and at most 86400; or off"):
         hang_timeout(text)
+
+
+@pytest.mark.parametrize(("given", "factor"), [((), 0.0), (("1.2",), 1.2), (("1000",), 1000.0)])
+def test_from_which_lateness_on_a_node_is_drained_is_a_setting_of_the_job(
+    given: tuple[str, ...], factor: float
+) -> None:
+    flags = ("--drain-laggards", *given) if given else ()
+    assert join("--coord", "host", *flags).spec.drain_laggards == factor
+    environ = {"NODECLIENT_DRAIN_LAGGARDS": given[0]} if given else {}
+    assert join("--coord", "host", **environ).spec.drain_laggards == factor
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.04", "-2", "1001", "much", "nan"])
+def test_no_other_lateness_is_taken(text: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=r"expected a number from 1\.05 to 1000, such as 1\.2"):
+        laggard_factor(text)

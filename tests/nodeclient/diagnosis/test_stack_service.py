@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, unpack_ages
 from coordinatord.protocol.stack_messages import AskStacks, StackOrigin, Stacks, WorkerStacks, unpack_stacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService
@@ -36,6 +37,14 @@ def spin():
 def gil():
     ready()
     sum(itertools.repeat(0))
+def trains():
+    import torch.distributed as dist
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    some = torch.ones(1)
+    for _ in range(60):
+        dist.all_reduce(some)
+    ready()
+    threading.Event().wait()
 def ready():
     print("ready", flush=True)
 {call}()
@@ -70,6 +79,13 @@ class Stage:
         """Ask where the worker stands, and another one that there is not."""
         answer: asyncio.Future[Stacks] = asyncio.get_running_loop().create_future()
         self._service.read(AskStacks(3, "run", number, (0, 7)), answer.set_result)
+        async with asyncio.timeout(60):
+            return await answer
+
+    async def arrivals(self, number: int = 1) -> Arrivals:
+        """Ask when the worker came to its last 50 collectives, and another one that there is not."""
+        answer: asyncio.Future[Arrivals] = asyncio.get_running_loop().create_future()
+        self._service.read_arrivals(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
         async with asyncio.timeout(60):
             return await answer
 
@@ -178,3 +194,33 @@ async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path
                 assert await asyncio.to_thread(strange.recv, 1) == b"", "it is shown out"
         os.close(folder)
         assert (await stage.look(lambda found: found.origin is StackOrigin.WORKER)).problem == ""
+
+
+async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("trains", imports=f"import site; site.main(); import torch; {KNOWN}")
+        found = await stage.arrivals()
+        while not found.workers:  # a busy host may take its time
+            found = await stage.arrivals()
+        [worker] = found.workers
+        [group] = worker.groups
+        ages = unpack_ages(group.ages)
+        assert (found.request, found.problem, worker.rank, group.group) == (3, "", 5, "default_pg")
+        assert len(ages) == 50
+        assert ages == sorted(ages, reverse=True)
+        assert 0 <= found.held_s <= found.clock_s
+        again = (await stage.arrivals()).workers
+        assert all(group.first == other.groups[0].first for other in again), "it has gone no further"
+
+
+async def test_a_worker_without_a_recorder_says_nothing_of_collectives(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        found = await stage.arrivals()
+        assert (found.workers, found.problem) == ((), "")
+
+
+async def test_of_another_round_there_are_no_arrivals(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        assert (await stage.arrivals(2)).problem == "this node has no workers of that round"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, unpack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState
-from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_arrivals, read_dump, read_hello
 
 DUMP = """Thread 0x00007f0e3a7fc640 (most recent call first):
   File "/repo/workerlib/responder.py", line 90 in _serve
@@ -99,3 +101,64 @@ def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
 def test_what_is_no_first_packet_is_refused(packet: bytes) -> None:
     with pytest.raises(StrangeAnswerError):
         read_hello(packet)
+
+
+NOW_S = 1.7e9
+
+
+def told(*ages_s: float, group: str = "default_pg", first: int = 7) -> dict[str, Any]:
+    return {"group": group, "first": first, "times_ns": [round((NOW_S - age_s) * 1e9) for age_s in ages_s]}
+
+
+def arrivals(*groups: Any) -> bytes:
+    return json.dumps({"arrivals": groups}).encode()
+
+
+def test_arrivals_are_given_as_ages() -> None:
+    [found] = read_arrivals(arrivals(told(3.0, 2.5, 0.25)), NOW_S)
+    assert (found.group, found.first) == ("default_pg", 7)
+    assert unpack_ages(found.ages) == pytest.approx([3.0, 2.5, 0.25], abs=1e-5)
+
+
+def test_arrivals_that_are_too_old_for_a_message_are_left_out() -> None:
+    old_s = AGE_US_MAX / 1e6 + 1
+    [found] = read_arrivals(arrivals(told(old_s + 1, old_s, 2.0, 1.0), told(old_s)), NOW_S)
+    assert found.first == 9
+    assert unpack_ages(found.ages) == pytest.approx([2.0, 1.0], abs=1e-5)
+
+
+def test_of_too_many_arrivals_and_groups_the_last_and_the_first_are_told() -> None:
+    found = read_arrivals(arrivals(*[told(*[1.0] * (ARRIVALS_MAX + 3))] * (GROUPS_MAX + 1)), NOW_S)
+    assert len(found) == GROUPS_MAX
+    assert len(unpack_ages(found[0].ages)) == ARRIVALS_MAX
+    assert found[0].first == 10
+
+
+def test_an_arrival_after_the_present_is_of_the_present() -> None:
+    [found] = read_arrivals(arrivals(told(0.5, -0.5)), NOW_S)
+    assert unpack_ages(found.ages) == pytest.approx([0.5, 0.0], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"[",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"arrivals": 7}',
+        b'{"arrivals": [7]}',
+        b'{"arrivals": [{}]}',
+        arrivals({"group": "g", "first": "x", "times_ns": [1]}),
+        arrivals({"group": "g", "first": 1, "times_ns": ["x"]}),
+        arrivals({"group": "g", "first": 1, "times_ns": [[]]}),
+        arrivals({"group": "g", "first": 1, "times_ns": {}}),
+        b'{"arrivals": [{"group": "g", "first": 1, "times_ns": [NaN]}]}',
+        b'{"arrivals": [{"group": "g", "first": 1, "times_ns": [Infinity, -Infinity]}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_strange_arrivals_are_refused_or_empty(packet: bytes) -> None:
+    with suppress(StrangeAnswerError):
+        assert all(unpack_ages(one.ages) for one in read_arrivals(packet, NOW_S))

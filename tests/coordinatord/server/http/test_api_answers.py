@@ -44,6 +44,9 @@ SITUATIONS = {
     "stalled": """
         join n1 min=2 max=2; join n2 min=2 max=2; running n1 n2; advance 1s; step n1 10; step n2 10; advance 1s;
         step n1 20; step n2 19; advance 15s""",
+    "laggard": """
+        join n1 min=2 max=2; join n2 min=2 max=2; running n1 n2; advance 1s; step n1 10; step n2 10; advance 5s;
+        step n1 15; step n2 15; arrived n2=0.3s""",
     "restarting": """
         join n1 max=2; join n2 max=2; running n1 n2; advance 1s; fail n2 exit=3 age=0.5s; advance 1s; stopping n1""",
     "gone": "join n1 max=2; join n2 max=2; running n1 n2; drop n2; advance 1s; silence n1; advance 2s",

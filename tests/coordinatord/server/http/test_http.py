@@ -65,6 +65,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "protocol": PROTOCOL_VERSION,
             "behind": 0,
             "kept": None,
+            "late": None,
         }
         ledger = job["ledger"]
         assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])
@@ -91,6 +92,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "spares": 0,
             "missing": {"count": 0, "nodes": []},
             "failure": None,
+            "laggard": None,
         }
         assert [one["job"] for one in jobs["jobs"]] == ["mnist"]
 

@@ -1,0 +1,142 @@
+"""When workers are asked for their arrivals in collectives, who of them, and what is said of who comes last."""
+
+from __future__ import annotations
+
+from coordinatord.core.queries.stack_groups import WORKERS_AT_ONCE_MAX
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.lateness_watch import AGREEING
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.health import Health
+from coordinatord.core.values.lateness import Laggard, Lateness, RankLateness
+from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.lateness_answers import LaggardStatus, LateStatus
+from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
+
+ARRIVALS_AT_ONCE = 40_000
+"""The arrivals that are compared at once, which takes some 20 ms: of many workers fewer are asked for each."""
+
+ARRIVALS_MIN = 20
+
+EVERY_S = 30.0
+"""The time between two looks. One costs a worker a tenth of a second of one CPU, in which its training goes on."""
+
+FIRST_STEPS = 20
+"""The first look of a round comes after so many steps, if that is earlier: who is slow from the beginning is soon
+named."""
+
+
+@frozen
+class ArrivalSource:
+    """Some workers of a node, who are asked together."""
+
+    node: str
+    session: int
+    first_rank: int
+    wanted: AskArrivals
+
+
+def trains(run: Run) -> bool:
+    """Whether the workers of a run arrive in collectives, as far as is known."""
+    return run.durable.state is State.RUNNING and run.health is Health.WELL
+
+
+def can_be_compared(run: Run) -> bool:
+    """Whether a run trains, with several workers that can be asked."""
+    workers = sum(own.workers for own in run.durable.order.values())
+    own_workers = run.spec.launcher is not Launcher.TORCHRUN
+    begun = not run.steps_announced or run.progress.stepped_at is not None
+    return trains(run) and own_workers and begun and 1 < workers <= WORKERS_AT_ONCE_MAX
+
+
+def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
+    """Return when to ask the workers of a round, which were asked last at `asked_at`; None if they never were."""
+    if asked_at is not None:
+        return asked_at + EVERY_S
+    usual_s = run.progress.usual_s
+    return trains_since + (EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s))
+
+
+def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:
+    """Return whom to ask: all nodes of the round that are connected."""
+    number, workers = run.durable.round, sum(own.workers for own in run.durable.order.values())
+    most = min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // workers), ARRIVALS_MAX)
+    return tuple(
+        ArrivalSource(own.node, member.session, own.first_rank, AskArrivals(1, run.id, number, local_ranks, most))
+        for own in run.durable.order.values()
+        if (member := run.members.get(own.node)) is not None and member.session is not None
+        for local_ranks in _pieces(own.workers)
+    )
+
+
+def _pieces(workers: int) -> list[tuple[int, ...]]:
+    return [
+        tuple(range(first, min(first + WORKERS_ASKED_MAX, workers))) for first in range(0, workers, WORKERS_ASKED_MAX)
+    ]
+
+
+def laggard_to_drain(run: Run) -> Laggard | None:
+    """Return who is late for so long, and by so much, that its node is to be drained; None if nobody is, or may be.
+
+    One node leaves at a time, and enough stay for a round.
+    """
+    watch, factor = run.lateness, run.spec.drain_laggards
+    if not factor or watch.known is None or watch.agreeing < AGREEING or watch.known.factor < factor:
+        return None
+    found = watch.known.laggard
+    staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
+    if found is None or len(staying) < len(run.members) or found.node not in run.members:
+        return None
+    left = sum(member.durable.in_round or member.state is MemberState.READY for member in staying) - 1
+    return found if left >= run.spec.nodes_min else None
+
+
+def laggard_view(run: Run) -> LaggardStatus | None:
+    """Return the worker that holds up the others; None if none does."""
+    known = run.lateness.known if trains(run) else None
+    found = None if known is None else known.laggard
+    if known is None or found is None:
+        return None
+    return LaggardStatus(
+        rank=found.rank,
+        node=found.node,
+        last=round(found.last, 3),
+        late_s=round(found.late_s, 6),
+        step_s=None if known.step_s is None else round(known.step_s, 6),
+        sentence=sentence(known, found),
+    )
+
+
+def laggard_s(run: Run) -> float | None:
+    """Return how late the laggard is; 0 if there is none, and None if that is not known."""
+    known = run.lateness.known if trains(run) else None
+    if known is None:
+        return None
+    return 0.0 if known.laggard is None else known.laggard.late_s
+
+
+def sentence(known: Lateness, found: Laggard) -> str:
+    """Return in words how late a worker is, or all workers of a node."""
+    late = f"{_shown(found.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(found.late_s)}"
+    who = f"node {found.node}" if found.rank is None else f"rank {found.rank} on node {found.node}"
+    return f"{who} is last in {100 * found.last:.0f} % of collectives, {late}"
+
+
+def late_views(run: Run) -> dict[str, LateStatus]:
+    """Return the latest worker of each node, by node; nothing while the job does not train."""
+    known = run.lateness.known if trains(run) else None
+    latest: dict[str, RankLateness] = {}
+    for one in () if known is None else known.ranks:
+        if one.node not in latest or one.last > latest[one.node].last:
+            latest[one.node] = one
+    return {
+        node: LateStatus(rank=one.rank, last=round(one.last, 3), late_s=round(one.late_s, 6))
+        for node, one in latest.items()
+    }
+
+
+def _shown(seconds: float) -> str:
+    """Write a time of milliseconds to seconds."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

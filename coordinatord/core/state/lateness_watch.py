@@ -1,0 +1,39 @@
+"""What is known of the lateness of a round's workers.
+
+Nothing of it is recorded. A coordinator that was started again asks anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coordinatord.core.values.lateness import Lateness, NodeArrivals, Offset, arrivals_of, better, compare
+
+AGREEING = 3
+"""Looks in a row that name the same laggard, before anything is done about it."""
+
+
+@dataclass(slots=True)
+class LatenessWatch:
+    """What is known of one round."""
+
+    known: Lateness | None = None
+    """What the last look has shown; None before the first, or if it has shown too little."""
+    agreeing: int = 0
+    """How many looks in a row have named the present laggard."""
+    _offsets: dict[str, Offset] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget the workers of a round; the offsets of clocks stay."""
+        self.known, self.agreeing = None, 0
+
+    def take_in(self, told: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
+        """Take in the answers of a look."""
+        before = None if self.known is None else self.known.laggard
+        self._offsets = {one.node: better(self._offsets.get(one.node), one) for one in told}
+        arrivals = [each for one in told for each in arrivals_of(one, self._offsets[one.node], now)]
+        self.known = compare(arrivals, step_s)
+        found = None if self.known is None else self.known.laggard
+        same = found is not None and before is not None and found.node == before.node
+        self.agreeing = (self.agreeing if same else 0) + (found is not None)

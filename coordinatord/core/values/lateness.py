@@ -1,0 +1,223 @@
+"""Compares when workers arrived in the same collectives: who comes last, and by how much.
+
+A collective ends for all at once, so the duration of a step tells nothing of who is slow; the time of arrival does.
+Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half the way
+there and back of a question and its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median, median_low
+
+from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
+from coordinatord.protocol.frozen_class import frozen
+
+COLLECTIVES_MIN = 16
+"""Fewer collectives are not compared: chance would name a worker."""
+
+LAST_SHARE = 2 / 3
+"""A laggard is last in so many of the collectives. Of two workers that are equally fast, one is last in two thirds of
+fifty collectives once in a hundred times, and of more workers never."""
+
+STEP_SHARE = 0.02
+"""Nor is a worker a laggard whose lateness is less than this part of a step: nobody would act on it."""
+
+LATE_S_MIN = 0.001
+"""Nor one that is late by less than this: that is within what the system's scheduler does."""
+
+DRIFT = 100e-6
+"""How far two clocks may go apart in a second: quartz clocks do half of that."""
+
+
+@frozen
+class NodeArrivals:
+    """What one node has answered."""
+
+    node: str
+    answered_at: float
+    """When, by the coordinator's clock: the middle of the time in which it may have been."""
+    error_s: float
+    """How far that may be wrong, to either side: half of the way there and back."""
+    clock_s: float
+    """The node's own clock then."""
+    workers: tuple[WorkerArrivals, ...]
+
+
+@frozen
+class Offset:
+    """What is to be added to a node's clock to get the coordinator's, as one answer shows it."""
+
+    shift_s: float
+    error_s: float
+    at: float
+    """When that was."""
+
+    def error_at(self, now: float) -> float:
+        """Return how far the offset may be wrong by now."""
+        return self.error_s + DRIFT * (now - self.at)
+
+
+def better(known: Offset | None, told: NodeArrivals) -> Offset:
+    """Return the offset that is the more exact one by now: that which was known, or that of a new answer.
+
+    A known one that the new answer rules out counts no more: the host was started again.
+    """
+    new = Offset(told.answered_at - told.clock_s, told.error_s, told.answered_at)
+    if known is None or new.error_s <= known.error_at(new.at):
+        return new
+    return new if abs(known.shift_s - new.shift_s) > new.error_s + known.error_at(new.at) else known
+
+
+@frozen
+class Arrival:
+    """The arrivals of one worker in the collectives of one process group."""
+
+    rank: int
+    node: str
+    error_s: float
+    """How far all of them may be wrong, beside those of another node."""
+    first: int
+    """The number of the first collective."""
+    times: Sequence[float]
+    """Those of collectives that follow on one another, by the coordinator's clock."""
+
+
+@frozen
+class RankLateness:
+    """How late one worker is."""
+
+    rank: int
+    node: str
+    last: float
+    """The share of the collectives in which it arrived last, 0 to 1."""
+    late_s: float
+    """How long after the worker in the middle it usually arrives: the largest lateness within a step, and of those the
+    median over the steps."""
+
+
+@frozen
+class Laggard:
+    """A worker that holds up all others, or a node whose workers take turns in that."""
+
+    node: str
+    rank: int | None
+    """None if no worker of the node is later than its other ones."""
+    last: float
+    late_s: float
+
+
+@frozen
+class Lateness:
+    """What the last look has shown of the workers of a round."""
+
+    ranks: tuple[RankLateness, ...]
+    """Those that could be compared, by rank."""
+    collectives: int
+    """How many collectives of the largest group were compared."""
+    step_s: float | None
+    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    error_s: float
+    """How far times of two hosts may be wrong; 0 if all workers are on one."""
+
+    @property
+    def laggard(self) -> Laggard | None:
+        """Who holds up the others; None if nobody does, or it may be chance or the clocks' doing."""
+        least_s = max(LATE_S_MIN, self.error_s, STEP_SHARE * (self.step_s or 0.0))
+        ranks = (Laggard(one.node, one.rank, one.last, one.late_s) for one in self.ranks if one.last >= LAST_SHARE)
+        return next((one for one in (*ranks, *self._slow_nodes()) if one.late_s >= least_s), None)
+
+    def _slow_nodes(self) -> Iterator[Laggard]:
+        """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
+
+        The more of the workers a node has, the more often one of them is last by chance.
+        """
+        for node in {one.node: None for one in self.ranks}:
+            own = [one for one in self.ranks if one.node == node]
+            others = [one.late_s for one in self.ranks if one.node != node]
+            share = sum(one.last for one in own)
+            by_chance = len(own) / len(self.ranks)
+            if others and share >= by_chance + LAST_SHARE * (1 - by_chance):
+                yield Laggard(node, None, share, median(one.late_s for one in own) - median(others))
+
+    @property
+    def factor(self) -> float:
+        """How many times as long each step takes because of the laggard; 1 if there is none, or it is not known."""
+        found = self.laggard
+        if found is None or self.step_s is None:
+            return 1.0
+        return self.step_s / max(self.step_s - found.late_s, 1e-9)
+
+
+def arrivals_of(told: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
+    """Yield the arrivals of a node's workers, each with its process group."""
+    answered_at = told.clock_s + offset.shift_s
+    for worker in told.workers:
+        for group in worker.groups:
+            times = [answered_at - age_s for age_s in unpack_ages(group.ages)]
+            yield group.group, Arrival(worker.rank, told.node, offset.error_at(now), group.first, times)
+
+
+def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> Lateness | None:
+    """Compare the arrivals of all workers; None if there is too little to compare.
+
+    A worker of several process groups counts by the one in which it is the latest.
+    """
+    groups: dict[str, dict[int, Arrival]] = {}
+    for name, arrival in arrivals:
+        groups.setdefault(name, {})[arrival.rank] = arrival
+    found: dict[int, RankLateness] = {}
+    most, error_s = 0, 0.0
+    for members in groups.values():
+        compared, rows = _compare_group(list(members.values()), step_s)
+        if not compared:
+            continue
+        most, error_s = max(most, rows), max(error_s, _error_of(members.values()))
+        for one in compared:
+            known = found.get(one.rank)
+            if known is None or one.late_s > known.late_s:
+                found[one.rank] = one
+    if not found:
+        return None
+    return Lateness(tuple(found[rank] for rank in sorted(found)), most, step_s, error_s)
+
+
+def _error_of(members: Iterable[Arrival]) -> float:
+    """Return how far two of these workers' times may be apart by the clocks alone: usually, not at worst."""
+    by_node = {arrival.node: arrival.error_s for arrival in members}
+    return 2 * median(by_node.values()) if len(by_node) > 1 else 0.0
+
+
+def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[list[RankLateness], int]:
+    """Return how late each worker of a group is, and in how many collectives they were compared."""
+    first = max(arrival.first for arrival in members)
+    rows = min(arrival.first + len(arrival.times) for arrival in members) - first
+    if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - nobody is late alone
+        return [], 0
+    columns = [arrival.times[first - arrival.first :][:rows] for arrival in members]
+    last = [0] * len(members)
+    late: list[list[float]] = [[] for _ in members]
+    middles = []
+    for row in zip(*columns, strict=True):
+        middle = median_low(row)
+        middles.append(middle)
+        last[row.index(max(row))] += 1
+        for times, at in zip(late, row, strict=True):
+            times.append(at - middle)
+    piece = _in_a_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
+    return [
+        RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual(late[index], piece))
+        for index, arrival in enumerate(members)
+    ], rows
+
+
+def _in_a_step(apart_s: float, step_s: float | None, rows: int) -> int:
+    """Return how many collectives of a group a step has; 1 if that is not known."""
+    if step_s is None or apart_s <= 0:
+        return 1
+    return min(max(1, round(step_s / apart_s)), rows)
+
+
+def _usual(late: Sequence[float], piece: int) -> float:
+    """Return the median over the steps of the largest lateness within each."""
+    return median(max(late[end - piece : end]) for end in range(len(late), piece - 1, -piece))

@@ -1,0 +1,89 @@
+"""The messages by which a coordinator asks a node when its workers arrived in their last collectives.
+
+Each `AskArrivals` is answered by one `Arrivals`. A session has one of them on its way at most.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Annotated
+
+from coordinatord.protocol.fields import STEP_MAX, WORKERS_MAX, Count, Counter, Name, Seconds, Sentence
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.stack_messages import REQUEST_MAX, WORKERS_ASKED_MAX
+
+ARRIVALS_MAX = 200
+"""The arrivals of one worker in one answer: those of fifty steps of a model with four buckets of gradients."""
+
+GROUPS_MAX = 4
+"""The process groups of one worker in one answer, such as those of data, tensor and pipeline parallelism."""
+
+AGE_BYTES = 4
+
+AGE_US_MAX = 2**32 - 1
+"""The oldest arrival that is sent, in microseconds: more than an hour."""
+
+CLOCK_MAX = 2**53
+"""A clock's limit in seconds: no clock comes near it."""
+
+
+@frozen
+class GroupArrivals:
+    """When a worker arrived in the last collectives of one process group: collectives that follow on one another."""
+
+    group: Annotated[str, Length(1, 32)]
+    """The process group, such as `default_pg`; it has the same name in all of its workers."""
+    first: Annotated[int, Range(0, STEP_MAX)]
+    """The number of the first of them in that group."""
+    ages: Annotated[bytes, Length(0, AGE_BYTES * ARRIVALS_MAX)]
+    """How long before the answer each was, as `pack_ages` writes them."""
+
+
+@frozen
+class WorkerArrivals:
+    """When one worker arrived in its last collectives."""
+
+    rank: Count
+    groups: Annotated[tuple[GroupArrivals, ...], Length(0, GROUPS_MAX)]
+
+
+@frozen
+class AskArrivals:
+    """What the coordinator wants to know: when some workers of a round arrived in their last collectives."""
+
+    request: Annotated[int, Range(1, REQUEST_MAX)]
+    """A number that the answer repeats."""
+    run: Name
+    round: Counter
+    local_ranks: Annotated[tuple[Annotated[int, Range(0, WORKERS_MAX)], ...], Length(1, WORKERS_ASKED_MAX)]
+    most: Annotated[int, Range(1, ARRIVALS_MAX)]
+    """How many arrivals of each worker."""
+
+
+@frozen
+class Arrivals:
+    """When these workers arrived."""
+
+    request: Annotated[int, Range(1, REQUEST_MAX)]
+    clock_s: Annotated[float, Range(0, CLOCK_MAX)]
+    """The node's monotonic clock at this answer: with those of earlier answers it tells the offset of two hosts."""
+    held_s: Seconds
+    """How long the node took to answer, which is no part of the way there and back."""
+    workers: Annotated[tuple[WorkerArrivals, ...], Length(0, WORKERS_ASKED_MAX)]
+    """Workers that have not answered, or whose torch has no flight recorder, are left out."""
+    problem: Sentence
+    """Why there is nothing; empty if there is."""
+
+
+def pack_ages(ages_s: Iterable[float]) -> bytes:
+    """Write ages in seconds, each at most `AGE_US_MAX` microseconds and none below 0, as microseconds in 4 bytes."""
+    ages_us = [min(max(0, round(age_s * 1e6)), AGE_US_MAX) for age_s in ages_s]
+    return struct.pack(f"<{len(ages_us)}I", *ages_us)
+
+
+def unpack_ages(packed: bytes) -> list[float]:
+    """Read ages in seconds; bytes at the end that are no whole age are left out."""
+    count = len(packed) // AGE_BYTES
+    return [age_us / 1e6 for age_us in struct.unpack_from(f"<{count}I", packed)]

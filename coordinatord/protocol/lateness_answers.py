@@ -1,0 +1,34 @@
+"""What the HTTP API says of how late workers come to collectives, and of the one that holds up the others."""
+
+from __future__ import annotations
+
+from coordinatord.protocol.answer_fields import AnyText, Number, Whole
+from coordinatord.protocol.frozen_class import frozen
+
+
+@frozen(kw_only=True)
+class LateStatus:
+    """How late the worker of a node is that most often arrives last in collectives."""
+
+    rank: Whole
+    last: Number
+    """The share of the collectives in which it arrives last, 0 to 1."""
+    late_s: Number
+    """How long after the worker in the middle it arrives, usually, within a step."""
+
+
+@frozen(kw_only=True)
+class LaggardStatus:
+    """The worker that arrives last in most collectives, so that all others wait for it; or a node of such workers."""
+
+    rank: Whole | None
+    """None if the workers of the node take turns in it."""
+    node: AnyText
+    last: Number
+    """The share of the collectives in which it arrives last, 0 to 1."""
+    late_s: Number
+    """How long after the worker in the middle it arrives, usually, within a step."""
+    step_s: Number | None
+    """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
+    sentence: AnyText
+    """The same in words."""

@@ -1,0 +1,85 @@
+"""Asks the nodes of each round that trains, now and then, when their workers arrived in their last collectives.
+
+The arrivals lie in the workers' flight recorders, so a step costs nothing for it. An answer also shows the offset of
+the node's clock: the node gave it between the question and the moment at which it came back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from coordinatord.core.events import Compared
+from coordinatord.core.queries.arrivals import ArrivalSource, arrival_sources, ask_at, can_be_compared
+from coordinatord.core.state.run import Run
+from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
+from coordinatord.runtime.tasks import Tasks
+from coordinatord.server.driver import Driver
+from coordinatord.server.job_iteration import iterate_jobs
+from coordinatord.server.node_reads import NoAnswerError, NodeReads
+
+LOOK_S = 1.0
+"""How often it is looked which rounds are due."""
+
+PIECE = 1_000
+"""Nodes of jobs that are looked at without a pause, as in `series_sampler`."""
+
+ANSWER_WITHIN_S = 5.0
+"""A node takes two seconds at most."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """When the workers of a round were asked."""
+
+    round: int
+    trains_since: float
+    asked_at: float | None = None
+
+
+class ArrivalReads:
+    """The questions about all runs that are live."""
+
+    def __init__(self, driver: Driver, reads: NodeReads[AskArrivals, Arrivals], tasks: Tasks) -> None:
+        self._driver = driver
+        self._reads = reads
+        self._tasks = tasks
+        self._asked: dict[str, _Asked] = {}
+
+    async def watch(self) -> None:
+        """Ask for as long as the daemon serves."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            seen: dict[str, _Asked] = {}
+            async for run in iterate_jobs(self._driver, PIECE):
+                if can_be_compared(run):
+                    seen[run.id] = self._ask_if_due(run)
+            self._asked = seen
+
+    def _ask_if_due(self, run: Run) -> _Asked:
+        now, asked = self._driver.now, self._asked.get(run.id)
+        if asked is None or asked.round != run.durable.round:
+            asked = _Asked(run.durable.round, now)
+        if now >= ask_at(run, asked.trains_since, asked.asked_at):
+            asked.asked_at = now
+            self._tasks.spawn(self._ask_all(run.id, run.durable.round, arrival_sources(run)), name="arrivals")
+        return asked
+
+    async def _ask_all(self, run: str, number: int, sources: tuple[ArrivalSource, ...]) -> None:
+        answers = await asyncio.gather(*(self._ask(source) for source in sources))
+        told = tuple(answer for answer in answers if answer is not None)
+        self._driver.submit(Compared(run, number, told))
+
+    async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
+        """Ask one node; None if it does not answer. It can tell nothing of workers that it does not have."""
+        asked_at = self._driver.now
+        try:
+            answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
+        except NoAnswerError:
+            return None
+        came_at = self._driver.now
+        error_s = max(0.0, came_at - asked_at - answer.held_s) / 2
+        asked = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
+        workers = tuple(worker for worker in answer.workers if worker.rank in asked)
+        return NodeArrivals(source.node, came_at - error_s, error_s, answer.clock_s, workers)

@@ -1,0 +1,104 @@
+"""When the node of a laggard is drained, and when it is left where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.state.lateness_watch import AGREEING
+from coordinatord.core.transitions import admin
+from coordinatord.core.values.records import NodeDrained
+from tests.support.script import Stage
+
+LATE = "arrived n2=0.3s"
+"""The steps of these jobs take a second, so each takes 1.43 times as long."""
+
+
+class Job:
+    """Three nodes that train, of which a round needs two."""
+
+    def __init__(self, settings: str = "min=2 max=3 laggards=1.3") -> None:
+        self.stage = Stage()
+        self.play(*(f"join {node} {settings}" for node in ("n1", "n2", "n3")), "advance 20s", "running n1 n2 n3")
+        self.trains(1)
+        self.trains(11)
+
+    def trains(self, step: int) -> None:
+        """Let the workers come to a step, a second for each."""
+        self.play("advance 10s", *(f"step {node} {step}" for node in ("n1", "n2", "n3")))
+
+    def play(self, *lines: str) -> None:
+        """Play some lines."""
+        for line in lines:
+            self.stage.play(line)
+
+    @property
+    def drained(self) -> list[str]:
+        """Return the nodes that were drained."""
+        return [record.node for _, record in self.stage.past if isinstance(record, NodeDrained)]
+
+
+def test_a_node_is_drained_when_three_looks_in_a_row_name_its_worker() -> None:
+    job = Job()
+    job.play(*[LATE] * (AGREEING - 1))
+    assert job.drained == []
+    job.play(LATE)
+    assert job.drained == ["n2"]
+    [why] = [record.reason for _, record in job.stage.past if isinstance(record, NodeDrained)]
+    late = "rank 1 on node n2 is last in 100 % of collectives, 300 ms of a 1.0 s step"
+    assert why == f"n2 drained for its lateness (--drain-laggards): {late}"
+
+
+@pytest.mark.parametrize("between", ["arrived", "arrived n3=0.3s", "arrived n2=0.01s"])
+def test_a_look_that_names_nobody_or_another_begins_the_count_anew(between: str) -> None:
+    job = Job()
+    job.play(LATE, LATE, between, LATE, LATE)
+    assert job.drained == []
+    job.play(LATE)
+    assert job.drained == ["n2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "late"),
+    [
+        pytest.param("min=2 max=3", LATE, id="nobody has asked for it"),
+        pytest.param("min=3 max=3 laggards=1.3", LATE, id="too few nodes would be left"),
+        pytest.param("min=2 max=3 laggards=1.3", "arrived n2=0.2s", id="a step is 1.25 times as long"),
+    ],
+)
+def test_a_laggard_stays(settings: str, late: str) -> None:
+    job = Job(settings)
+    job.play(*[late] * 10)
+    assert job.drained == []
+
+
+def test_one_node_is_drained_at_a_time() -> None:
+    job = Job("min=1 max=3 laggards=1.3")
+    job.play("ask drain n3", *[LATE] * 10)
+    assert job.drained == ["n3"]
+
+
+def test_without_steps_nobody_is_drained() -> None:
+    job = Job()
+    job.stage.coordinator.jobs["default"].progress.clear()
+    job.play(*["arrived n2=20s"] * 10)
+    assert job.drained == []
+
+
+def test_nobody_is_drained_while_as_many_are_drained_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "DRAINED_MAX", 0)
+    job = Job()
+    job.play(*[LATE] * 10)
+    assert job.drained == []
+
+
+def test_a_look_that_comes_back_after_its_round_is_worth_nothing() -> None:
+    job = Job()
+    job.play(*[LATE] * (AGREEING - 1), "ask restart default", LATE)
+    assert job.drained == []
+
+
+def test_a_node_in_two_jobs_leaves_both() -> None:
+    job = Job()
+    job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING)
+    reasons = [record.reason for _, record in job.stage.past if record.job == "other"]
+    assert any("drained for its lateness" in reason for reason in reasons)
