@@ -21,14 +21,16 @@ from coordinatord.server.standby import serve_standby
 from coordinatord.store.directory import StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.leadership import RETRY_S, Candidate
-from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
-from coordinatord.store.interface import LeadershipLostError, Store
+from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
 from coordinatord.store_flags import SharedStore
 
 log = logging.getLogger(__name__)
+
+REST_S = 2.0
+"""How long one that could not lead lets others try first."""
 
 
 class Lead(Protocol):
@@ -64,6 +66,8 @@ class TurnsToLead:
         self._ended = ended
         self._lead = lead
         self._keys = Keys(shared.place.prefix)
+        self._hindrance = ""
+        """Why it could not lead when it was its turn; empty if it could."""
 
     async def take(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store cannot be read at all."""
@@ -87,13 +91,16 @@ class TurnsToLead:
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
                 store = await self._open(gateway, candidate, access)
+                self._hindrance = ""
                 log.info("this coordinator leads", extra=fields("leading"))
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
             log.warning("%s", error, extra=fields("leadership_lost"))
-        except (EtcdAwayError, EtcdRefusedError) as error:
+        except UnreadableStoreError:
+            raise
+        except StoreError as error:  # etcd is away, or the disk of this host is full
             log.warning("it cannot lead now: %s", error, extra=fields("leading_failed"))
-            await asyncio.sleep(RETRY_S)
+            self._hindrance = str(error)
         finally:
             await candidate.resign()
 
@@ -125,6 +132,9 @@ class TurnsToLead:
                 won.set_result(None)
 
         async def win() -> None:
+            if self._hindrance:
+                self._systemd.notify(status_of(f"cannot lead: {self._hindrance}"))
+                await asyncio.sleep(REST_S)
             await candidate.win()
             over()
 
@@ -138,6 +148,7 @@ class TurnsToLead:
             try:
                 await tasks.guard(won)
             finally:
+                self._ended.remove_done_callback(over)
                 await tasks.cancel()
 
     def _say(self, candidate: Candidate) -> None:

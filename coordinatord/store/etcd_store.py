@@ -69,7 +69,13 @@ class EtcdStore(DatabaseStore):
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`."""
-        change = await self._in_thread(partial(self._replica.begin, entries))
+        try:
+            change = await self._in_thread(partial(self._replica.begin, entries))
+        except StoreError as error:
+            if not self._candidate.roster.standbys:
+                raise
+            # Another coordinator has a disk of its own, which may have room.
+            raise LeadershipLostError(f"{error}; another coordinator may lead: this one stands by") from error
         try:
             await self._history.commit(change.added, change.dropped)
         except BaseException:

@@ -141,6 +141,29 @@ async def test_one_that_cannot_keep_what_is_durable_stands_by_and_makes_no_secon
     await gateway.close()
 
 
+async def test_one_whose_own_disk_is_full_stands_by_where_another_one_may_lead(etcd: EtcdCluster) -> None:
+    def denies_inserts(action: int, *_: object) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_INSERT else sqlite3.SQLITE_OK
+
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with space.led(gateway) as (store, candidate), candidate_in(space, "h2") as second:
+        store._replica._database._connection.set_authorizer(denies_inserts)
+        with pytest.raises(StoreError):
+            await store.append(made_at(1.0, an_opening()))  # nobody would do better
+        await second._enroll()
+        tasks = Tasks()
+        tasks.spawn(candidate.roster.watch(), name="roster")
+        await until(lambda: candidate.roster.standbys != ())
+        with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
+            await store.append(made_at(1.0, an_opening()))
+        await tasks.cancel()
+        store._replica._database._connection.set_authorizer(None)
+    async with space.life() as later:
+        assert await later.load() == []
+    await gateway.close()
+
+
 async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     gateway = Gateway(space.place)

@@ -1,0 +1,45 @@
+"""A coordinator whose turn it is to lead, and that cannot."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nodeclient.host.ports import PortReservation
+from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.small_disk import mounted
+from tests.support.standbys import LEADS
+
+DISK_BYTES = 4 * 1024 * 1024
+
+ROOM_BYTES = 16 * 1024
+"""Room for the lock of the state directory, and for no database."""
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_one_without_room_for_the_history_says_so_and_leads_once_there_is_room(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
+    space = EtcdNamespace(etcd)
+    with ExitStack() as stack:
+        disk = stack.enter_context(mounted(tmp_path / "disk", DISK_BYTES))
+        reserved = PortReservation()
+        stack.callback(reserved.close)
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(DISK_BYTES - ROOM_BYTES))
+        where = ("--host", "127.0.0.1", "--port", str(reserved.port), "--insecure")
+        kept = ("--store", str(space.place), "--state-dir", str(disk / "state"))
+        program = Program(BIN / "coordinatord", *where, *kept, environ=clean_environ())
+        stack.callback(program.close)
+        said = re.compile("it cannot lead now: .*the disk is full: make room there")
+        wait_until("another try", lambda: sum(said.search(line) is not None for line in program.lines) >= 2)
+        health = ("curl", "--silent", f"http://127.0.0.1:{reserved.port}/healthz")
+        wait_until("it to say that nobody leads", lambda: '"nobody leads"' in run(*health).stdout)
+        ballast.unlink()
+        program.await_line(LEADS)
+        assert program.stop() == 0
