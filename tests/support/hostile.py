@@ -114,7 +114,7 @@ KINDS: dict[str, Callable[[Victim], Awaitable[None]]] = {
 
 
 async def harm(victim: Victim, count: int) -> Counter[str]:
-    """Do harm until standard input ends; return how often each kind did."""
+    """Do harm until standard input ends and each kind has done its worst; return how often each kind did."""
     done: Counter[str] = Counter()
     ended = asyncio.get_running_loop().create_future()
 
@@ -132,8 +132,16 @@ async def harm(victim: Victim, count: int) -> Counter[str]:
             await asyncio.sleep(PAUSE_S)
 
     kinds = list(KINDS)
+
+    async def all_have() -> None:
+        await ended
+        # A busy machine takes seconds for one of them.
+        while done.keys() != set(kinds[:count]):  # noqa: ASYNC110 - the counter announces nothing
+            await asyncio.sleep(PAUSE_S)
+
     tasks = [asyncio.ensure_future(again_and_again(kinds[number % len(kinds)])) for number in range(count)]
-    await asyncio.wait([ended, *tasks], return_when=asyncio.FIRST_COMPLETED)
+    tasks.append(asyncio.ensure_future(all_have()))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeVar
 
 Result = TypeVar("Result")
 
-TIMEOUT_S = 150.0
+TIMEOUT_S = 200.0
 """Bound on any wait: hundreds of times what it takes on an idle machine, for other machines are not idle."""
 
 LOOK_AGAIN_S = 0.02
