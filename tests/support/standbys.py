@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from coordinatord.store_flags import LEASE_S
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, STDLIB_PYTHON, WORKER, Node
 from tests.support.etcd import EtcdCluster
@@ -29,6 +30,8 @@ PORT = 29400
 COORDINATORS = ("c0", "c1")
 """Their hosts."""
 
+PATIENT_LEASE_S = 15.0
+
 MEMBERS = ("e0", "e1", "e2")
 """The hosts of etcd."""
 
@@ -43,11 +46,13 @@ class Pair:
         etcd: EtcdCluster,
         addresses: Sequence[str],
         on: Callable[[str], Sequence[str]] = lambda _: (),
+        lease_s: float = LEASE_S,
     ) -> None:
         """Start both coordinators, at addresses HOST:PORT; the first one leads.
 
         `on` returns the prefix of the programs of a host.
         """
+        self._lease = ("--lease", f"{lease_s:g}")
         self.etcd = etcd
         self.store = str(etcd.place("pair"))
         self.addresses = list(addresses)
@@ -67,7 +72,7 @@ class Pair:
         kept = ("--store", self.store, "--state-dir", str(self._folder / f"state-{place}"))
         environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
         on = self._on(COORDINATORS[place])
-        program = Program(*on, BIN / "coordinatord", *where, *kept, *QUICK, environ=environ)
+        program = Program(*on, BIN / "coordinatord", *where, *kept, *self._lease, *QUICK, environ=environ)
         self._stack.callback(program.close)
         return program
 
@@ -141,7 +146,9 @@ def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str) 
     reservations = [PortReservation() for _ in COORDINATORS]
     for one in reservations:
         stack.callback(one.close)
-    return Pair(stack, folder, etcd, [f"127.0.0.1:{one.port}" for one in reservations])
+    # Where a member dies, those that are left choose a leader of their own first, which takes a busy machine seconds.
+    lease_s = LEASE_S if members == 1 else PATIENT_LEASE_S
+    return Pair(stack, folder, etcd, [f"127.0.0.1:{one.port}" for one in reservations], lease_s=lease_s)
 
 
 class Site:
