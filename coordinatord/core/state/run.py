@@ -30,6 +30,7 @@ from coordinatord.core.values.training_progress import (
     furthest_step,
     least_step,
 )
+from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.protocol.messages import Failure
 
 STATES = tuple(MemberState)
@@ -359,10 +360,10 @@ class Run:
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Keep a worker's failure as evidence, one for each node and round.
 
-        Later failures of that node may be added.
+        Later failures of that node may be added. It takes another one for the first if that was a lost connection.
         """
         known = self.failures.get(member.node)
-        if known is None:
+        if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
             self.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)
         elif len(failure.followers) > len(known.failure.followers):
             self.failures[member.node] = replace(known, failure=replace(known.failure, followers=failure.followers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure
@@ -72,11 +73,12 @@ def find_root_cause(
 
     `trigger` is the reason for which the round was stopped. If that was no failure, workers that fail from
     `consequences_from` on, when it was stopped, do so because their peers are going; otherwise it is infinite.
-    `collateral_s` is how much later than a worker's failure a node may have fallen silent and still have caused it.
+    `collateral_s` is how much later than a worker's failure a node may have fallen silent, or another worker been seen
+    to fail, and still have caused it.
     """
     if not failures:
         return RoundVerdict(trigger, None)
-    first = min(failures, key=lambda failure: failure.at)
+    first = _first_of(failures, collateral_s)
     losses = [loss for loss in losses if _may_have_caused(loss, first, collateral_s)]
     if losses:
         cause = min(losses, key=lambda loss: loss.silent_since)
@@ -85,6 +87,18 @@ def find_root_cause(
     if first.at + CLOCK_DRIFT * first.failure.age_s >= consequences_from:  # its age is by the clock of its host
         return RoundVerdict(trigger + _consequence(len(failures)), None)
     return RoundVerdict(str(first), first)
+
+
+def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
+    """Return the failure that came first.
+
+    A worker that lost its connection to a peer may say so before the end of that peer is seen on its host.
+    """
+    first = min(failures, key=lambda failure: failure.at)
+    if not lost_connection(first.failure):
+        return first
+    soon = (one for one in failures if one.at <= first.at + collateral_s and not lost_connection(one.failure))
+    return min(soon, default=first, key=lambda failure: failure.at)
 
 
 def _may_have_caused(loss: LostNode, first: WorkerFailure, collateral_s: float) -> bool:

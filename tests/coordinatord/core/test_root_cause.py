@@ -9,7 +9,7 @@ import pytest
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import RoundEnded
 from coordinatord.core.values.root_cause import LostNode, RoundVerdict, WorkerFailure, find_root_cause
-from tests.support.builders import a_failure
+from tests.support.builders import LOST_PEER, a_failure
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
 
@@ -58,6 +58,37 @@ def test_the_earliest_failure_is_the_cause_whichever_was_heard_first() -> None:
     judged = verdict([failed("n1", 5.0), first, failed("n3", 5.1)], [])
     assert judged.charged == first
     assert judged.reason == "rank 0 on node n2 failed: exit code 1"
+
+
+@pytest.mark.parametrize("later_s", [0.003, COLLATERAL_S])
+def test_who_lost_a_connection_did_not_fail_first_even_if_that_was_seen_first(later_s: float) -> None:
+    """A worker in place reports its failed collective at once; the exit that caused it is seen on another host."""
+    killed = failed("n2", 5.0 + later_s, exit_code=-9)
+    judged = verdict([failed("n1", 5.0, error=LOST_PEER), killed, failed("n3", 5.1, error=LOST_PEER)], [])
+    assert judged.charged == killed
+
+
+def test_a_node_that_sees_its_own_worker_end_later_takes_back_what_it_said() -> None:
+    stage = Stage()
+    for line in ("join n1 min=1 max=1", "running n1", "fail n1 of=peer"):
+        stage.play(line)
+    run = run_of(stage)
+    assert run.verdict.charged is not None
+    member = run.members["n1"]
+    run.record_failure(member, a_failure(rank=1, exit_code=-9), stage.now)
+    assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
+    run.record_failure(member, a_failure(rank=2, exit_code=-11), stage.now)
+    assert run.verdict.reason == "rank 1 on node n1 failed: killed by SIGKILL"
+
+
+def test_a_failure_long_after_a_lost_connection_did_not_cause_it() -> None:
+    first = failed("n1", 5.0, error=LOST_PEER)
+    assert verdict([first, failed("n2", 5.01 + COLLATERAL_S, exit_code=-9)], []).charged == first
+
+
+def test_of_lost_connections_alone_the_first_is_the_cause() -> None:
+    first = failed("n2", 4.9, error=LOST_PEER)
+    assert verdict([failed("n1", 5.0, error=LOST_PEER), first], []).charged == first
 
 
 @pytest.mark.parametrize(("silent_since", "charged"), [(3.0, False), (5.0, False), (6.0, False), (6.01, True)])
