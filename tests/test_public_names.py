@@ -46,7 +46,7 @@ ANSWERS = (
 OUTPUT = (StoredState, ReplayStep)
 """What `coordinatord state --json` and `coordinatord replay --json` print."""
 
-EVENT_AT = {"fields": 0, "_notice": 1, "notify": 2, "_log": 2}
+EVENT_AT = {"Notice": 2, "fields": 0, "_notice": 1, "notify": 2, "_log": 2}
 """The functions that are given the name of a log event, and as which of their arguments."""
 
 

@@ -68,6 +68,7 @@ SMALL_BOUNDARIES = {
     "core/kept_goals": "a small pure machine of its own, beside the agent",
     "core/kept_groups": "pure, and apart from the memory that it describes",
     "core/lingering": "a small pure machine of its own, beside the agent",
+    "core/worker_departures": "pure: what the ends of workers and their departures have in common",
     "diagnosis/kernel_log": "a source of the system's: /dev/kmsg",
     "forkserver/hook/sitecustomize": "Python imports it by this name",
     "host/control_groups": "a source of the system's, which `cpus` and `memory` read",

@@ -44,8 +44,8 @@ def _init():
 '''
 
 MOST_OF_WORKERLIB = (
-    '"""`agreement` `checkpoints` `env` `init` `integrations` `keep` `progress` `record` `responder` `sampler` `stop` '
-    '`store`"""'
+    '"""`agreement` `checkpoints` `env` `init` `integrations` `in_place` `keep` `packets` `progress` `record` '
+    '`responder` `sampler` `stop` `store`"""'
 )
 
 CONTRACT_TORCH = "def f():\n    import torch"

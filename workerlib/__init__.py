@@ -8,9 +8,10 @@
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
 `progress` reports each step and the sections between steps, `record` an exception. `checkpoints` says when a script is
 to write a checkpoint of its own, `stop` notices a signal that asks the worker to end, and `agreement` is what all
-workers make of it. `keep` has what outlives the workers. `responder` tells the node where the worker stands, from the
-import of this package on. `gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a
-launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no torch.
+workers make of it. `keep` has what outlives the workers, and `in_place` lets a worker outlive its round. `packets` is
+how both speak with nodeclient. `responder` tells the node where the worker stands, from the import of this package on.
+`gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store.
+`integrations` has callbacks for frameworks. Importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from workerlib import responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
 from workerlib.env import NotLaunchedError, WorkerEnvironment
+from workerlib.in_place.elastic import elastic, rounds
 from workerlib.init import Context, init
 from workerlib.progress import section, step
 from workerlib.record import record
@@ -35,8 +37,10 @@ __all__ = [
     "NotLaunchedError",
     "WorkerEnvironment",
     "checkpointed",
+    "elastic",
     "init",
     "record",
+    "rounds",
     "section",
     "should_checkpoint",
     "should_stop",

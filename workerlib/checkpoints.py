@@ -95,6 +95,17 @@ def end() -> None:
         _planned_end.end()
 
 
+def begin_round() -> None:
+    """Know of no connection any more: this process goes on in another round, and makes another one."""
+    global _planned_end  # noqa: PLW0603 - as above
+    _planned_end = None
+
+
+def are_asked_for_by_script() -> bool:
+    """Whether the script writes checkpoints by itself."""
+    return _by_collective is not None
+
+
 def are_asked_for() -> bool:
     """Whether the script has called one of the two functions, so that there may be a connection."""
     return _planned_end is not None or _by_collective is not None

@@ -40,6 +40,8 @@ Standard library only, since both sides import it. These variables tell a worker
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
 `COORDINATORD_KEEP`                  The socket by which `ctx.keep` speaks with nodeclient; see
                                      `keep.channel_messages`. Not set where nothing can be kept.
+`COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in
+                                     later rounds as well; see `in_place.round_messages`.
 `COORDINATORD_STACKS`                The socket by which nodeclient asks where this worker stands;
                                      see `responder`, which removes it.
 ===================================  =============================================================
@@ -64,6 +66,10 @@ KEEP = "COORDINATORD_KEEP"
 
 STACKS = "COORDINATORD_STACKS"
 """Names the Unix socket of nodeclient at which this worker answers where it stands; see `responder`."""
+
+ROUNDS = "COORDINATORD_ROUNDS"
+"""Names the Unix socket of nodeclient at which a worker learns of the rounds that it can go into as the same process.
+"""
 
 SLOT_BYTES = 64
 """One cache line each, so that no worker's stores slow down another's.

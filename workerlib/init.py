@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workerlib import agreement, checkpoints, gloo, progress, store
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from workerlib.in_place.staying_worker import StayingWorker
     from workerlib.keep.keeper import StepKeeper
 
 
@@ -39,6 +41,8 @@ class Context:
     """All that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
+    staying: StayingWorker | None = field(default=None, repr=False, compare=False)
+    """What lets this process go on in another round; None if it cannot."""
 
     @property
     def rank(self) -> int:
@@ -110,6 +114,8 @@ class Context:
         done, _keeper = keeping.keep(self.environment, objects)
         if _keeper is not None:
             checkpoints.connect(_keeper.planned_end)
+            if self.staying is not None:
+                self.staying.note_keeper(_keeper)
         return done
 
     def close(self) -> None:
@@ -138,13 +144,18 @@ class Context:
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> bool:
+        global _keeper  # noqa: PLW0603 - as in `keep`
         # After an error the peers may be stuck in a collective, and destroying the group could wait for them. The
         # worker must exit instead, so that its node sees the failure.
         if kind is None or (kind is SystemExit and REQUEST.agreed):
             self.close()
+        elif error is not None and self.staying is not None and self.staying.leaves(error):
+            _keeper = None
+            return True
         elif _keeper is not None:
             _keeper.close(failed=True)
+        return False
 
 
 def init(backend: str | None = None, timeout: timedelta | None = None, *, steps: bool = True) -> Context:
@@ -158,6 +169,13 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
     GPUs for the workers on this node, and the errors of `torch.distributed.init_process_group`.
     """
+    return begin(backend, timeout, steps=steps)
+
+
+def begin(
+    backend: str | None, timeout: timedelta | None, *, steps: bool, staying: StayingWorker | None = None
+) -> Context:
+    """Do as `init`, in a process that may be `staying` for further rounds; then `LeftRoundError` may be raised."""
     environment = WorkerEnvironment.from_environ(os.environ)
     if steps:
         progress.announce()
@@ -167,14 +185,15 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     device = _set_device(environment)
     if backend is None:
         backend = "gloo" if device.type == "cpu" else "nccl"
-    torch.distributed.init_process_group(
-        backend,
-        timeout=timeout,
-        **_served(environment, timeout),
-        # NCCL then connects at once, not in the first collective, and need not guess each rank's GPU.
-        device_id=device if backend == "nccl" else None,
-    )
-    return Context(environment, device)
+    with nullcontext() if staying is None else staying.making_group():
+        torch.distributed.init_process_group(
+            backend,
+            timeout=timeout,
+            **_served(environment, timeout),
+            # NCCL then connects at once, not in the first collective, and need not guess each rank's GPU.
+            device_id=device if backend == "nccl" else None,
+        )
+    return Context(environment, device, staying)
 
 
 def _require_torch() -> None:

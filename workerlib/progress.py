@@ -99,6 +99,12 @@ def notify(keep: Callable[[int], None] | None) -> None:
     _keep = keep
 
 
+def begin_round() -> None:
+    """Take the slot that the environment names now: this process goes on in another round."""
+    global _slot  # noqa: PLW0603 - as above
+    _slot = None
+
+
 def announce() -> None:
     """Announce that this worker will report its steps: before the first one it only starts. It does nothing later."""
     if _slot is None:

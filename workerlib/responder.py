@@ -30,7 +30,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 STACKS = "COORDINATORD_STACKS"
@@ -82,9 +81,19 @@ HANDLERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_jso
 
 C10D = "torch._C._distributed_c10d"
 
+_held: list[Any] = []
+"""The connection and the two ends of the pipe, of the round that this process is in."""
+
+_forks_known = False
+"""A fork withdraws what is held."""
+
 
 def start() -> None:
-    """Begin to answer, if a nodeclient that asks has started this process; nothing here ever fails the script."""
+    """Begin to answer, if a nodeclient that asks has started this process; nothing here ever fails the script.
+
+    Call it again when this process goes on in another round.
+    """
+    global _forks_known  # noqa: PLW0603 - one process has one responder
     path = os.environ.pop(STACKS, None)
     if path is None:
         return
@@ -98,24 +107,34 @@ def start() -> None:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
         hello = {"local_rank": int(os.environ["LOCAL_RANK"]), "signal": int(SIGNAL) if free else 0}
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
-        os.register_at_fork(after_in_child=partial(_withdraw, connection, [reader, writer]))
+        if not _forks_known:
+            os.register_at_fork(after_in_child=_withdraw)
+            _forks_known = True
+        _close()
+        _held[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
         return  # nodeclient is gone, or the system refuses: whoever asks gets what /proc shows
 
 
-def _withdraw(connection: socket.socket, pipe: list[int]) -> None:
+def _withdraw() -> None:
     """Leave nothing of this in a child that was forked: the thread is its parent's, and so is the connection.
 
     A child of that child has the same function to call. It finds nothing left: the numbers may be other files' by then.
     """
     faulthandler.unregister(SIGNAL)
-    if not pipe:
-        return
-    connection.close()
-    while pipe:
-        with suppress(OSError):  # it may have closed all that it had
-            os.close(pipe.pop())
+    _close()
+
+
+def _close() -> None:
+    """Close what is held, and hold nothing."""
+    connection, *pipe = _held or [None]
+    _held.clear()
+    if connection is not None:
+        connection.close()
+    for end in pipe:
+        with suppress(OSError):  # a child may have closed all that it had
+            os.close(end)
 
 
 def _high(low: int) -> int:

@@ -15,10 +15,11 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
-from nodeclient.core import effects, endings, events, kept_goals, notices
+from nodeclient.core import effects, endings, events, kept_goals, notices, worker_departures
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
+from nodeclient.core.staying import Staying
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -35,6 +36,7 @@ class Agent:
         self._desired: Desired | None = None
 
         self._group = WorkerGroup()
+        self._staying = Staying()
         self._resting_since = now
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()
@@ -58,8 +60,11 @@ class Agent:
             events.Reached: self._reached,
             events.Unreached: self._unreached,
             events.WorkersStarted: lambda _, now: self._step(Stimulus.STARTED, now),
-            events.StartFailed: self._start_failed,
-            events.WorkerExited: self._worker_exited,
+            events.StartFailed: self._worker_ended,
+            events.WorkerExited: self._worker_ended,
+            events.WorkerLeft: self._worker_ended,
+            events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
+            events.WorkerRefuses: lambda event, now: self._staying.note_refusal(event, self._group.alive, now),
             events.Keeping: lambda event, _: self._group.keep(event),
             # Otherwise they had the time, or all of them have ended.
             events.KeptSaved: lambda _, now: self._step(Stimulus.SAVED, now) if self._group.saves else None,
@@ -172,16 +177,11 @@ class Agent:
 
     def _unreached(self, event: events.Unreached, now: float) -> None:
         if self._probes(event.run, event.round):
-            self._group.fail(0, ExitCode.UNAVAILABLE, events.Diagnosis(message=event.message), now)
-            self._failed(now)
+            self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
     def _probes(self, run: str, number: int) -> bool:
         """Whether this node is probing the master of that round."""
         return self.phase is Phase.STARTING and (run, number) == (self.run, self.round) and not self._group.begun
-
-    def _start_failed(self, event: events.StartFailed, now: float) -> None:
-        self._group.alive.difference_update(range(event.local_rank, self._settings.workers))
-        self._worker_ended(event, events.Diagnosis(message=event.message), now, now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
@@ -199,27 +199,12 @@ class Agent:
             if due <= now and not self.exited:
                 act(now)
 
-    def _worker_exited(self, event: events.WorkerExited, now: float) -> None:
-        self._group.note_exit(event.local_rank, event.exit_code, now - event.age_s)
-        self._worker_ended(event, event.diagnosis, now - event.age_s, now)
-
-    def _worker_ended(self, event: events.WorkerEnd, diagnosis: events.Diagnosis, at: float, now: float) -> None:
-        alive = self._group.alive
-        if self.phase is Phase.STOPPING:
-            self._group.note_late(event.local_rank, event.exit_code, diagnosis, at)
-            if not alive:
-                self._step(Stimulus.DEAD, now)
-        elif event.exit_code != 0:
-            self._group.fail(event.local_rank, event.exit_code, diagnosis, at)
-            self._failed(now)
-        elif not alive:
-            self._step(Stimulus.SUCCEEDED, now)
-
-    def _failed(self, now: float) -> None:
-        failure = self._group.failure(now)
-        assert failure is not None  # noqa: S101 - the caller has just noted it
-        self._notice(Level.ERROR, "worker_failed", notices.failed(failure))
-        self._step(Stimulus.FAILED, now)
+    def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
+        workers = self._settings.workers
+        stimulus, done = worker_departures.note_end(event, self._group, self._staying, self.phase, workers, now)
+        self._effects += done
+        if stimulus is not None:
+            self._step(stimulus, now)
 
     # Leaving and giving up
 
@@ -265,7 +250,10 @@ class Agent:
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
         """Return what is due when. The state determines it, so nothing has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
-        dues += [(at, partial(self._step, stimulus)) for at, stimulus in self._group.deadlines()]
+        workers = (*self._group.deadlines(), *self._staying.deadlines())
+        dues += [(at, partial(self._step, stimulus)) for at, stimulus in workers]
+        if self._staying.hold_until is not None and not self.phase.has_workers:
+            dues.append((self._staying.hold_until, self._dismiss))
         if self._leave_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._leave_by, self._abandon))
         connection = self._connection
@@ -317,13 +305,16 @@ class Agent:
         desired = self._take_round(now)
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         self._group = WorkerGroup(desired.assignment, desired.reason)
+        if desired.resume is None:
+            self._dismiss(now)
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
 
     def _start(self, _: float) -> None:
         group = self._group
         assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
         group.begun, group.alive = True, set(range(self._settings.workers))
-        self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin))
+        stays = self._staying.begin()
+        self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin, stays))
 
     def _stop(self, now: float) -> None:
         """Ask the workers to end, and to save their state before if nothing has gone wrong."""
@@ -335,10 +326,11 @@ class Agent:
         first = group.stop(now, signum)
         if first and not self._hurry and group.save(now, self._halt, grace_s):
             self._effects.append(kept_goals.first_order(group, planned=patient))
-        elif (self._hurry or not group.saves) and group.end_within(
-            grace_s, now, signum, may_save=patient and self._settings.kills
-        ):
-            self._effects.append(effects.Terminate(signum))
+        elif self._hurry or not group.saves:
+            ends = self._ending is not None or self._leaving is not None or self._hurry or group.cut_off
+            within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
+            may_save = patient and self._settings.kills
+            self._effects += self._staying.end_workers(group, within_s, grace_s, now, signum, may_save=may_save)
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 
@@ -367,6 +359,7 @@ class Agent:
 
     def _sweep(self, now: float) -> None:
         self._group.dissolve(now)
+        self._staying.settle(now)
         self._effects.append(effects.Sweep())
 
     def _settle(self, now: float) -> None:
@@ -384,7 +377,12 @@ class Agent:
             self._group = WorkerGroup()
         return desired
 
+    def _dismiss(self, _: float) -> None:
+        if self._staying.dismiss():
+            self._effects.append(effects.Dismiss())
+
     def _exit(self, ending: effects.Exit) -> None:
+        self._dismiss(0.0)
         self.exited = True
         self._effects.append(ending)
 

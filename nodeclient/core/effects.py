@@ -39,6 +39,8 @@ class Start:
     assignment: Assignment
     reason: str
     """Why this round was formed."""
+    stays: tuple[int, ...] = ()
+    """The local ranks that are not started: processes of an earlier round go on with them."""
 
 
 @frozen
@@ -89,6 +91,23 @@ class HaltWorkers:
 
     step: int | None
     """None before it is named: each worker stands still after the step that it is in, and this node says which."""
+
+
+@frozen
+class LeaveRound:
+    """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
+
+
+@frozen
+class Hold:
+    """Spare this worker from what ends those of its round: it is out of it, and waits for the next one."""
+
+    local_rank: int
+
+
+@frozen
+class Dismiss:
+    """End the workers that wait for a round; none comes for them."""
 
 
 @frozen
@@ -164,6 +183,21 @@ class Exit:
 KeptOrder = Restore | Protect | CopyKept | Persist | SaveKept | HaltWorkers
 """What is done about the state that workers keep."""
 
+StayOrder = LeaveRound | Hold | Dismiss
+"""What is done about workers that go into another round as the same processes."""
+
 Effect = (
-    Probe | Start | KeptOrder | Terminate | Kill | Sweep | SendObserved | Reconnect | Notice | Show | Waiting | Exit
+    Probe
+    | Start
+    | KeptOrder
+    | StayOrder
+    | Terminate
+    | Kill
+    | Sweep
+    | SendObserved
+    | Reconnect
+    | Notice
+    | Show
+    | Waiting
+    | Exit
 )

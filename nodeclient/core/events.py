@@ -110,7 +110,38 @@ class WorkerExited:
     """How long ago it ended; the diagnosis takes a moment."""
 
 
-WorkerEnd = StartFailed | WorkerExited
+@frozen
+class WorkerStays:
+    """A worker can go into another round as the same process; or no longer, if it is not `able`."""
+
+    local_rank: int
+    able: bool = True
+
+
+@frozen
+class WorkerLeft:
+    """A worker is out of its round, and waits for the next one.
+
+    If a collective has failed in it, that is a failure like the exit of a worker with `exit_code`.
+    """
+
+    local_rank: int
+    exit_code: int
+    """0 if it was asked to leave; 1 as an error would have ended it."""
+    diagnosis: Diagnosis
+    age_s: float = 0.0
+    """How long ago it left; what others of this node did before is told first."""
+
+
+@frozen
+class WorkerRefuses:
+    """A worker was asked to leave its round, and cannot."""
+
+    local_rank: int
+    why: str
+
+
+WorkerEnd = StartFailed | WorkerExited | WorkerLeft
 """The ways in which a worker does not live any more."""
 
 
@@ -182,6 +213,9 @@ Event = (
     | WorkersStarted
     | StartFailed
     | WorkerExited
+    | WorkerStays
+    | WorkerLeft
+    | WorkerRefuses
     | Keeping
     | KeptSaved
     | KeptChanged

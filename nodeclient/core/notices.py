@@ -131,7 +131,12 @@ def first_step(number: int, step: int, took_s: float) -> str:
     return f"round {number} trains: step {step} was reported {took_s:.0f} s after its workers were started"
 
 
-def started(round_number: int, workers: int, folder: str) -> str:
-    """Return the notice that the workers of a round run; `folder` has their logs, if it is not empty."""
+def started(round_number: int, workers: int, folder: str, in_place: int = 0) -> str:
+    """Return the notice that the workers of a round run; `folder` has their logs, if it is not empty.
+
+    So many of them are `in_place`: they run in processes of the round before.
+    """
     text = f"round {round_number}: {workers} worker{'s run' if workers > 1 else ' runs'}"
+    if in_place:
+        text = f"{text}, {in_place if in_place < workers else 'begun'} in place"
     return f"{text}, with logs in {folder}" if folder else text

@@ -30,6 +30,7 @@ class Stimulus(StrEnum):
     SUCCEEDED = "all workers have exited with 0"
     DEAD = "the last worker is dead"
     SWEPT = "nothing of the round is left"
+    LEAVE_OVER = "workers that were asked to leave the round are not out of it in the time that they had"
     SAVED = "the workers have saved what they keep, or had the time to"
     HALT_OVER = "the workers have not come to the step that all were to keep, in the time that they had"
     GRACE_OVER = "the workers had the time to end"
@@ -135,6 +136,9 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
             Act.SAVE, Phase.STOPPING, "the workers keep the last step that each has done"
         ),
         (Phase.STOPPING, Stimulus.SAVED): Row(Act.TERMINATE, Phase.STOPPING, "what the workers keep is saved"),
+        (Phase.STOPPING, Stimulus.LEAVE_OVER): Row(
+            Act.TERMINATE, Phase.STOPPING, "the workers do not leave the round, so they end"
+        ),
         (Phase.STOPPING, Stimulus.GRACE_OVER): Row(Act.KILL, Phase.STOPPING, "the workers did not end in time"),
         (Phase.STOPPING, Stimulus.DEAD): Row(Act.SWEEP, Phase.STOPPING, "the last worker is dead"),
         (Phase.STOPPING, Stimulus.SWEPT): Row(Act.SETTLE, None, "nothing of the round is left"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from signal import Signals
 
+from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.protocol.exit_codes import shell_exit_code
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
@@ -37,7 +38,7 @@ class WorkerGroup:
         self.begun = False
         """Its workers are being started, or were."""
         self.alive: set[int] = set()
-        """The local ranks of workers that live, or are about to."""
+        """The local ranks of workers that live and are in the round, or are about to."""
         self.ending = Phase.STOPPED
         """The phase that its end leads to."""
         self.kill_at: float | None = None
@@ -156,7 +157,10 @@ class WorkerGroup:
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""
-        self._failure = Failure(
+        self._failure, self._failed_at = self._failure_of(local_rank, exit_code, diagnosis), now
+
+    def _failure_of(self, local_rank: int, exit_code: int, diagnosis: Diagnosis) -> Failure:
+        return Failure(
             rank=self.rank(local_rank),
             local_rank=local_rank,
             exit_code=exit_code,
@@ -168,24 +172,31 @@ class WorkerGroup:
             age_s=0.0,
             log=diagnosis.log if diagnosis.log.isprintable() and len(diagnosis.log) <= LOG_MAX else "",
         )
-        self._failed_at = now
 
     def note_late(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
         """Note a worker that ended at `at`, if that becomes known while the workers are being ended.
 
-        It is the first failure if it came before they were asked to end. Otherwise it may be a consequence of one.
+        It is the first failure if it came before they were to end. It may also be if no signal of this node had asked
+        it to, and no peer that went: then what is known so far may have followed from it. Otherwise it is a
+        consequence.
         """
-        failure = self._failure
-        if failure is None:
-            if exit_code != 0 and self._stopped_at is not None and at < self._stopped_at:
-                self.fail(local_rank, exit_code, diagnosis, at)
+        first, late = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
+        before = exit_code != 0 and self._stopped_at is not None and at < self._stopped_at
+        unasked = self._signalled_at is None or at < self._signalled_at
+        by_itself = exit_code != 0 and unasked and not lost_connection(late)
+        if first is None:
+            if before or by_itself:
+                self._failure, self._failed_at = late, at
+        elif by_itself and lost_connection(first):
+            followers = (Follower(first.rank, first.exit_code), *first.followers)[:CONSEQUENCES_MAX]
+            self._failure, self._failed_at = dataclasses.replace(late, followers=followers), at
         elif (
             shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.signum}
-            and len(failure.followers) < CONSEQUENCES_MAX
+            and len(first.followers) < CONSEQUENCES_MAX
         ):
-            same = is_same_error(diagnosis.error or diagnosis.message, failure.error or failure.message)
-            follower = Follower(self.rank(local_rank), exit_code, same)
-            self._failure = dataclasses.replace(failure, followers=(*failure.followers, follower))
+            same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
+            follower = Follower(late.rank, exit_code, same)
+            self._failure = dataclasses.replace(first, followers=(*first.followers, follower))
 
     def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Note that a worker exited at `at`.

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeclient.host.worker_socket import WorkerSocket
-from workerlib.keep.channel_messages import PACKET_BYTES, ChannelError, Hello, Message, decode, encode
+from workerlib.keep.channel_messages import Hello, Message, decode, encode
+from workerlib.packets import PACKET_BYTES, ChannelError
 
 UNSENT_MAX = 1_024
 """Packets that wait for a worker to read. One that reads none of so many has stopped to listen."""

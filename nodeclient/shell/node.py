@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import socket
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from nodeclient.core.effects import (
     SendObserved,
     Show,
     Start,
+    StayOrder,
     Sweep,
     Terminate,
     Waiting,
@@ -67,11 +67,12 @@ from nodeclient.shell.master_probe import ProbeListener, look_for_master
 from nodeclient.shell.stop_extension import StopExtension
 from nodeclient.shell.worker_command import LOCAL_RANK_MACRO, CommandBuilder
 from nodeclient.workers.exit_reporter import ExitReporter
-from nodeclient.workers.guard import READY_WITHIN_S, Guard, GuardError
+from nodeclient.workers.guard import Guard, GuardError
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.orphans import adopt_orphans, reaping_orphans
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import SpawnError
+from nodeclient.workers.staying_workers import StayingWorkers
 from nodeclient.workers.step_slots import Slots
 
 
@@ -122,6 +123,8 @@ class Node:
         means = (config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist)
         self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
+        events = self.submit, self._exit_reporter.note_left
+        self._staying = StayingWorkers(self._workers, *events, self._tasks, config.abort_timeout_s)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         reads = (self._logs.read, self._stacks.read, self._stacks.read_arrivals)
         self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self.submit, *reads)
@@ -167,11 +170,13 @@ class Node:
                 self._tasks.spawn(self._output.watch(), name="output")
                 code = await self._tasks.guard(self._exit)
                 await self._see_readers_off()
+                await self._staying.settled()
                 return code
             finally:
                 await self._tasks.cancel()
                 self._keeper.close()
                 self._stacks.close()
+                self._staying.close()
                 self._guard.close()
                 await self._output.close()
                 await self._logs.settle()
@@ -187,7 +192,7 @@ class Node:
             await self._logs.see_off()
 
     async def _attend(self) -> None:
-        await self._await_guard()
+        await self._guard.await_first()
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         await self._session.run()
@@ -195,19 +200,6 @@ class Node:
     async def _prepare(self) -> None:
         await self._starter.settled()
         self.submit(Prepared())
-
-    async def _await_guard(self) -> None:
-        """Wait until the guard is up. Raises `GuardError`."""
-        ready_fd = self._guard.ready_fd
-        if ready_fd is not None:
-            ready = asyncio.Event()
-            self._loop.add_reader(ready_fd, ready.set)
-            try:
-                with suppress(TimeoutError):  # the guard has a limit of its own
-                    await asyncio.wait_for(ready.wait(), READY_WITHIN_S)
-            finally:
-                self._loop.remove_reader(ready_fd)
-        self._guard.await_ready()
 
     async def _attend_embedded(self) -> None:
         if self._embedded.ended is not None:
@@ -229,11 +221,12 @@ class Node:
 
     # Effects out
 
-    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901 - one plain case an effect
-        if isinstance(effect, KeptOrder):
-            self._keeper.carry_out(effect)
-            return
+    def _carry_out(self, effect: Effect, _: Event) -> None:  # noqa: C901, PLR0912 - one plain case an effect
         match effect:
+            case effect if isinstance(effect, KeptOrder):
+                self._keeper.carry_out(effect)
+            case effect if isinstance(effect, StayOrder):
+                self._staying.carry_out(effect)
             case Probe():
                 self._assignment = effect.round, effect.assignment
                 self._tasks.spawn(self._probe(effect), name="probe")
@@ -269,6 +262,8 @@ class Node:
     async def _probe(self, probe: Probe) -> None:
         found = await look_for_master(probe)
         await self._starter.give_way(probe.assignment.group_rank)
+        await self._staying.settled()
+        await self._exit_reporter.settled()
         self.submit(found)
 
     def _start(self, start: Start) -> None:
@@ -291,24 +286,31 @@ class Node:
                 self._exit_reporter.begin()
                 keep = self._keeper.listen(self._output.private_folder, start.round)
                 stacks = self._stacks.listen(self._output.private_folder, start.run, start.round, own_ranks)
-                slots = [{**slot, **keep, **stacks} for slot in self._slots.begin(start.run, start.round)]
+                rounds = self._staying.listen(self._output.private_folder)
+                slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
-                self._workers.start(self._launcher.commands(start, self._error_files, slots, screens), streams)
+                commands = self._launcher.commands(start, self._error_files, slots, screens)
+                self._staying.begin(start.round, commands)
+                self._workers.start(commands, streams, dict.fromkeys(start.stays, self._staying.go_on))
         except GuardError as error:
-            self.submit(StartFailed(0, ExitCode.OS_ERROR, str(error)))
+            self._fail_start(0, ExitCode.OS_ERROR, str(error))
         except SpawnError as error:
-            self.submit(StartFailed(error.local_rank, error.exit_code, error.message))
+            self._fail_start(error.local_rank, error.exit_code, error.message)
         except OSError as error:
-            self.submit(
-                StartFailed(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
-            )
+            self._fail_start(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
         else:
             log_dir = self._config.output.log_dir
             folder = "" if log_dir is None else str(place.folder(log_dir.absolute()))
-            self._console.notify(Level.INFO, notices.started(place.round, len(own_ranks), folder), "workers_started")
+            self._console.notify(
+                Level.INFO, notices.started(place.round, len(own_ranks), folder, len(start.stays)), "workers_started"
+            )
             self._started_at = self._loop.time()
             self.submit(WorkersStarted())
             self._output.when_settled(self._logs.delete_old)
+
+    def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:
+        self._workers.let_go()
+        self.submit(StartFailed(local_rank, exit_code, message))
 
     def _note_steps(self, observed: Observed) -> Observed:
         """Write a notice when the workers have done their first step; before, they import and connect."""
@@ -355,6 +357,7 @@ class Node:
 
     async def _sweep(self) -> None:
         try:
+            await self._staying.settled()
             await self._workers.sweep()
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))

@@ -18,7 +18,7 @@ from nodeclient.host.cpus import allowed_cpus, core_of, cpu_quota, format_cpus
 from nodeclient.host.devices import Host
 from nodeclient.host.numa import BindingError, bindings
 from nodeclient.workers.spawn import WorkerCommand
-from workerlib.env import DEFAULTS, KEEP, PROGRESS, STACKS, WorkerEnvironment
+from workerlib.env import DEFAULTS, KEEP, PROGRESS, ROUNDS, STACKS, WorkerEnvironment
 
 LAUNCHER_DEFAULTS = {"PYTHONUNBUFFERED": "1"}
 """The same as torchrun's `python -u`: the last lines of a worker that dies are not lost."""
@@ -33,7 +33,7 @@ OMP = "OMP_NUM_THREADS"
 VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that limit a process to some of the GPUs. HIP reads the first as well, where the second is not set."""
 
-_NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, STACKS)
+_NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
 """Variables of the node itself, from its scheduler or from a node whose worker it is. No worker may write there."""
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from nodeclient.core.events import Diagnosis, Event, WorkerExited
+from nodeclient.core.events import Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 1.0
 """How long a diagnosis may take: milliseconds are usual, so this is plenty. One that hangs must not keep the other
@@ -30,7 +31,7 @@ class ExitReporter:
         self._diagnose = diagnose
         self._submit = submit
         self._loop = asyncio.get_running_loop()
-        self._queue = asyncio.Queue[tuple[WorkerExited, float, bool]]()
+        self._queue = asyncio.Queue[tuple[WorkerExited | WorkerLeft, float, bool]]()
         self._wanted = 0
         """How many more failures get a diagnosis."""
         self._expected = False
@@ -54,6 +55,13 @@ class ExitReporter:
         self._wanted -= wanted
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), wanted))
 
+    def note_left(self, left: WorkerLeft) -> None:
+        """Note that a worker has left its round just now, because a collective failed.
+
+        Exits that are seen in the same moment come first: one of them may be the cause.
+        """
+        self._loop.call_soon(self._queue.put_nowait, (left, self._loop.time(), False))
+
     async def settled(self) -> None:
         """Wait until all exits so far have been reported."""
         await self._queue.join()
@@ -61,13 +69,12 @@ class ExitReporter:
     async def run(self) -> None:
         """Report the exits until cancelled."""
         while True:
-            exited, at, wanted = await self._queue.get()
-            diagnosis = await self._diagnosis_of(exited) if wanted else exited.diagnosis
-            age_s = self._loop.time() - at
-            self._submit(WorkerExited(exited.local_rank, exited.exit_code, diagnosis, age_s))
+            end, at, wanted = await self._queue.get()
+            diagnosis = await self._diagnosis_of(end) if wanted else end.diagnosis
+            self._submit(replace(end, diagnosis=diagnosis, age_s=self._loop.time() - at))
             self._queue.task_done()
 
-    async def _diagnosis_of(self, exited: WorkerExited) -> Diagnosis:
+    async def _diagnosis_of(self, exited: WorkerExited | WorkerLeft) -> Diagnosis:
         try:
             async with asyncio.timeout(DIAGNOSED_WITHIN_S):
                 return await self._diagnose(exited.local_rank, exited.exit_code)

@@ -6,6 +6,7 @@ connects it with the nodeclient: the kernel closes the pipe however the nodeclie
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import subprocess
@@ -117,6 +118,19 @@ class Guard:
             failure = self._failure()
         if failure:
             raise GuardError(f"the guard, which ends the workers should this process be killed, {failure}")
+
+    async def await_first(self) -> None:
+        """Do as `await_ready`, in the running event loop, which goes on meanwhile."""
+        ready_fd = self.ready_fd
+        if ready_fd is not None:
+            loop, ready = asyncio.get_running_loop(), asyncio.Event()
+            loop.add_reader(ready_fd, ready.set)
+            try:
+                with suppress(TimeoutError):  # it has a limit of its own
+                    await asyncio.wait_for(ready.wait(), READY_WITHIN_S)
+            finally:
+                loop.remove_reader(ready_fd)
+        self.await_ready()
 
     def _failure(self) -> str:
         """Wait until the guard is up; return why it is not, or an empty text if it is."""

@@ -10,13 +10,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nodeclient.output.output import WorkerStreams
 from nodeclient.workers import process_tree
 from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
+
+LOOK_S = 0.01
+"""How often workers that were dismissed are looked at."""
+
+GoOn = Callable[[int, int, int], None]
+"""Lets a process go on in a round; takes its local rank, and the descriptors of its stdout and stderr."""
+
+NOBODY: Mapping[int, GoOn] = {}
 
 
 @dataclass(slots=True)
@@ -28,6 +36,8 @@ class _Worker:
     watched: set[int] = field(default_factory=set)
     """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
+    held: bool = False
+    """It is out of its round, and lives on for the next one."""
     ended_as: int | None = None
     """The exit code of its program, if its process did not end and was killed for that."""
 
@@ -76,19 +86,31 @@ class LocalWorkers:
         """Return the process id of a worker of this round, even if it has ended; 0 if it was never started."""
         return self._pids[local_rank] if local_rank < len(self._pids) else 0
 
-    def start(self, commands: Sequence[WorkerCommand], streams: Sequence[WorkerStreams] | None = None) -> None:
+    def start(
+        self,
+        commands: Sequence[WorkerCommand],
+        streams: Sequence[WorkerStreams] | None = None,
+        stays: Mapping[int, GoOn] = NOBODY,
+    ) -> None:
         """Start the workers; a command's index is its local rank. The last round's must have been swept.
 
-        If `streams` is None, they write where this process does.
+        If `streams` is None, they write where this process does. For those that stay a call is made instead: a process
+        that was held goes on with it, and has its local rank again.
 
         Raises `SpawnError` at the first one that cannot be started; those before it live on until `sweep` ends them.
         """
-        assert not self._workers, "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
+        kept = {worker.local_rank: worker for worker in self._workers.values() if worker.held}
+        assert len(kept) == len(self._workers), "the last round was not swept"  # noqa: S101  # a leftover must never live into the next
         self._signalled = False
         self._pids.clear()
         for local_rank, command in enumerate(commands):
             marked = replace(command, environ={**command.environ, process_tree.MARK_VARIABLE: self._mark})
             stdout, stderr = (streams[local_rank].stdout, streams[local_rank].stderr) if streams else (None, None)
+            if local_rank in kept and local_rank in stays and stdout is not None and stderr is not None:
+                kept[local_rank].held = False
+                self._pids.append(kept[local_rank].pid)
+                stays[local_rank](local_rank, stdout, stderr)
+                continue
             # A single worker gets stdin, so that it can be debugged, as under torchrun. Among several, nobody knows
             # which of them it is for.
             pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
@@ -99,7 +121,33 @@ class LocalWorkers:
     def terminate(self, signum: int = signal.SIGTERM) -> None:
         """Send every worker the signal to end, and from now on let a process group outlive its leader."""
         self._signalled = True
-        process_tree.signal_groups(self._workers.keys(), signum)
+        process_tree.signal_groups({pid for pid, worker in self._workers.items() if not worker.held}, signum)
+
+    def hold(self, local_rank: int) -> None:
+        """Let a worker live on when those of its round end, until the next start or `dismiss`."""
+        for worker in self._workers.values():
+            if worker.local_rank == local_rank:
+                worker.held = True
+
+    def let_go(self) -> None:
+        """Hold no worker any more: the next sweep ends those that were held."""
+        for worker in self._workers.values():
+            worker.held = False
+
+    async def dismiss(self, within_s: float) -> None:
+        """End the workers that are held; what has not ended by itself in this time is killed.
+
+        For the time between two rounds: no other worker lives then.
+        """
+        held = [worker for worker in self._workers.values() if worker.held]
+        process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)
+        until = asyncio.get_running_loop().time() + within_s
+        while any(worker.exit_code() is None for worker in held if worker.pid in self._workers):
+            if asyncio.get_running_loop().time() >= until:
+                break
+            await asyncio.sleep(LOOK_S)
+        self.let_go()
+        await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
         """Kill a worker whose program is over, and report the exit code of its program; return whether it lived."""
@@ -111,29 +159,34 @@ class LocalWorkers:
         return False
 
     def kill(self) -> None:
-        """Kill the process group of every worker."""
-        for pid in self._workers:
-            _signal_group(pid, signal.SIGKILL)
+        """Kill the process group of every worker that is not held."""
+        for pid, worker in self._workers.items():
+            if not worker.held:
+                _signal_group(pid, signal.SIGKILL)
 
     async def sweep(self) -> None:
         """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
+
+        Those that are held live on, with all that they have started.
 
         By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
         for a minute; it may be called again then. One call at a time, and not to be cancelled.
         """
         # Nothing is reaped until the killing is over, so that the groups' numbers are not given to strangers.
-        for pid, worker in self._workers.items():
+        ending = {pid: worker for pid, worker in self._workers.items() if not worker.held}
+        for pid, worker in ending.items():
             self._unwatch_all(worker)
             _signal_group(pid, signal.SIGKILL)
-        self._ended.clear()
+        self._ended = [worker for worker in self._ended if worker.held]
+        held = frozenset(self._workers.keys() - ending.keys())
         try:
             # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
-            await asyncio.to_thread(process_tree.kill_marked, self._mark, frozenset(self._workers))
+            await asyncio.to_thread(process_tree.kill_marked, self._mark, frozenset(ending), spared=held)
         except process_tree.UnkillableError:
-            for pid, worker in self._workers.items():
+            for pid, worker in ending.items():
                 self._watch(worker, pid)
             raise
-        for worker in list(self._workers.values()):
+        for worker in ending.values():
             self._report(worker)
             self._reap(worker)
 

@@ -132,8 +132,15 @@ def _send(pid: int, group: int, signum: int) -> None:
         os.close(pidfd)
 
 
-def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: float = KILL_TIMEOUT_S) -> None:
+def kill_marked(
+    mark: str,
+    groups: frozenset[int] = frozenset(),
+    timeout_s: float = KILL_TIMEOUT_S,
+    spared: frozenset[int] = frozenset(),
+) -> None:
     """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
+
+    What is in a group that is `spared`, or descends from one, lives on.
 
     The groups catch processes that wiped out their environment; they must be the caller's own. A process that has ended
     may still be a zombie, which its parent reaps. Raises `UnkillableError` for what is left after `timeout_s` seconds.
@@ -141,7 +148,7 @@ def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: floa
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
     while empty_looks < _EMPTY_LOOKS:
-        found = _open(mark, groups)
+        found = _open(mark, groups, spared)
         empty_looks = 0 if found else empty_looks + 1
         try:
             for pidfd in found.values():
@@ -154,9 +161,11 @@ def kill_marked(mark: str, groups: frozenset[int] = frozenset(), timeout_s: floa
             raise UnkillableError(sorted(pid for pid, pidfd in found.items() if pidfd in left), timeout_s)
 
 
-def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
+def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int, int]:
     """Return a pidfd for each process that is to be killed, by pid."""
     pids = set(marked(mark))
+    if spared:
+        pids -= _families(spared)  # looked at after the marked ones, so that no child is missed
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
     found: dict[int, int] = {}
@@ -170,6 +179,17 @@ def _open(mark: str, groups: frozenset[int]) -> dict[int, int]:
             found[pid] = pidfd
         else:
             os.close(pidfd)
+    return found
+
+
+def _families(groups: frozenset[int]) -> set[int]:
+    """Return the processes of some process groups, and all that descend from them."""
+    present = list(statuses())
+    members = {status.pid for status in present if status.group in groups}
+    found = set[int]()
+    while members:
+        found |= members
+        members = {status.pid for status in present if status.parent in members} - found
     return found
 
 

@@ -43,6 +43,7 @@ class Host:
         self._agent = Agent(settings, PORT, self._now)
         self._open = False
         self._alive: set[int] = set()
+        self._held: set[int] = set()
         self._asked: list[effects.Effect] = []
         """What the agent has asked for, and is not done yet."""
         self._started: dict[str, int] = {}
@@ -146,9 +147,14 @@ class Host:
 
     def _tell_of_kept_state(self) -> None:
         within_s = self._choices.of((1.0, 0.0, 30.0))
+        rank, of_error = min(self._alive), events.Diagnosis(pid=1, error="boom\n")
         told: tuple[events.Event, ...] = (
             events.Keeping(within_s, writes_checkpoints=self._choices.one_in(2)),
             events.KeptChanged(),
+            events.WorkerStays(rank, able=not self._choices.one_in(8)),
+            events.WorkerLeft(rank, 0, events.Diagnosis()),
+            events.WorkerLeft(rank, 1, of_error, age_s=self._choices.of((0.0, 100.0))),
+            events.WorkerRefuses(rank, "no\n"),
         )
         self._handle(self._choices.of(told))
 
@@ -206,7 +212,8 @@ class Host:
                 case effects.Start(run, number):
                     assert not self._alive, "the workers of another round live"
                     assert number > self._started.get(run, -1), "the round is over"
-                    self._started[run] = number
+                    assert set(effect.stays) == self._held, "those that wait go on, and nobody else"
+                    self._started[run], self._held = number, set()
                     self._alive = set(range(self._workers))
                     self._asked.append(effect)
                 case effects.Kill():
@@ -216,7 +223,14 @@ class Host:
                     effects.Probe() | effects.Terminate() | effects.Sweep() | effects.SaveKept() | effects.HaltWorkers()
                 ):
                     self._asked.append(effect)
+                case effects.Hold(local_rank):
+                    self._alive.remove(local_rank)
+                    self._held.add(local_rank)
+                case effects.Dismiss():
+                    assert self._held, "nobody waits"
+                    self._held = set()
                 case effects.Exit():
+                    assert not self._held, "no worker outlives the agent"
                     assert effect is wanted[-1]
                     assert not self._alive, "no worker outlives the agent"
                 case _:

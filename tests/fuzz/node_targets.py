@@ -15,10 +15,11 @@ from nodeclient.persist.step_folder import UnusableError
 from nodeclient.persist.tensor_file import TensorFileError, read_header
 from tests.fuzz.byte_targets import check_brief
 from tests.fuzz.choices import Choices
+from workerlib.in_place.round_messages import ROUND_CODEC
 from workerlib.keep import channel_messages
 from workerlib.keep.arena import ALIGNMENT, BYTES_MAX
-from workerlib.keep.channel_messages import ChannelError
 from workerlib.keep.manifest import Layout, ManifestError, read_layout
+from workerlib.packets import ChannelError
 
 KEY = "k" * 32
 
@@ -26,9 +27,9 @@ RUN = "r-1"
 
 
 def worker(data: bytes) -> None:
-    """Read what a worker says of its kept state and of where it stands: what comes of it can be sent on."""
+    """Read what a worker says of its state, its rounds and where it stands: what comes of it can be sent on."""
     choices = Choices(data)
-    say = choices.of((_of_its_state, _first_of_stacks, _of_its_stacks, _by_a_signal))
+    say = choices.of((_of_its_state, _first_of_stacks, _of_its_stacks, _by_a_signal, _of_its_rounds))
     say(choices.rest())
 
 
@@ -39,6 +40,15 @@ def _of_its_state(packet: bytes) -> None:
         check_brief(error)
     else:
         assert channel_messages.decode(channel_messages.encode(found)) == found
+
+
+def _of_its_rounds(packet: bytes) -> None:
+    try:
+        found = ROUND_CODEC.decode(packet)
+    except ChannelError as error:
+        check_brief(error)
+    else:
+        assert ROUND_CODEC.decode(ROUND_CODEC.encode(found)) == found
 
 
 def _first_of_stacks(packet: bytes) -> None:

@@ -73,6 +73,42 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
+def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the like with workers that can go into another round as the same processes. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers,
+        first_step_s=chance.choice([0.0, 0.7]),
+        rounds_with_steps=math.inf,
+        work_s=60.0,
+        stay=chance.choice([0.5, 1.0, 1.0]),
+        breaks=1.0,
+    )
+    nodes_min = chance.choice([1, 2])
+    scenario = replace(
+        drawn,
+        nodes_min=nodes_min,
+        nodes_max=3,
+        hosts=3,
+        max_restarts=9,
+        keeps=chance.choice(list(Keeps)),
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.3, 1.0])
+    for _ in range(chance.randint(1, 6)):
+        world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_STAYING))
+    world.go_on(FAULTS_FOR_S)
+    world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+BESIDE_STAYING = ("worker fails", "worker fails", *(name for name in FAULTS if name != "other settings"))
+
+
 def _disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
     """Let up to so many faults happen, damage what is kept as often as one of `damages` says, and wait for the end."""
     names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
-from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe
+from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
 from nodeclient.core.events import Event
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.event_queue import Alarm, Clock
@@ -322,9 +322,8 @@ class Host:
                 if self.session is not None:
                     self._world.wires.send(self.session, UP, self._completed(observed))
             case Probe():
-                self._queue.after(
-                    0.005 * self._world.chance.random(), self._probe, self.agent, effect, effect.patience_s
-                )
+                answers_in_s = 0.005 * self._world.chance.random()
+                self._queue.after(answers_in_s, self._probe, self.agent, effect, effect.patience_s)
             case effects.Start():
                 self._world.trace.note("%s: starts round %d of %s", self.name, effect.round, effect.run)
                 self._world.invariants.starts(self, effect)
@@ -337,6 +336,8 @@ class Host:
                     if isinstance(effect, effects.SaveKept | effects.HaltWorkers) and not self.memory.ending:
                         self._world.invariants.stops(self)
                     self.memory.carry_out(effect)
+            case effect if isinstance(effect, StayOrder):
+                self.workers.staying.carry_out(effect)
             case effects.Terminate():
                 if self.memory is None or not self.memory.ending:  # otherwise that was decided a moment ago
                     self._world.invariants.stops(self)

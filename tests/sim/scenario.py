@@ -58,6 +58,8 @@ class Workers:
     """How many take seconds to die of SIGKILL."""
     breaks: float = 1.0
     """How many fail when a peer is gone; the rest hang, as in a collective without a time-out."""
+    stay: float = 0.0
+    """How many groups of workers can go into another round as the same processes."""
     starts_within_s: float = 0.0
     """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
     first_step_s: float | None = None

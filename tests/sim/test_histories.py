@@ -25,6 +25,7 @@ from tests.sim.history import (
     keeping_world,
     persisting_world,
     small_world,
+    staying_world,
     torn_world,
 )
 from tests.sim.scenario import Network, Scenario, Workers
@@ -42,6 +43,9 @@ PERSISTING = 60
 
 HANGING = 40
 """The histories of workers that hang; each lasts for some minutes."""
+
+STAYING = 40
+"""The histories of workers that go into another round as the same processes."""
 
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
@@ -95,6 +99,7 @@ RARE_ROWS = frozenset(
         "starting -> starting: given",
         "running -> running: given",
         "stopping: the workers have not come to the step that all were to keep, in the time that they had",
+        "stopping: workers that were asked to leave the round are not out of it in the time that they had",
     }
 )
 """Rows that it takes a message out of order, or two faults at the same moment, to reach: not within these few seeds.
@@ -149,6 +154,12 @@ def test_every_history_of_workers_that_hang_keeps_the_invariants_and_each_hang_i
     worlds = [hanging_world(seed) for seed in range(HANGING)]
     assert sum(world.invariants.hangs.named for world in worlds) > HANGING / 3
     assert any(world.invariants.records["BusyWorkerAwaited"] for world in worlds)
+
+
+@pytest.mark.slow
+def test_every_history_of_workers_that_stay_keeps_the_invariants() -> None:
+    worlds = [staying_world(seed) for seed in range(STAYING)]
+    assert sum(world.invariants.taken_over for world in worlds) > STAYING
 
 
 @pytest.mark.slow

@@ -13,9 +13,10 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.section import Section
 from nodeclient.core.effects import Start
-from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkerExited, WorkersStarted
+from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkersStarted
 from tests.sim.standstills import Doing, Standstills
-from tests.support.builders import LOST_PEER, an_account
+from tests.sim.staying import StayingWorkers
+from tests.support.builders import LOST_PEER
 
 if TYPE_CHECKING:  # hosts import their workers
     from tests.sim.host import Host
@@ -207,18 +208,20 @@ class LocalWorkers:
         self.round: Round = ("", 0)
         """The round that they were last started for."""
         self.training: Training | None = None
-        self._starts = 0
+        self.starts = 0
         """The number of starts, which distinguishes their workers."""
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
         self._sweeping = False
+        self.staying = StayingWorkers(host, world, self)
 
     # Effects of the agent
 
     def start(self, start: Start) -> None:
         """Start the workers of a round."""
         world, random = self._world, self._world.chance.random
-        self._starts += 1
+        self.starts += 1
+        self.staying.begin(start)
         self.round = (start.run, start.round)
         training = world.training(self.round)
         self.training = training
@@ -235,16 +238,17 @@ class LocalWorkers:
         self.alive = set(ranks)
         self._stubborn = {rank for rank in ranks if random() < manners.stubborn}
         self._slow = {rank for rank in ranks if random() < manners.slow_to_die}
+        self.staying.announce()
         training.join(self._host)
         if manners.fails_at_once and random() < manners.fails_at_once:
-            world.queue.plan(0.01 * random(), self._fail, self._starts, 0, 1)
+            world.queue.plan(0.01 * random(), self._fail, self.starts, 0, 1)
         if manners.starts_within_s:
-            world.queue.plan(random() * manners.starts_within_s, self._started, self._starts)
+            world.queue.plan(random() * manners.starts_within_s, self._started, self.starts)
         else:
             self._host.submit(WorkersStarted())
 
     def _started(self, start: int) -> None:
-        if start == self._starts and self.training is not None:
+        if start == self.starts and self.training is not None:
             self._host.submit(WorkersStarted())
 
     def terminate(self) -> None:
@@ -261,14 +265,14 @@ class LocalWorkers:
         """Kill all that is left, and notify the agent when nothing is."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
-        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self._starts, takes)
+        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes)
 
     def _death_s(self, rank: int) -> float:
         quick = 0.005 * self._world.chance.random()
         return quick + (25.0 * self._world.chance.random() if rank in self._slow else 0.0)
 
     def _swept(self, start: int, takes: float) -> None:
-        if start != self._starts or self._host.agent is None:
+        if start != self.starts or self._host.agent is None:
             return
         if takes > UNKILLABLE_S:
             self._host.submit(SweepFailed("a process outlives SIGKILL"))
@@ -297,7 +301,7 @@ class LocalWorkers:
     def fail(self, exit_code: int = 1) -> bool:
         """Make one of them fail by itself; return whether there was one."""
         if self.alive:
-            self._fail(self._starts, self._world.chance.choice(sorted(self.alive)), exit_code)
+            self._fail(self.starts, self._world.chance.choice(sorted(self.alive)), exit_code)
             return True
         return False
 
@@ -312,15 +316,18 @@ class LocalWorkers:
 
     def lose_peer(self) -> None:
         """Break their collectives: they fail, or hang until they are killed."""
+        if self.staying.lose_peer():
+            return
         if self.alive and self._world.chance.random() < self._manners.breaks:
             after = 0.01 + 0.3 * self._world.chance.random()
-            self._world.queue.plan(after, self._ended, self._starts, min(self.alive), 1, LOST_PEER)
+            self._world.queue.plan(after, self._ended, self.starts, min(self.alive), 1, LOST_PEER)
         else:
             self._stubborn |= self.alive
 
     def die(self) -> None:
         """Die with the nodeclient, or the host, without a message."""
-        self._starts += 1
+        self.starts += 1
+        self.staying.held.clear()
         if self.alive:
             self._world.invariants.gone(self._host)
             self.alive.clear()
@@ -329,25 +336,30 @@ class LocalWorkers:
         self.training = None
 
     def _fail(self, start: int, rank: int, exit_code: int) -> None:
-        if start == self._starts and rank in self.alive:
+        if start == self.starts and rank in self.alive:
             self._world.trace.note("%s: worker %d fails of itself with %d", self._host.name, rank, exit_code)
             self._world.invariants.failed(self._host, self.round)
             self._end(rank, exit_code)
 
     def _end_later(self, rank: int, seconds: float, exit_code: int) -> None:
-        self._world.queue.plan(seconds, self._ended, self._starts, rank, exit_code)
+        self._world.queue.plan(seconds, self._ended, self.starts, rank, exit_code)
 
     def _ended(self, start: int, rank: int, exit_code: int, error: str = "") -> None:
-        if start == self._starts and rank in self.alive:
+        if start == self.starts and rank in self.alive:
             self._end(rank, exit_code, error)
 
     def _end(self, rank: int, exit_code: int, error: str = "") -> None:
+        if exit_code == 0 and self.training is not None:
+            self.alive.discard(rank)
+            self.training.exited_well += 1
+        else:
+            self.part(rank)
+        self.staying.see(rank, exit_code, error)
+
+    def part(self, rank: int) -> None:
+        """Take one of them out of the round, which the others need."""
         self.alive.discard(rank)
         training = self.training
-        if training is not None:
-            if exit_code == 0:
-                training.exited_well += 1
-            elif not training.broken:
-                self._world.invariants.gone(self._host)
-                training.breaks(self._host)
-        self._host.submit(WorkerExited(rank, exit_code, an_account(error=error)))
+        if training is not None and not training.broken:
+            self._world.invariants.gone(self._host)
+            training.breaks(self._host)

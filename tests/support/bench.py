@@ -13,7 +13,18 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.effects import Effect, Exit, Probe, SaveKept, SendObserved, Start, Sweep
+from nodeclient.core.effects import (
+    Dismiss,
+    Effect,
+    Exit,
+    Hold,
+    LeaveRound,
+    Probe,
+    SaveKept,
+    SendObserved,
+    Start,
+    Sweep,
+)
 from nodeclient.core.events import (
     CoordinatorDegraded,
     DesiredReceived,
@@ -32,7 +43,10 @@ from nodeclient.core.events import (
     TurnedAway,
     Unreached,
     WorkerExited,
+    WorkerLeft,
+    WorkerRefuses,
     WorkersStarted,
+    WorkerStays,
 )
 from tests.support.builders import a_desired, an_account
 
@@ -53,6 +67,9 @@ class Bench:
         self.effects: list[Effect] = []
         """All effects so far."""
         self.alive: set[int] = set()
+        """The workers that are in the round."""
+        self.parked: set[int] = set()
+        """Those that are out of it, and wait for the next one."""
         self.starting = False
         self.sweeping = False
         self.reaches = True
@@ -119,9 +136,26 @@ class Bench:
         self.alive -= set(range(local_rank, self.settings.workers))
         return self.submit(StartFailed(local_rank, 127, "no such file: trian.py"))
 
-    def exited(self, local_rank: int, exit_code: int) -> list[Effect]:
+    def exited(self, local_rank: int, exit_code: int, error: str = "") -> list[Effect]:
         """End a worker."""
         self.alive.remove(local_rank)
+        return self.submit(WorkerExited(local_rank, exit_code, an_account(error=error)))
+
+    def stays(self, *local_ranks: int, able: bool = True) -> list[Effect]:
+        """Have workers say whether they can go into another round as the same processes."""
+        return [effect for rank in local_ranks for effect in self.submit(WorkerStays(rank, able))]
+
+    def left(self, local_rank: int, error: str = "") -> list[Effect]:
+        """Have a worker leave the round: because it was asked to, or because a collective failed with an error."""
+        return self.submit(WorkerLeft(local_rank, 1 if error else 0, an_account(error=error)))
+
+    def refuses(self, local_rank: int, why: str = "it is not in the mood") -> list[Effect]:
+        """Have a worker that was asked to leave the round refuse to."""
+        return self.submit(WorkerRefuses(local_rank, why))
+
+    def held_exited(self, local_rank: int, exit_code: int = -9) -> list[Effect]:
+        """End a worker that waits for a round."""
+        self.parked.remove(local_rank)
         return self.submit(WorkerExited(local_rank, exit_code, an_account()))
 
     def all_exited(self, exit_code: int) -> list[Effect]:
@@ -194,7 +228,19 @@ class Bench:
                 assert not self.alive, "started over living workers"
                 assert not self.sweeping, "started before the old round was swept"
                 assert not self.starting, "started twice"
-                self.starting, self.alive = True, set(range(self.settings.workers))
+                assert set(effect.stays) == self.parked, "began without those that wait, or with others"
+                self.starting, self.alive, self.parked = True, set(range(self.settings.workers)), set()
+            case Hold(local_rank):
+                assert local_rank in self.alive, "held one that is not in the round"
+                self.alive.remove(local_rank)
+                self.parked.add(local_rank)
+            case Dismiss():
+                assert self.parked, "dismissed nobody"
+                assert not self.alive, "dismissed some of those that live"
+                assert not self.sweeping, "dismissed while all else was swept"
+                self.parked = set()
+            case LeaveRound():
+                assert self.alive, "nobody is there to leave"
             case SaveKept():
                 assert self.alive, "nobody is there to save"
             case Sweep():
@@ -205,6 +251,7 @@ class Bench:
                 assert decode(encode(observed), Observed) == observed
             case Exit():
                 assert not self.alive, "ended with workers alive"
+                assert not self.parked, "ended with workers that wait"
                 assert not self.sweeping, "ended before all was swept"
 
 

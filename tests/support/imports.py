@@ -41,7 +41,7 @@ PURE_ROOMS = {
     "coordinatord/core": ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
     "coordinatord/hints": ("coordinatord.hints", "coordinatord.protocol"),
     "coordinatord/protocol": ("coordinatord.protocol", "msgpack"),
-    "nodeclient/core": ("nodeclient.core", "coordinatord.protocol"),
+    "nodeclient/core": ("nodeclient.core", "coordinatord.hints", "coordinatord.protocol"),
 }
 """The rooms that do no IO, and what each of them may import beside the standard library."""
 
@@ -62,10 +62,13 @@ TORCHRUN_ROOM = "nodeclient/torchrun"
 KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages", "workerlib.keep.manifest")
 """The modules about kept state that nodeclient imports as well."""
 
+PACKET_CONTRACT = ("workerlib.packets", "workerlib.in_place.round_messages")
+"""The modules by which worker and nodeclient speak with each other, beside those about kept state."""
+
 KEEP_ROOM = "workerlib/keep"
 """The one room of workerlib that is loaded only by who uses it, and may import torch when it is."""
 
-CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KEEP_CONTRACT))
+CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KEEP_CONTRACT + PACKET_CONTRACT))
 """The modules of workerlib that nodeclient imports: they never import torch."""
 
 
@@ -107,7 +110,7 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.env", "workerlib.gloo", "workerlib.responder", *KEEP_CONTRACT]
+    allowed = [*shared, "workerlib.env", "workerlib.gloo", "workerlib.responder", *KEEP_CONTRACT, *PACKET_CONTRACT]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for one in source.imports:

@@ -26,7 +26,6 @@ from workerlib.keep.arena import Arena, ArenaSizes, Commit
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
-    PACKET_BYTES,
     AskRestore,
     HaltAt,
     Message,
@@ -41,6 +40,7 @@ from workerlib.keep.channel_messages import (
     decode,
     encode,
 )
+from workerlib.packets import PACKET_BYTES
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["torch._dynamo", "tests.support.kept_checkpoint", "workerlib.keep.keeper", "numpy"])

@@ -6,7 +6,8 @@ import os
 import socket
 from contextlib import suppress
 
-from workerlib.keep.channel_messages import DESCRIPTORS_MAX, PACKET_BYTES, ChannelError, Message, decode, encode
+from workerlib.keep.channel_messages import DESCRIPTORS_MAX, Message, decode, encode
+from workerlib.packets import PACKET_BYTES, ChannelError
 
 
 class AgentChannel:
@@ -41,6 +42,11 @@ class AgentChannel:
                 os.close(file)
             raise error if whole else ChannelError("nodeclient has closed the connection") from None
 
+    def end(self) -> None:
+        """End the connection: a thread that waits for a message gets no more."""
+        with suppress(OSError):  # nodeclient has ended it
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def abandon(self) -> None:
-        """Close the descriptor in a child that was forked: the connection stays that of its parent."""
+        """Close the descriptor. In a child that was forked the connection stays that of its parent."""
         self._socket.close()

@@ -20,27 +20,16 @@ connection.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-PACKET_BYTES = 65_536
+from workerlib.packets import PacketCodec
 
 DESCRIPTORS_MAX = 64
 """The descriptors that go with one packet; the kernel takes 253 at most (SCM_MAX_FD)."""
 
-WORDS_MAX = 500
-"""The characters of a text for people."""
-
-NUMBER_MAX = 2**63 - 1
-
-
 StepOrNone = int
 """A step; -1 where there is none yet."""
-
-
-class ChannelError(ValueError):
-    """A packet is not what it should be; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,46 +215,8 @@ _KINDS: dict[str, type[Any]] = {
     "checkpointed": Checkpointed,
 }
 
-_NAMES = {kind: name for name, kind in _KINDS.items()}
+CODEC = PacketCodec[Message](_KINDS, Part, DESCRIPTORS_MAX)
 
+encode = CODEC.encode
 
-def encode(message: Message) -> bytes:
-    """Return a packet."""
-    return json.dumps({_NAMES[type(message)]: asdict(message)}, separators=(",", ":")).encode()
-
-
-def decode(packet: bytes) -> Message:
-    """Return what a packet says. Raises `ChannelError`."""
-    try:
-        content = json.loads(packet)
-    except (ValueError, RecursionError) as error:
-        raise ChannelError(f"a packet is not JSON: {error}") from None
-    if not isinstance(content, dict) or len(content) != 1:
-        raise ChannelError("a packet is not one message")
-    [(name, values)] = content.items()
-    if name not in _KINDS:
-        raise ChannelError(f"no message has the name {name[:40]!r}")
-    message: Message = _read(_KINDS[name], values)
-    return message
-
-
-def _read(kind: type[Any], values: object) -> Any:
-    wanted = {field.name: field.type for field in fields(kind)}
-    if not isinstance(values, dict) or values.keys() != wanted.keys():
-        raise ChannelError(f"{kind.__name__} has other fields than {', '.join(wanted) or 'none'}")
-    return kind(**{name: _checked(f"{kind.__name__}.{name}", type_, values[name]) for name, type_ in wanted.items()})
-
-
-def _checked(where: str, kind: object, value: object) -> object:
-    match kind:
-        case "bool" if isinstance(value, bool):
-            return value
-        case "int" | "StepOrNone" if type(value) is int and (0 if kind == "int" else -1) <= value <= NUMBER_MAX:
-            return value
-        case "float" if type(value) in (int, float) and 0 <= value < NUMBER_MAX:  # type: ignore[operator]  # a number
-            return float(value)  # type: ignore[arg-type]  # as above
-        case "str" if isinstance(value, str):
-            return value[:WORDS_MAX]
-        case "tuple[Part, ...]" if isinstance(value, list) and len(value) <= DESCRIPTORS_MAX:
-            return tuple(_read(Part, one) for one in value)
-    raise ChannelError(f"{where} is not what it should be")
+decode = CODEC.decode

@@ -8,18 +8,14 @@ it costs to be asked at each step is the small state.
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from workerlib import progress
 from workerlib.env import WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
@@ -39,8 +35,10 @@ from workerlib.keep.generations import Generations, NotNowError
 from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
-from workerlib.keep.pending_state import PendingStates, after_closure, hooked
+from workerlib.keep.pending_state import PendingStates, after_closure
 from workerlib.keep.planned_end import PlannedEnd
+from workerlib.keep.process_hooks import ProcessHooks
+from workerlib.keep.round_exit import RoundExit
 from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.step_commits import StepCommits
 from workerlib.keep.step_numbers import StepNumbers
@@ -101,6 +99,9 @@ class StepKeeper:
         self._at_intervals = self._alone or generations.on_device
         """A save at the break may fail or come too late, so there are saves before."""
         self._memory = ArenaRequest(channel.tell, self._commits.shard, self._commits.shards)
+        self._hooks = ProcessHooks()
+        way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over)
+        self.exit = RoundExit(*way_out, is_sharded=self._commits.shards > 1)
 
     # The beginning
 
@@ -116,18 +117,15 @@ class StepKeeper:
             self._commits.begin(point.round, point.step, point.shape)
         self.planned_end.keep_steps(self._done, self._keep_before_checkpoint, self._keep_when_over)
         self._generations.note_step()
-        register_optimizer_step_pre_hook(self._before_optimizer)
+        self._hooks.before_optimizers(self._before_optimizer)
         if not self._alone:
-            for module in modules:
-                hooked(module).register_forward_hook(self._after_forward)
+            self._hooks.after_forward(modules, self._after_forward)
         self.planned_end.listen(self._take)
         if point.step >= 0 or not self._alone:
             # This rank may die in its very first step, after it has contributed to it.
             self._look_at_sizes(self._small.take_first(restored), now=True)
             self._memory.await_answer()
-        os.register_at_fork(after_in_child=self._become_child)
-        atexit.register(lambda: self.close(failed=hasattr(sys, "last_value")))
-        progress.notify(self.step)
+        self._hooks.in_process(self.step, self.close, self._become_child)
         return point.step
 
     # Training
@@ -151,6 +149,7 @@ class StepKeeper:
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._over:
             self._hold()
             self._keep_last(halt)
+        self.exit.check()
 
     def _keep_step(self) -> None:
         self._count += 1
@@ -199,6 +198,7 @@ class StepKeeper:
         """Note what forward has changed: from now on this rank may contribute to the step."""
         if torch.compiler.is_compiling() or self._closed:
             return
+        self.exit.check()
         # Where a model runs while parameters change, the others may wait there for one that died.
         self._at_intervals |= self._in_step or self._generations.have_changed()
         if self._keeps_small:
@@ -213,6 +213,7 @@ class StepKeeper:
         if not self._whole.acquire(timeout=STAND_STILL_S):
             self._closed = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
+        self.exit.check()
 
     # Saving
 
@@ -319,7 +320,7 @@ class StepKeeper:
             return
         self._closed = True
         self.planned_end.end()
-        progress.notify(None)
+        self._hooks.remove()
         self._torn = self._in_step
         if not self._in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
             return  # it was saved because the node asked for it
@@ -395,5 +396,5 @@ class StepKeeper:
     def _become_child(self) -> None:
         """Leave the connection to the parent: a data loader's process keeps nothing."""
         self._closed = True
-        progress.notify(None)
+        self._hooks.remove()
         self.planned_end.abandon()

@@ -1,7 +1,14 @@
-"""The error that a training script sees when state cannot be kept, or cannot be brought back."""
+"""What a training script is told by what keeps its state."""
 
 from __future__ import annotations
 
 
 class KeptStateError(RuntimeError):
     """State cannot be kept or restored; the text says what, and what to do."""
+
+
+class LeftRoundError(BaseException):
+    """The round is over, and this process takes part in the next one: it is for `workerlib.rounds` alone.
+
+    It is no `Exception`, so that no script takes it for an error of its own.
+    """

@@ -57,6 +57,9 @@ class KeptObject(Protocol):
     def finish(self, values: Any) -> None:
         """Take the values; the targets are filled."""
 
+    def forget_step(self) -> None:
+        """Have nothing of a step that was left in the middle, as an object that was just made."""
+
 
 class _Nothing:
     """An object without tensors."""
@@ -78,6 +81,9 @@ class _Nothing:
         del saved
         return {}
 
+    def forget_step(self) -> None:
+        """Have nothing of a step that was left in the middle."""
+
 
 class KeptModule(_Nothing):
     """A module: parameters are big, the buffers of its state dict small."""
@@ -95,6 +101,7 @@ class KeptModule(_Nothing):
             for path, one in module.named_modules()
             if type(one).get_extra_state is not torch.nn.Module.get_extra_state
         ]
+        self._training = [(one, one.training) for one in module.modules()]
         self._parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
@@ -125,6 +132,13 @@ class KeptModule(_Nothing):
         """Take the values; the targets are filled."""
         for prefix, extra in (values or {}).items():
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
+
+    def forget_step(self) -> None:
+        """Have no gradients, and be in training or not as when `keep` was called."""
+        for _, parameter in self._parameters:
+            parameter.grad = None
+        for module, training in self._training:
+            module.training = training
 
 
 class KeptOptimizer(_Nothing):
@@ -204,6 +218,12 @@ class KeptOptimizer(_Nothing):
                 if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
                     present[key] = value.to(present[key].device)
         self._new = {}
+
+    def forget_step(self) -> None:
+        """Have no gradients."""
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
         # `state` is a defaultdict: a look must not make an entry, since optimizers take an empty one for a beginning.

@@ -13,7 +13,6 @@ from contextlib import suppress
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
-    ChannelError,
     Checkpointed,
     Checkpointing,
     HaltAt,
@@ -23,10 +22,15 @@ from workerlib.keep.channel_messages import (
     SaveNow,
 )
 from workerlib.keep.standstill import Standstill
+from workerlib.packets import ChannelError
 from workerlib.stop import REQUEST
 
 Take = Callable[[Message, list[int]], None]
 """Takes in what nodeclient says, with the descriptors that came along."""
+
+
+CLOSE_WITHIN_S = 3.0
+"""The thread that listens may wait for a step to be whole, see `keeper.WAIT_S`."""
 
 
 class PlannedEnd:
@@ -41,13 +45,15 @@ class PlannedEnd:
         self._ended = False
         self._save: Callable[[], None] | None = None
         self._save_when_over: Callable[[HaltAt], None] | None = None
+        self._thread: threading.Thread | None = None
         self._halt: HaltAt | None = None
         """The order that the checkpoint answers which is being written."""
 
     def listen(self, take: Take | None = None) -> None:
         """Hear nodeclient from now on; `take` gets what is not about a step to stand still after."""
         work = self._hear_all
-        threading.Thread(target=work, args=(take or self._refuse,), name="workerlib-keep", daemon=True).start()
+        self._thread = threading.Thread(target=work, args=(take or self._refuse,), name="workerlib-keep", daemon=True)
+        self._thread.start()
 
     def keep_steps(self, step: int, save: Callable[[], None], save_when_over: Callable[[HaltAt], None]) -> None:
         """Stand still in `leave_step` from now on; training goes on from a step.
@@ -62,6 +68,17 @@ class PlannedEnd:
         """Note that training is over: it goes no further than it is."""
         self._ended = True
         self._standstill.end()
+
+    def release(self) -> None:
+        """Let training go on where it stands still: this worker leaves the round."""
+        self._standstill.release()
+
+    def close(self) -> None:
+        """End the connection, and the thread that listens."""
+        self._channel.end()
+        if self._thread is not None:
+            self._thread.join(CLOSE_WITHIN_S)
+        self._channel.abandon()
 
     def abandon(self) -> None:
         """Leave the connection to the parent of this process, which was forked."""

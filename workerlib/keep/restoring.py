@@ -11,7 +11,7 @@ from typing import Any
 
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
-from workerlib.keep.channel_messages import AskRestore, ChannelError, Part, ResumeFrom
+from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom
 from workerlib.keep.generations import read_generation
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
@@ -19,6 +19,7 @@ from workerlib.keep.manifest import ManifestError
 from workerlib.keep.pieces import SavedTensors
 from workerlib.keep.random_state import reseed, restore
 from workerlib.keep.small_state import SmallState, copy, read_small
+from workerlib.packets import ChannelError
 
 LOG = logging.getLogger("workerlib.keep")
 

@@ -38,14 +38,12 @@ class Ending:
         """Prepare the end of a worker; `gloo` is the path of workerlib's file."""
         self._gloo = load(gloo)
         self._worker = 0
-        self._slot = ""
         self._is_script = False
         atexit.register(self._come)
 
     def begin(self) -> None:
         """Begin in the worker, before its program does: patch torch.distributed, now or when it is imported."""
         self._worker = os.getpid()
-        self._slot = os.environ.get(PROGRESS, "")
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
         if DISTRIBUTED in sys.modules:
             self.attend(sys.modules[DISTRIBUTED])
@@ -73,9 +71,9 @@ class Ending:
             return
         if DISTRIBUTED in sys.modules:
             self._gloo.let_threads_finish()  # those of groups that are left
-        code = _exit_code()
-        if self._slot and self._is_script and code is not None:
-            _write_over(self._slot, code)
+        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # of the round that it is in by now
+        if slot and self._is_script and code is not None:
+            _write_over(slot, code)
 
 
 class _Finder:

@@ -13,13 +13,14 @@ from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.table import TABLE
 from tests.support.bench import SETTINGS, Bench
+from tests.support.builders import LOST_PEER
 from tests.support.rows import node_rows_taken
 
 SEEDS = 200
 STEPS = 120
 
 
-def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
+def possible(bench: Bench, chance: random.Random, *, elastic: bool) -> list[Callable[[], object]]:
     """Return the events that may happen next, of those that the agent's shell and any coordinator can cause."""
     run, round_ = bench.agent.run or "e-1", bench.agent.round
     goal, ahead = (
@@ -49,6 +50,12 @@ def possible(bench: Bench, chance: random.Random) -> list[Callable[[], object]]:
         moves += [lambda: bench.receive(Goal.EXIT, run=run, round=round_)] if chance.random() < 0.1 else []
     if bench.alive:
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
+    if bench.alive and elastic:
+        moves += [lambda: bench.stays(*sorted(bench.alive), able=chance.random() < 0.9)] * 2
+        moves += [lambda: bench.left(chance.choice(sorted(bench.alive)), chance.choice(["", "", LOST_PEER]))] * 2
+        moves += [lambda: bench.refuses(chance.choice(sorted(bench.alive)))] if chance.random() < 0.1 else []
+    if bench.parked:
+        moves += [lambda: bench.held_exited(chance.choice(sorted(bench.parked)))] if chance.random() < 0.2 else []
     if bench.sweeping and not bench.starting:
         moves += [bench.swept] * 3
         moves += [bench.sweep_failed]
@@ -61,7 +68,7 @@ def explore(seed: int) -> Bench:
     for _ in range(STEPS):
         if bench.agent.exited:
             break
-        chance.choice(possible(bench, chance))()
+        chance.choice(possible(bench, chance, elastic=seed % 5 == 1))()
     return bench
 
 

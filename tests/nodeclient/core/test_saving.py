@@ -24,6 +24,7 @@ from nodeclient.core.effects import (
 )
 from nodeclient.core.events import KeptChanged
 from tests.support.bench import SETTINGS, Bench, kinds
+from tests.support.builders import LOST_PEER
 
 SAVE_S = 0.4
 
@@ -73,13 +74,20 @@ def test_workers_that_cannot_save_in_time_are_asked_to_end() -> None:
 def test_workers_that_end_while_they_save_need_no_signal() -> None:
     bench = keeping()
     bench.receive(Goal.STOP)
-    bench.exited(0, 1)
-    assert kinds(bench.exited(1, 1)) == [Sweep]
+    bench.exited(0, 1, LOST_PEER)
+    assert kinds(bench.exited(1, 1, LOST_PEER)) == [Sweep]
     assert bench.saved() == []
     bench.advance(2 * SAVE_S)
     assert not bench.count(Terminate)
     bench.swept()
     assert (bench.observed.phase, bench.observed.failure) == (Phase.STOPPED, None)
+
+
+def test_one_that_fails_by_itself_while_it_saves_is_reported() -> None:
+    bench = keeping()
+    bench.receive(Goal.STOP)
+    bench.exited(0, 1, "ValueError: no")
+    assert bench.observed.failure is not None
 
 
 def test_a_worker_that_fails_while_it_saves_is_a_consequence() -> None:

@@ -25,7 +25,6 @@ from tests.support.programs import TIMEOUT_S
 from workerlib.env import KEEP
 from workerlib.keep.arena import Arena, Commit, Place
 from workerlib.keep.channel_messages import (
-    PACKET_BYTES,
     AskRestore,
     Hello,
     Message,
@@ -37,6 +36,7 @@ from workerlib.keep.channel_messages import (
     decode,
     encode,
 )
+from workerlib.packets import PACKET_BYTES
 
 RUN = "r-1"
 

@@ -6,13 +6,15 @@ It is judged by what happens on its host, in its own clock. `nodes` has how node
 from __future__ import annotations
 
 import signal
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Terminate
+from nodeclient.core.effects import Effect, Exit, Hold, Kill, Probe, Reconnect, SendObserved, Start, Terminate
+from nodeclient.core.staying import HOLD_S
 from tests.sim.invariants.nodes import NodeInvariants
 from tests.sim.workers import Round
 
@@ -58,6 +60,8 @@ class Conduct:
         self.said: tuple[object, ...] | None = None
         """Its last report, without what changes by itself."""
         self.refused_for_good = False
+        self.held_since: float | None = None
+        """When it last had a process wait for a round."""
 
 
 class AgentInvariants(NodeInvariants):
@@ -66,6 +70,8 @@ class AgentInvariants(NodeInvariants):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._conducts: dict[tuple[str, int], Conduct] = {}
+        self.taken_over = 0
+        """Processes that went into another round."""
         self._slept_at = 0.0
         """When the coordinator last woke from a sleep."""
 
@@ -88,10 +94,12 @@ class AgentInvariants(NodeInvariants):
         self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
         if isinstance(event, events.Unreached):
             conduct.failed_in.add((event.run, event.round))
-        if isinstance(event, events.WorkerExited | events.StartFailed):
-            if event.exit_code:
+        self._judge_held(host, conduct, now)
+        if isinstance(event, events.WorkerExited | events.WorkerLeft | events.StartFailed):
+            fails = event.exit_code and (event.local_rank in agent._group.alive or not agent._group.begun)
+            if fails:
                 conduct.failed_in.add((agent.run, agent.round))
-            if event.exit_code and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
+            if fails and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
                 conduct.failed_at, conduct.failed_round = now, (agent.run, agent.round)
             return
         self._note(host, conduct, event, now)
@@ -153,7 +161,26 @@ class AgentInvariants(NodeInvariants):
             late = working and not heard and (left > LEAVE_WITHIN_S + SLACK_S or not agent._connection.connected)
             self.check(not late, "%s was asked to leave %.1f s ago, and works on", host.name, left)
 
+    def _judge_held(self, host: Host, conduct: Conduct, now: float) -> None:
+        agent = host.agent
+        assert agent is not None
+        if not host.workers.staying.held or agent.phase.has_workers:
+            conduct.held_since = None if not host.workers.staying.held else now
+            return
+        recently = self.world.queue.now - host.troubled_until < SLACK_S
+        held_s = now - (now if conduct.held_since is None else conduct.held_since)
+        self.check(held_s < HOLD_S + SLACK_S or recently, "%s has processes wait for %.1f s", host.name, held_s)
+
     # What it does
+
+    def stays(self, host: Host, start: Start, held: AbstractSet[int]) -> None:
+        """Check which of the processes that wait a round begins with: all of them, and only to resume."""
+        self.check(set(start.stays) == held, "%s takes over %s, and %s wait", host.name, start.stays, sorted(held))
+        self.taken_over += len(start.stays)
+        agent = host.agent
+        assert agent is not None
+        resumes = agent._desired is not None and agent._desired.resume is not None
+        self.check(not held or resumes, "%s begins from nothing in processes of an older round", host.name)
 
     def does(self, host: Host, effect: Effect) -> None:
         """Check an effect that is about to be carried out."""
@@ -178,7 +205,10 @@ class AgentInvariants(NodeInvariants):
                 self._judge_report(host, conduct, observed, now)
             case Reconnect():
                 self._judge_doubt(host)
+            case Hold():
+                conduct.held_since = now
             case Exit(code):
+                self.check(not host.workers.staying.held, "%s ends, and has processes wait", host.name)
                 for_good = code != ExitCode.REFUSED or conduct.refused_for_good
                 self.check(for_good, "%s ends for a refusal that was not for good", host.name)
 

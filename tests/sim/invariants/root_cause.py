@@ -74,7 +74,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         if observed.failure is not None:
             key = observed.run, observed.round, node
             self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
-            self._codes.setdefault(key, observed.failure.exit_code)
+            self._codes[key] = observed.failure.exit_code  # of another worker, if a connection was lost first
 
     def hears(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""

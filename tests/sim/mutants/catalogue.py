@@ -19,6 +19,7 @@ from tests.sim.mutants import (
     progress,
     root_cause,
     rounds,
+    staying,
     time_ledger,
 )
 
@@ -35,4 +36,5 @@ MUTANTS = (
     *progress.MUTANTS,
     *time_ledger.MUTANTS,
     *hangs.MUTANTS,
+    *staying.MUTANTS,
 )

@@ -88,24 +88,24 @@ MUTANTS = (
     ),
     Mutant(
         "node-first-exit-is-all",
-        "nodeclient.core.agent",
+        "nodeclient.core.worker_departures",
         "a node counts as successful with its first worker that is",
-        "        elif not alive:\n            self._step(Stimulus.SUCCEEDED, now)",
-        "        else:\n            self._step(Stimulus.SUCCEEDED, now)",
+        "    return (None if group.alive else Stimulus.SUCCEEDED), done",
+        "    return Stimulus.SUCCEEDED, done",
     ),
     Mutant(
         "node-failure-is-success",
-        "nodeclient.core.agent",
+        "nodeclient.core.worker_departures",
         "a worker that fails when the others have ended well does not count",
-        "        elif event.exit_code != 0:\n",
-        "        elif event.exit_code != 0 and alive:\n",
+        "    if event.exit_code != 0:\n",
+        "    if event.exit_code != 0 and group.alive:\n",
     ),
     Mutant(
         "node-waits-for-unborn",
-        "nodeclient.core.agent",
+        "nodeclient.core.worker_departures",
         "a node waits for the end of workers that it could not start",
-        "        self._group.alive.difference_update(range(event.local_rank, self._settings.workers))\n",
-        "        self._group.alive.discard(event.local_rank)\n",
+        "            group.alive.difference_update(range(event.local_rank, workers))\n",
+        "            group.alive.discard(event.local_rank)\n",
     ),
     Mutant(
         "node-stuck-without-workers",
@@ -116,10 +116,10 @@ MUTANTS = (
     ),
     Mutant(
         "node-dead-with-first",
-        "nodeclient.core.agent",
+        "nodeclient.core.worker_departures",
         "while workers end, the first to be dead is taken for the last",
-        "            if not alive:\n                self._step(Stimulus.DEAD, now)\n        elif",
-        "            self._step(Stimulus.DEAD, now)\n        elif",
+        "        return (None if group.alive else Stimulus.DEAD), done",
+        "        return Stimulus.DEAD, done",
     ),
     # What it reports
     Mutant(

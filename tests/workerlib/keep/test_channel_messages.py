@@ -9,9 +9,7 @@ import pytest
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
-    WORDS_MAX,
     AskRestore,
-    ChannelError,
     HaltAt,
     Hello,
     Interval,
@@ -27,6 +25,7 @@ from workerlib.keep.channel_messages import (
     decode,
     encode,
 )
+from workerlib.packets import WORDS_MAX, ChannelError
 
 MESSAGES: list[Message] = [
     Hello(0, 3, 4711),

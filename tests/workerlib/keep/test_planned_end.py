@@ -15,7 +15,6 @@ from workerlib.checkpoints import checkpointed
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
-    PACKET_BYTES,
     Checkpointed,
     Checkpointing,
     HaltAt,
@@ -27,6 +26,7 @@ from workerlib.keep.channel_messages import (
     encode,
 )
 from workerlib.keep.planned_end import PlannedEnd
+from workerlib.packets import PACKET_BYTES
 
 
 class NodeEnd:

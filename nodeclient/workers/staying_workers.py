@@ -1,0 +1,171 @@
+"""The agent's end of the connections to workers that can go into another round as the same processes.
+
+`workerlib.in_place.round_messages` says what is said. A connection lasts as long as its process, so it is not one of a
+round. What a worker sends is not trusted: it may be any program of this user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
+from nodeclient.core.events import Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.host.worker_socket import WorkerSocket
+from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.spawn import WorkerCommand
+from workerlib.env import ROUNDS
+from workerlib.in_place import round_messages
+from workerlib.in_place.round_messages import ROUND_CODEC, Left, NextRound, Refusing, RoundMessage
+from workerlib.packets import PACKET_BYTES, ChannelError
+
+FAILED = 1
+"""The exit code of a Python that an error ends. A worker that has left its round by an error would have had it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """A connection to a process; its worker has no local rank before it has said so."""
+
+    socket: socket.socket
+    local_rank: int | None = None
+    round: int = 0
+    """The round that it is in."""
+    pid: int = 0
+
+
+class StayingWorkers:
+    """Those of one node; all methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        workers: LocalWorkers,
+        submit: Callable[[Event], None],
+        note_failure: Callable[[WorkerLeft], None],
+        tasks: Tasks,
+        dismissed_within_s: float,
+    ) -> None:
+        """Begin with none. `note_failure` is told who left by itself. Those that are dismissed have time to end."""
+        self._workers = workers
+        self._submit = submit
+        self._note_failure = note_failure
+        self._tasks = tasks
+        self._dismissed_within_s = dismissed_within_s
+        self._loop = asyncio.get_running_loop()
+        self._socket: WorkerSocket | None = None
+        self._round = 0
+        self._before: Sequence[WorkerCommand] = ()
+        self._commands: Sequence[WorkerCommand] = ()
+        """What the workers of this round run, by local rank."""
+        self._connections: set[_Connection] = set()
+        self._dismissing: asyncio.Task[None] | None = None
+
+    def listen(self, folder: Path) -> dict[str, str]:
+        """Let the workers of a round connect; return the variable that says where, or nothing if that cannot be."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        with suppress(OSError):  # then no worker stays
+            self._socket = WorkerSocket(folder, "rounds", self._accept)
+        return {} if self._socket is None else {ROUNDS: self._socket.path}
+
+    def begin(self, number: int, commands: Sequence[WorkerCommand]) -> None:
+        """Begin a round, whose workers have these commands by their local ranks."""
+        self._round, self._before, self._commands = number, self._commands, commands
+
+    def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
+        """Give a process that waits what a new one would have: the environment and the streams of its worker."""
+        before, now = self._before[local_rank].environ, self._commands[local_rank].environ
+        changes: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
+        changes |= dict.fromkeys(before.keys() - now.keys())
+        reached = False
+        for one in [one for one in self._connections if one.local_rank == local_rank]:
+            one.round = self._round
+            reached |= self._send(one, NextRound(self._round, changes), (stdout, stderr))
+        if not reached:  # it would wait for ever
+            self._workers.end_as(local_rank, FAILED)
+
+    def carry_out(self, order: StayOrder) -> None:
+        """Do what the agent of this node wants."""
+        match order:
+            case LeaveRound():
+                for one in [one for one in self._connections if one.local_rank is not None]:
+                    self._send(one, round_messages.AskToLeave(one.round))
+            case Hold(local_rank):
+                self._workers.hold(local_rank)
+            case Dismiss():
+                self._dismissing = self._tasks.spawn(self._workers.dismiss(self._dismissed_within_s), name="dismiss")
+
+    async def settled(self) -> None:
+        """Wait until those that were dismissed have ended."""
+        if self._dismissing is not None:
+            await asyncio.shield(self._dismissing)
+
+    def close(self) -> None:
+        """End all connections."""
+        for one in list(self._connections):
+            self._forget(one)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, to: _Connection, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
+        try:
+            to.socket.sendmsg([ROUND_CODEC.encode(message)], rights, socket.MSG_NOSIGNAL)
+        except OSError:  # it is gone, or does not read: it is ended in time
+            self._forget(to)
+            return False
+        return True
+
+    # What workers say
+
+    def _accept(self, connection: socket.socket, pid: int) -> None:
+        one = _Connection(connection, pid=pid)
+        if len(self._connections) >= 2 * len(self._commands):
+            connection.close()
+            return
+        self._connections.add(one)
+        self._loop.add_reader(connection, self._receive, one)
+
+    def _receive(self, one: _Connection) -> None:
+        try:
+            packet, _, flags, _ = one.socket.recvmsg(PACKET_BYTES)  # the kernel closes descriptors that come along
+            message = ROUND_CODEC.decode(b"" if flags & socket.MSG_TRUNC else packet)
+        except BlockingIOError:
+            return
+        except (OSError, ChannelError):  # it ends, or it is no worker of ours
+            self._forget(one)
+            return
+        self._hear(one, message)
+
+    def _hear(self, one: _Connection, message: RoundMessage) -> None:
+        rank = one.local_rank
+        match message:
+            case round_messages.CanStay(local_rank, number):
+                if rank is None and number == self._round and local_rank < len(self._commands):
+                    one.local_rank, one.round = local_rank, number
+                    self._submit(WorkerStays(local_rank))
+            case Left(number, error, lines):
+                if rank is not None and number == one.round:
+                    diagnosis = Diagnosis(pid=one.pid, error=error, last_lines=lines)
+                    left = WorkerLeft(rank, FAILED if error else 0, diagnosis)
+                    (self._note_failure if error else self._submit)(left)
+            case Refusing(number, why):
+                if rank is not None and number == one.round:
+                    self._submit(WorkerRefuses(rank, why))
+            case _:
+                self._forget(one)
+
+    def _forget(self, one: _Connection) -> None:
+        self._connections.discard(one)
+        self._loop.remove_reader(one.socket)
+        one.socket.close()
+        if one.local_rank is not None:
+            self._submit(WorkerStays(one.local_rank, able=False))

@@ -1,0 +1,131 @@
+"""Rounds in place, with all real programs: workers outlive their round, and no step is lost, mixed or different."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.kept_training import notes_of
+from tests.support.programs import BIN, run, wait_until
+from tests.support.stopped_peer import stopped
+from tests.support.undisturbed import train_undisturbed
+
+pytestmark = pytest.mark.slow
+
+STEPS = 14
+
+WORLD_SIZE = 3
+
+WARM = ("--preload", "torch,numpy")
+
+
+def command(folder: Path, *ends: str) -> tuple[str, ...]:
+    """Return the command of workers that end as `ROUND:RANK:STEP:POINT:HOW` say."""
+    return (sys.executable, "-m", "tests.support.rounds_program", str(folder), str(STEPS), *ends)
+
+
+def processes(folder: Path) -> dict[int, list[tuple[int, int]]]:
+    """Return the rounds and the process ids that a worker of each rank noted."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for file in folder.glob("*.pids"):
+        words = [line.split() for line in file.read_text().splitlines()]
+        found[int(file.stem)] = [(int(number), int(pid)) for number, pid in words]
+    return found
+
+
+def said(nodes: list[Node]) -> str:
+    """Return all that the nodes have written, for whoever reads why a test failed."""
+    return "\n".join(node.output for node in nodes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
+    """Return the digests of a training that nothing happens to, by rank and step."""
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Return the folder into which workers write what they did."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_different(
+    tmp_path: Path, notes: Path, undisturbed: dict[int, dict[int, str]]
+) -> None:
+    coordinator = Coordinator(*QUICK, state_dir=tmp_path)
+    cluster = Cluster(coordinator, "kept")
+    ends = ("1:1:5:backward:SIGKILL", "2:0:9:scheduler:error")
+    nodes: list[Node] = []
+    try:
+        flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "2", *WARM)
+        nodes = [cluster.join(name, *flags, command=command(notes, *ends)) for name in "abc"]
+        nodes[0].await_line("round 2: 1 worker runs, begun in place")
+        coordinator.close()
+        coordinator = Coordinator(*QUICK, port=coordinator.port, state_dir=tmp_path)
+        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, said(nodes)
+    finally:
+        cluster.close()
+        coordinator.close()
+    assert "root cause   rank 1 " in nodes[0].output, said(nodes)
+    by_rank = {rank: dict(rounds) for rank, rounds in processes(notes).items()}
+    assert by_rank[0][1] == by_rank[0][2] != by_rank[0][3], by_rank
+    assert by_rank[1][1] != by_rank[1][2] == by_rank[1][3], by_rank
+    assert by_rank[2][1] == by_rank[2][2] == by_rank[2][3], by_rank
+    for rank, steps in notes_of(notes).items():
+        ended_in = {1: 5, 0: 9}.get(rank)
+        for step in range(STEPS):
+            digests = [digest for _, digest in steps.get(step, [])]
+            assert digests == [undisturbed[rank][step]] or (step == ended_in and not digests), (rank, step, digests)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Return a job at a coordinator of its own, whose first round has all three nodes, however late they come."""
+    coordinator = Coordinator("--settle", "10")
+    cluster = Cluster(coordinator, "in-place")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> None:
+    flags = ("--nnodes", "2:3", "--max-restarts", "0", *WARM)
+    endless = (*command(notes)[:-1], "1000000")
+    nodes = [cluster.join(name, *flags, command=endless) for name in "abc"]
+    nodes[0].await_line("round 1 trains")
+    nodes[2].process.kill()
+    for node in nodes[:2]:
+        node.await_line("round 2: 1 worker runs, begun in place")
+        node.await_line("round 2 trains")
+    cluster.join("d", *flags, command=endless).await_line("round 3 trains")
+    for node in nodes[:2]:
+        node.await_line("round 3: 1 worker runs, begun in place")
+    by_round = [
+        {pid for rounds in processes(notes).values() for at, pid in rounds if at == number} for number in (1, 2, 3)
+    ]
+    assert [len(pids) for pids in by_round] == [3, 2, 3]
+    assert by_round[1] <= by_round[0] & by_round[2], by_round
+
+
+def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cluster: Cluster, notes: Path) -> None:
+    flags = ("--nnodes", str(WORLD_SIZE), *WARM)
+    nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:forward:SIGSTOP")) for name in "abc"]
+    nodes[0].await_line("round 1 trains")
+    [(_, frozen)] = processes(notes)[1]
+    wait_until("the worker to be stopped", lambda: stopped(frozen))
+    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
+    assert done.returncode == 0, done.stderr
+    assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, said(nodes)
+    by_rank = {rank: dict(rounds) for rank, rounds in processes(notes).items()}
+    assert by_rank[0][1] == by_rank[0][2], by_rank
+    assert by_rank[1][1] != by_rank[1][2], by_rank
+    assert by_rank[2][1] == by_rank[2][2], by_rank

@@ -1,0 +1,155 @@
+"""The agent's end of the connection to a worker that stays: what it is told, and what it makes of lies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import effects
+from nodeclient.core.events import Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.spawn import WorkerCommand
+from nodeclient.workers.staying_workers import StayingWorkers
+from tests.support.programs import TIMEOUT_S
+from workerlib.env import ROUNDS
+from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, Left, NextRound, Refusing, RoundMessage
+from workerlib.packets import PACKET_BYTES
+
+COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y"})]
+NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z"})]
+
+HELLO = CanStay(0, 1, os.getpid())
+
+
+@dataclass
+class Stage:
+    """A node in round 1 of one worker, which this process plays."""
+
+    staying: StayingWorkers
+    path: str
+    events: asyncio.Queue[Event]
+    failures: list[WorkerLeft]
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    def connect(self, *messages: RoundMessage) -> socket.socket:
+        """Connect as a worker, and say these."""
+        worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker.settimeout(TIMEOUT_S)
+        worker.connect(self.path)
+        self.sockets.append(worker)
+        for message in messages:
+            worker.send(ROUND_CODEC.encode(message))
+        return worker
+
+    async def event(self) -> Event:
+        """Return the next event that the agent gets."""
+        return await asyncio.wait_for(self.events.get(), TIMEOUT_S)
+
+
+@asynccontextmanager
+async def stage(folder: Path) -> AsyncIterator[Stage]:
+    events, failures = asyncio.Queue[Event](), list[WorkerLeft]()
+    tasks = Tasks()
+    workers = LocalWorkers("0" * 32, lambda *_: None)
+    staying = StayingWorkers(workers, events.put_nowait, failures.append, tasks, 1.0)
+    one = Stage(staying, staying.listen(folder)[ROUNDS], events, failures)
+    staying.begin(1, COMMANDS)
+    try:
+        yield one
+    finally:
+        for each in one.sockets:
+            each.close()
+        staying.close()
+        await tasks.cancel()
+
+
+def heard(worker: socket.socket) -> RoundMessage:
+    return ROUND_CODEC.decode(worker.recv(PACKET_BYTES))
+
+
+def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            worker = on.connect(HELLO)
+            assert await on.event() == WorkerStays(0)
+            on.staying.carry_out(effects.LeaveRound())
+            assert heard(worker) == AskToLeave(1)
+            worker.send(ROUND_CODEC.encode(Left(1, "", ())))
+            left = await on.event()
+            assert isinstance(left, WorkerLeft)
+            assert (left.local_rank, left.exit_code, left.diagnosis.pid) == (0, 0, os.getpid())
+            on.staying.begin(2, NEXT)
+            with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+                on.staying.go_on(0, out.fileno(), err.fileno())
+            packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
+            assert ROUND_CODEC.decode(packet) == NextRound(2, {"RANK": "1", "NEW": "z", "OLD": None})
+            for name, file in zip(("out", "err"), files, strict=True):
+                os.write(file, name.encode())
+                os.close(file)
+                assert (tmp_path / name).read_text() == name
+            on.staying.carry_out(effects.LeaveRound())
+            assert heard(worker) == AskToLeave(2), "it is in another round now"
+
+    asyncio.run(play())
+
+
+def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            worker = on.connect(HELLO, Left(1, "RuntimeError: closed", ("a line",)), Refusing(1, "it is busy"))
+            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+            [failure] = on.failures
+            assert (failure.exit_code, failure.diagnosis.error) == (1, "RuntimeError: closed")
+            worker.close()
+            assert await on.event() == WorkerStays(0, able=False)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [CanStay(1, 1, 1)],
+        [CanStay(0, 7, 1)],
+        [Left(1, "", ())],
+        [AskToLeave(1)],
+        [NextRound(2, {})],
+    ],
+    ids=["other rank", "other round", "unknown", "of ours", "of ours too"],
+)
+def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.connect(*said)
+            on.connect(HELLO)
+            assert await on.event() == WorkerStays(0)
+            assert on.events.empty()
+
+    asyncio.run(play())
+
+
+def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.connect(HELLO, Left(0, "", ()), Refusing(2, "x"), Left(1, "", ()))
+            assert await on.event() == WorkerStays(0)
+            assert isinstance(await on.event(), WorkerLeft)
+            assert on.events.empty()
+
+    asyncio.run(play())
+
+
+def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            assert on.staying.listen(tmp_path / "missing") == {}
+
+    asyncio.run(play())

@@ -1,0 +1,91 @@
+"""Mistakes about workers that go into another round as the same processes, and about who failed first where they do."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+PLAYS = "staying_world"
+STAYING = "nodeclient.core.staying"
+
+MUTANTS = (
+    Mutant(
+        "connection-lost-first",
+        "coordinatord.core.values.root_cause",
+        "whoever loses its connection to a worker that dies is charged, if that is heard first",
+        "    if not lost_connection(first.failure):\n        return first\n",
+        "    return first\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-keeps-to-its-first-word",
+        "coordinatord.core.state.run",
+        "a node that has seen later why a connection was lost is not heard",
+        "if known is None or (lost_connection(known.failure) and not lost_connection(failure)):",
+        "if known is None:",
+        PLAYS,
+    ),
+    Mutant(
+        "node-blames-the-lost-connection",
+        "nodeclient.core.worker_group",
+        "a node reports the worker that lost its connection, and not the one whose end it was",
+        "elif by_itself and lost_connection(first):",
+        "elif before and lost_connection(first):",
+        PLAYS,
+    ),
+    Mutant(
+        "node-denies-its-dead",
+        "nodeclient.core.worker_group",
+        "a worker that dies just before its node is told to stop is no failure if it is seen just after",
+        "            if before or by_itself:\n",
+        "            if before:\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-begins-from-nothing-in-old-processes",
+        "nodeclient.core.agent",
+        "processes that wait take part in a round that begins from nothing",
+        "        if desired.resume is None:\n            self._dismiss(now)\n",
+        "",
+        PLAYS,
+    ),
+    Mutant(
+        "node-starts-beside-who-waits",
+        STAYING,
+        "a round begins with new processes beside those that wait",
+        "        stay = tuple(sorted(self.held))\n",
+        "        stay = ()\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-takes-the-dead",
+        STAYING,
+        "a process that ended while it waited is to go on",
+        "        self._able.discard(local_rank)\n        self.held.discard(local_rank)\n",
+        "        self._able.discard(local_rank)\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-holds-for-ever",
+        STAYING,
+        "processes wait for a round that never comes",
+        "        self.hold_until = now + HOLD_S if self.held else None\n",
+        "        self.hold_until = None\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-leaves-who-waits",
+        "nodeclient.core.agent",
+        "a node ends, and processes wait for a round",
+        "        self._dismiss(0.0)\n",
+        "",
+        PLAYS,
+    ),
+    Mutant(
+        "node-waits-for-who-is-stuck",
+        STAYING,
+        "a worker that does not leave its round is never ended",
+        "        return [] if self.leave_by is None else [(self.leave_by, Stimulus.LEAVE_OVER)]\n",
+        "        return []\n",
+        PLAYS,
+    ),
+)

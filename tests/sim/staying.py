@@ -1,0 +1,101 @@
+"""Processes of one host that outlive their round, where a scenario has them: they leave it, refuse, or are stuck."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from nodeclient.core.effects import Dismiss, Hold, LeaveRound, Start, StayOrder
+from nodeclient.core.events import WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
+from tests.support.builders import LOST_PEER, an_account
+
+if TYPE_CHECKING:  # workers import this
+    from tests.sim.host import Host
+    from tests.sim.workers import LocalWorkers
+    from tests.sim.world import World
+
+LEAVES_WITHIN_S = 0.3
+FAILS_WITHIN_S = 0.002
+"""How soon a collective fails when a peer is gone."""
+
+SEEN_WITHIN_S = 0.004
+"""How late the exit of a process is seen: a collective that fails of it may be told of before."""
+
+
+class StayingWorkers:
+    """Those of one nodeclient. What they do is drawn by itself, so other histories are what they were before."""
+
+    def __init__(self, host: Host, world: World, workers: LocalWorkers) -> None:
+        self._host, self._world, self._workers = host, world, workers
+        self._chance = random.Random(f"{world.seed} {host.name}")  # noqa: S311 - repeatable on purpose
+        self.held: set[int] = set()
+        """The local ranks of processes that are out of their round, and wait."""
+        self.able = False
+        """Those of the present round can stay."""
+
+    def begin(self, start: Start) -> None:
+        """Let the processes that wait go on as workers of a round."""
+        self._world.invariants.stays(self._host, start, self.held)
+        self.held.clear()
+
+    def announce(self) -> None:
+        """Have the workers of a round say whether they can stay."""
+        stay = self._world.scenario.workers.stay
+        self.able = stay > 0 and self._chance.random() < stay
+        if self.able:
+            for rank in sorted(self._workers.alive):
+                self._host.submit(WorkerStays(rank))
+
+    def lose_peer(self) -> bool:
+        """Have a collective fail in a worker, soon; return whether it can stay."""
+        if self.able and self._workers.alive:
+            self._plan(FAILS_WITHIN_S, self._left, min(self._workers.alive), LOST_PEER)
+        return self.able
+
+    def carry_out(self, order: StayOrder) -> None:
+        """Do what the agent wants."""
+        workers = self._workers
+        match order:
+            case LeaveRound():
+                for rank in sorted(workers.alive):
+                    answer = self._chance.random()
+                    if answer < 0.8:
+                        self._plan(LEAVES_WITHIN_S, self._left, rank, "")
+                    elif answer < 0.9:
+                        self._plan(LEAVES_WITHIN_S, self._refuse, rank)
+            case Hold(rank):
+                workers.part(rank)
+                self.held.add(rank)
+                if self._chance.random() < 0.1:
+                    self._plan(LEAVES_WITHIN_S, self._die, rank)
+            case Dismiss():
+                self.held.clear()
+
+    def see(self, rank: int, exit_code: int, error: str) -> None:
+        """Let the nodeclient see the exit of a worker: at once, or later than what follows from it."""
+        exited = WorkerExited(rank, exit_code, an_account(error=error))
+        if self.able and self._host.agent is not None:
+            self._plan(SEEN_WITHIN_S, self._host.submit, exited)
+        else:
+            self._host.submit(exited)
+
+    def _plan(self, within_s: float, act: object, *about: object) -> None:
+        starts, agent = self._workers.starts, self._host.agent
+        self._world.queue.plan(within_s * self._chance.random(), self._do, starts, agent, act, about)
+
+    def _do(self, starts: int, agent: object, act: object, about: tuple[object, ...]) -> None:
+        if (starts, agent) == (self._workers.starts, self._host.agent):
+            act(*about)  # type: ignore[operator]  # whatever was planned
+
+    def _left(self, rank: int, error: str) -> None:
+        if rank in self._workers.alive:
+            self._host.submit(WorkerLeft(rank, 1 if error else 0, an_account(error=error)))
+
+    def _refuse(self, rank: int) -> None:
+        if rank in self._workers.alive:
+            self._host.submit(WorkerRefuses(rank, "it is busy"))
+
+    def _die(self, rank: int) -> None:
+        if rank in self.held:
+            self.held.discard(rank)
+            self._host.submit(WorkerExited(rank, -9, an_account()))

@@ -1,0 +1,128 @@
+"""The training of `kept_training` as a script of rounds: each is begun in the process of the one before if it can be.
+
+Arguments: the folder for its notes, the number of steps, and any number of ends as ROUND:RANK:STEP:POINT:HOW, where HOW
+is the name of a signal, or `error` for an exception. Each process also notes its id in each round.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import workerlib
+from tests.support.kept_training import (
+    FEATURES,
+    digest_of,
+    digest_of_own,
+    in_order,
+    make_model,
+    note_begin,
+    without_end,
+)
+
+
+class ScriptError(Exception):
+    """An error of the script's own."""
+
+
+class Ends:
+    """The ends of this worker in one step, which come when it is called with their points."""
+
+    def __init__(
+        self,
+        ends: Sequence[str],
+        ctx: workerlib.Context,
+        step: int,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self._hows = {}
+        for one in ends:
+            *where, point, how = one.split(":")
+            if where == [str(ctx.round), str(ctx.rank), str(step)]:
+                self._hows[point] = how
+        self._hooks = (
+            optimizer.register_step_post_hook(lambda *_: self("optimizer")),
+            next(iter(model.parameters())).register_hook(lambda _: self("backward")),  # type: ignore[no-untyped-call]
+        )
+
+    def __call__(self, point: str) -> None:
+        """End this process, or stop it, if it is to end here."""
+        how = self._hows.get(point)
+        if how == "error":
+            raise ScriptError
+        if how is not None:
+            os.kill(os.getpid(), signal.Signals[how])
+
+    def __enter__(self) -> Self:
+        """Begin the step."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the hooks off: the model lives on."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def main(place: str, last: str, *ends: str) -> None:
+    """Train; the worker of a rank may be ended in a round, at a point of a step."""
+    torch.set_num_threads(1)  # as in the training that it is compared with
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
+    data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
+    counters: dict[str, Any] = {"chain": ""}
+    folder = Path(place)
+
+    @workerlib.elastic
+    def train(ctx: workerlib.Context) -> None:
+        random.seed(ctx.rank)
+        np.random.seed(ctx.rank)  # noqa: NPY002 - as in `kept_training`
+        wrapped = DistributedDataParallel(model)
+        wrapped.register_comm_hook(None, lambda _, bucket: in_order(bucket))
+        torch.manual_seed(ctx.rank)
+        sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
+        kept = {"optimizer": optimizer, "scheduler": scheduler, "sampler": sampler, "counters": counters}
+        done = ctx.keep(model=wrapped, **kept)
+        batches = without_end(sampler)
+        with (folder / f"{ctx.rank}.pids").open("a") as pids:
+            pids.write(f"{ctx.round} {os.getpid()}\n")
+        note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(wrapped)}")
+        with (folder / f"{ctx.rank}.txt").open("a") as notes:
+            for step in range(done + 1, int(last)):
+                with Ends(ends, ctx, step, wrapped, optimizer) as at:
+                    at("before")
+                    x = data[next(batches)]
+                    x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
+                    loss = wrapped(x).square().mean()
+                    at("forward")
+                    optimizer.zero_grad()
+                    loss.backward()
+                    at("gradients")
+                    optimizer.step()
+                    at("scheduler")
+                    scheduler.step()
+                    sampler.advance()
+                    alike = (dict(wrapped.named_parameters()), optimizer.state_dict()["state"], scheduler.state_dict())
+                    counters["chain"] = digest_of(counters["chain"], *alike, sampler.state_dict())
+                    own = digest_of_own(wrapped)
+                    at("between")
+                    ctx.step(step)
+                    notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
+                    notes.flush()
+                    at("after")
+
+    train()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

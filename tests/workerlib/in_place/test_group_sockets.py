@@ -1,0 +1,68 @@
+"""A worker that waits in a collective for a peer that is stopped gets out of it; nothing else of it is touched."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import stopped_peer
+from tests.support.programs import TIMEOUT_S
+from workerlib.in_place.group_sockets import GroupSockets
+
+PROGRAM = Path(stopped_peer.__file__)
+
+
+def a_pair() -> tuple[socket.socket, socket.socket]:
+    """Connect two TCP sockets of this process."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    return near, far
+
+
+def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone() -> None:
+    own_near, own_far = a_pair()
+    sockets = GroupSockets()
+    with sockets.gathering():
+        near, far = a_pair()
+        listener = socket.create_server(("127.0.0.1", 0))
+    with own_near, own_far, near, far, listener:
+        assert sockets.shut() == 2
+        assert near.recv(1) == far.recv(1) == b""
+        own_near.sendall(b"x")
+        assert own_far.recv(1) == b"x"
+        with socket.create_connection(listener.getsockname()) as caller:
+            listener.accept()[0].close()
+            assert caller.recv(1) == b""
+        assert sockets.shut() == 0
+
+
+def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
+    sockets = GroupSockets()
+    with sockets.gathering():
+        near, far = a_pair()
+    number = near.fileno()
+    near.close()
+    far.close()
+    other, peer = a_pair()
+    with other, peer:
+        assert number in {other.fileno(), peer.fileno()}
+        assert sockets.shut() == 0
+        other.sendall(b"x")
+        assert peer.recv(1) == b"x"
+
+
+@pytest.mark.slow
+def test_a_collective_with_a_stopped_peer_fails_and_a_new_group_trains_on() -> None:
+    command = [sys.executable, str(PROGRAM)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(one["rank"] for one in told) == [0, 1]
+    assert all("gloo/transport" in one["error"] for one in told)
+    assert {one["sum"] for one in told} == {2.0}

@@ -1,0 +1,49 @@
+"""Messages about rounds in place: each is read as it was written, and what is none is refused in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, Left, NextRound, Refusing, RoundMessage
+from workerlib.packets import LINES_MAX, WORDS_MAX, ChannelError
+
+MESSAGES: list[RoundMessage] = [
+    CanStay(0, 3, 4711),
+    AskToLeave(3),
+    Left(3, "", ()),
+    Left(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
+    Refusing(3, "it is busy"),
+    NextRound(4, {"RANK": "1", "GONE": None}),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_is_read_as_it_was_written(message: RoundMessage) -> None:
+    assert ROUND_CODEC.decode(ROUND_CODEC.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("packet", "words"),
+    [
+        (b"", "not JSON"),
+        (b'{"hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'hello'"),
+        (b'{"staying":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
+        (b'{"leave":{"round":-1}}', "AskToLeave.round"),
+        (b'{"left":{"round":1,"error":"","lines":"x"}}', "Left.lines"),
+        (b'{"left":{"round":1,"error":"","lines":[1]}}', "Left.lines"),
+        (b'{"next":{"round":1,"environ":{"RANK":1}}}', "NextRound.environ"),
+        (b'{"next":{"round":1,"environ":[]}}', "NextRound.environ"),
+    ],
+)
+def test_what_is_no_message_is_refused(packet: bytes, words: str) -> None:
+    with pytest.raises(ChannelError, match=words):
+        ROUND_CODEC.decode(packet)
+
+
+def test_a_text_and_a_traceback_have_a_limit() -> None:
+    packet = json.dumps({"left": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
+    left = ROUND_CODEC.decode(packet)
+    assert isinstance(left, Left)
+    assert (len(left.error), len(left.lines), len(left.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)

@@ -1,0 +1,69 @@
+"""Removes what a round has left behind in a process that goes on: process groups, and what is bound to them."""
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+
+from workerlib import gloo
+
+COLLECTIVE_SIGNS = ("gloo/", "ProcessGroup", "NCCL error", "ncclRemoteError", "Connection closed by peer")
+"""What torch writes into the `RuntimeError` of a collective that failed, where it has no class of its own for it."""
+
+
+def is_of_collective(error: BaseException) -> bool:
+    """Whether a collective has failed, or a process group could not be made: the fault is not in this worker."""
+    import torch.distributed
+
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return type(error) is RuntimeError and any(sign in str(error) for sign in COLLECTIVE_SIGNS)
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """Drop what the functions that an error has left hold, such as a model of this round."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def end_groups() -> None:
+    """Destroy all process groups, and part the parameters from the models that were wrapped for them.
+
+    A script may still hold such a model, in a variable that its next round sets anew. Its hooks would answer the
+    gradients of the next round's model, for a group that is gone.
+    """
+    import torch.distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    for one in gc.get_objects():
+        if issubclass(type(one), DistributedDataParallel):
+            one._remove_autograd_hooks()  # noqa: SLF001 - torch's own way to take them off, without a public name
+    gloo.let_threads_finish()
+    gc.collect()  # a wrapped model that was dropped is a cycle, which holds its group
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+        gloo.let_threads_finish()
+
+
+def forget_compiled() -> None:
+    """Have all that is compiled compiled anew: the ranks and the number of workers may be constants in it."""
+    import torch
+
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()  # noqa: SLF001 - torch's own name for what `torch.compiler.reset` does, but imports nothing
+
+
+def abort_collectives() -> None:
+    """Make the collectives of NCCL fail in which this process waits, if it has any; gloo's have no such way."""
+    import torch.distributed
+    from torch.distributed import distributed_c10d
+
+    if torch.distributed.is_initialized() and "nccl" in torch.distributed.get_backend():
+        distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name

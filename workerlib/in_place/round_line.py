@@ -1,0 +1,53 @@
+"""The worker's end of the connection over which it is asked to leave its round, and given the next one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+
+from workerlib.in_place.round_messages import ROUND_CODEC, STREAMS, AskToLeave, CanStay, NextRound, RoundMessage
+from workerlib.packets import PACKET_BYTES, ChannelError
+
+
+class RoundLine:
+    """A connection to the nodeclient of this host, which lasts as long as this process. A thread listens to it."""
+
+    def __init__(self, path: str, local_rank: int, round_number: int) -> None:
+        """Connect, and say who this is. Raises `OSError`."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._socket.connect(path)
+            self._socket.send(ROUND_CODEC.encode(CanStay(local_rank, round_number, os.getpid())), socket.MSG_NOSIGNAL)
+        except OSError:
+            self._socket.close()
+            raise
+        self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
+        os.register_at_fork(after_in_child=self._socket.close)  # the connection stays that of the parent
+
+    def listen(self, leave: Callable[[int], None]) -> None:
+        """Listen from now on; `leave` is called, in the thread that listens, with the round that is to be left."""
+        threading.Thread(target=self._hear_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
+
+    def send(self, message: RoundMessage) -> None:
+        """Tell nodeclient, if it is still there."""
+        with suppress(OSError):  # it has gone, and its workers follow
+            self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
+
+    def next_round(self) -> tuple[NextRound, list[int]] | None:
+        """Wait for the next round; return it with the descriptors of stdout and stderr. None if nodeclient has gone."""
+        return self._rounds.get()
+
+    def _hear_all(self, leave: Callable[[int], None]) -> None:
+        with suppress(OSError, ChannelError):  # nodeclient has gone
+            while True:
+                packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS, socket.MSG_CMSG_CLOEXEC)
+                message = ROUND_CODEC.decode(packet)
+                if isinstance(message, NextRound) and len(files) == STREAMS:
+                    self._rounds.put((message, files))
+                elif isinstance(message, AskToLeave):
+                    leave(message.round)
+        self._rounds.put(None)

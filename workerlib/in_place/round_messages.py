@@ -1,0 +1,72 @@
+"""What a worker and its nodeclient say to each other about rounds in place; standard library only, for both sides.
+
+They hold a Unix SOCK_SEQPACKET connection as long as the worker lives, of packets as `packets` has them. A worker finds
+the socket by the environment variable `workerlib.env.ROUNDS`.
+
+| from | message | answered by |
+|---|---|---|
+| worker | `CanStay`, once | |
+| nodeclient | `AskToLeave` | `Left` or `Refusing`; or not in time, and then the worker is ended |
+| worker | `Left`, also without being asked if a collective has failed | |
+| nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workerlib.packets import PacketCodec
+
+STREAMS = 2
+"""The descriptors that come with `NextRound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanStay:
+    """A worker says who it is, and that it can go into another round as the same process."""
+
+    local_rank: int
+    round: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskToLeave:
+    """The round is over: get out of it, and wait for the next one."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The worker is out of the round, and waits for the next one."""
+
+    round: int
+    error: str
+    """The error of the collective that made it leave; empty if it was asked to."""
+    lines: tuple[str, ...]
+    """The traceback of that error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """The worker was asked to leave the round and cannot, and why: it is to be ended as workers usually are."""
+
+    round: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextRound:
+    """The worker has a place in another round."""
+
+    round: int
+    environ: dict[str, str | None]
+    """What is different in its environment; None for a variable that is gone."""
+
+
+RoundMessage = CanStay | AskToLeave | Left | Refusing | NextRound
+
+ROUND_CODEC = PacketCodec[RoundMessage](
+    {"staying": CanStay, "leave": AskToLeave, "left": Left, "refusing": Refusing, "next": NextRound}
+)

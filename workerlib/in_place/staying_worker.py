@@ -1,0 +1,194 @@
+"""A worker that leaves a round and takes part in the next one as the same process.
+
+The thread that listens to nodeclient gets the main thread out of the round: a collective in which it waits fails, and
+`ctx.step` raises. The main thread then leaves nothing of the round behind, and waits for the next one.
+"""
+
+# ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from workerlib import checkpoints, progress, responder
+from workerlib.env import ROUNDS, WorkerEnvironment
+from workerlib.in_place import leftovers
+from workerlib.in_place.group_sockets import GroupSockets
+from workerlib.in_place.round_line import RoundLine
+from workerlib.in_place.round_messages import Left, NextRound, Refusing
+from workerlib.packets import LINES_MAX
+from workerlib.stop import REQUEST
+
+if TYPE_CHECKING:
+    from workerlib.keep.keeper import StepKeeper
+
+LOG = logging.getLogger(__name__)
+
+AGAIN_S = 0.02
+"""How often the connections of a group that is being made are looked for again, until the main thread is out."""
+
+VAIN_MAX = 3
+"""Rounds in a row without a step, after which this process is not trusted with another one."""
+
+
+class StayingWorker:
+    """What this process needs for a further round. Two threads use it: the main one, and the one that listens."""
+
+    def __init__(self, line: RoundLine, round_number: int) -> None:
+        """Begin in a round."""
+        self._line = line
+        self._round = round_number
+        self._sockets = GroupSockets()
+        self._told = threading.Event()
+        """nodeclient has asked to leave the round."""
+        self._out = threading.Event()
+        """The main thread is out of the round."""
+        self._keeper: StepKeeper | None = None
+        self._keeps = False
+        """The state of this process is brought to that of the others at the beginning of a round."""
+        self._ended = False
+        self._vain = 0
+        """Rounds in a row without a step."""
+        self.has_left = False
+        """It is out of the round, and waits for the next one."""
+        line.listen(self._leave_round)
+
+    # The main thread
+
+    @contextmanager
+    def making_group(self) -> Iterator[None]:
+        """Note whose connections come in the block. Raises `LeftRoundError` if the round is over meanwhile."""
+        from workerlib.keep.kept_errors import LeftRoundError
+
+        with self._sockets.gathering():
+            yield
+        if self._told.is_set():
+            raise LeftRoundError
+
+    def note_keeper(self, keeper: StepKeeper) -> None:
+        """Note who keeps the state of this round."""
+        self._keeper, self._keeps = keeper, True
+        if self._told.is_set():
+            keeper.exit.open()
+
+    def end(self) -> None:
+        """Note that the script has done its last round: what it does from now on is for this process alone."""
+        self._ended = True
+
+    def leaves(self, error: BaseException) -> bool:
+        """Leave the round if this error ends it, and not the training; return whether it does."""
+        from workerlib.keep.kept_errors import LeftRoundError
+
+        told = self._told.is_set()
+        if not (isinstance(error, LeftRoundError) or leftovers.is_of_collective(error)):
+            return False
+        if not told and self._obstacle():
+            return False
+        self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
+        if not told:
+            self._report(error)
+        self._out.set()
+        self._sockets.shut()  # its peers are waiting for nothing any more
+        leftovers.forget_frames(error)
+        if self._keeper is not None:
+            self._keeper.exit.leave()
+        self._keeper = None
+        checkpoints.begin_round()
+        leftovers.end_groups()
+        self.has_left = True
+        if told:
+            self._line.send(Left(self._round, "", ()))
+        return True
+
+    def take_next_round(self) -> None:
+        """Wait for the next round, and take the environment and the streams that a new process would have in it."""
+        got = self._line.next_round()
+        if got is None:
+            sys.exit("workerlib: nodeclient has gone, so there is no next round for this worker")
+        message, streams = got
+        _take_streams(streams)
+        if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
+            leftovers.forget_compiled()
+        _take_environment(message)
+        responder.start()
+        progress.begin_round()
+        self._round, self._sockets = message.round, GroupSockets()
+        self._told.clear()
+        self._out.clear()
+        self.has_left = False
+
+    def _report(self, error: BaseException) -> None:
+        """Say that a collective has failed, once what can be saved is saved."""
+        if self._keeper is not None:
+            self._keeper.close(failed=True)
+        said = "".join(traceback.format_exception_only(error)).strip()
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        self._line.send(Left(self._round, said, tuple(lines[-LINES_MAX:])))
+
+    def _obstacle(self) -> str:
+        """Return why this process cannot go on in another round; empty if it can."""
+        if self._ended:
+            return "the script has left its loop of rounds"
+        if not self._keeps:
+            return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
+        if REQUEST.listening or checkpoints.are_asked_for_by_script():
+            return "the script saves at a step of its own choice, and ends there"
+        if self._keeper is not None and self._keeper.exit.is_sharded:
+            return "parameters are sharded, and bound to the process group of this round"
+        return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain >= VAIN_MAX else ""
+
+    # The thread that listens
+
+    def _leave_round(self, number: int) -> None:
+        if number != self._round or self.has_left:
+            return
+        if why := self._obstacle():
+            self._line.send(Refusing(number, why))
+            return
+        self._told.set()
+        keeper = self._keeper
+        if keeper is not None:
+            keeper.exit.open()
+        leftovers.abort_collectives()
+        while not self._out.is_set():
+            self._sockets.shut()
+            self._out.wait(AGAIN_S)
+
+
+def connect() -> StayingWorker | None:
+    """Return what this process needs to stay for further rounds; None where nodeclient does not offer it."""
+    path = os.environ.pop(ROUNDS, None)  # no child is to take it for its own
+    if path is None:
+        return None
+    environment = WorkerEnvironment.from_environ(os.environ)
+    try:
+        line = RoundLine(path, environment.local_rank, environment.round)
+    except OSError as error:
+        LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
+        return None
+    return StayingWorker(line, environment.round)
+
+
+def _take_streams(streams: list[int]) -> None:
+    """Write to other descriptors from now on."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    for target, descriptor in enumerate(streams, start=1):
+        os.dup2(descriptor, target, inheritable=True)
+        os.close(descriptor)
+
+
+def _take_environment(message: NextRound) -> None:
+    for name, value in message.environ.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.environ.pop(ROUNDS, None)

@@ -1,0 +1,91 @@
+"""Messages between a worker and its nodeclient as packets: each is one JSON object; standard library only.
+
+Each side checks what it gets: a packet that is not one of the messages it knows ends the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, Generic, TypeVar
+
+PACKET_BYTES = 65_536
+"""The length of a packet at most."""
+
+WORDS_MAX = 500
+"""The characters of a text for people."""
+
+NUMBER_MAX = 2**63 - 1
+
+LINES_MAX = 64
+"""The lines of a traceback."""
+
+Message = TypeVar("Message")
+
+
+class ChannelError(ValueError):
+    """A packet is not what it should be; the text says how."""
+
+
+class PacketCodec(Generic[Message]):
+    """Writes and reads the messages of one kind of connection."""
+
+    def __init__(self, kinds: Mapping[str, type[Any]], nested: type[Any] | None = None, nested_max: int = 0) -> None:
+        """Take the messages, which are dataclasses, by the names that they have in a packet.
+
+        A field may also hold so many objects of the class `nested`.
+        """
+        self._kinds = kinds
+        self._names = {kind: name for name, kind in kinds.items()}
+        self._nested, self._nested_max = nested, nested_max
+
+    def encode(self, message: Message) -> bytes:
+        """Return a packet."""
+        return json.dumps({self._names[type(message)]: asdict(message)}, separators=(",", ":")).encode()  # type: ignore[call-overload]  # a dataclass
+
+    def decode(self, packet: bytes) -> Message:
+        """Return what a packet says. Raises `ChannelError`."""
+        try:
+            content = json.loads(packet)
+        except (ValueError, RecursionError) as error:
+            raise ChannelError(f"a packet is not JSON: {error}") from None
+        if not isinstance(content, dict) or len(content) != 1:
+            raise ChannelError("a packet is not one message")
+        [(name, values)] = content.items()
+        if name not in self._kinds:
+            raise ChannelError(f"no message has the name {name[:40]!r}")
+        message: Message = self._read(self._kinds[name], values)
+        return message
+
+    def _read(self, kind: type[Any], values: object) -> Any:
+        wanted = {field.name: field.type for field in fields(kind)}
+        if not isinstance(values, dict) or values.keys() != wanted.keys():
+            raise ChannelError(f"{kind.__name__} has other fields than {', '.join(wanted) or 'none'}")
+        checked = {
+            name: self._checked(f"{kind.__name__}.{name}", type_, values[name]) for name, type_ in wanted.items()
+        }
+        return kind(**checked)
+
+    def _checked(self, where: str, kind: object, value: object) -> object:  # noqa: PLR0911 - one a kind of field
+        match kind:
+            case "bool" if isinstance(value, bool):
+                return value
+            case "int" | "StepOrNone" if type(value) is int and (0 if kind == "int" else -1) <= value <= NUMBER_MAX:
+                return value
+            case "float" if type(value) in (int, float) and 0 <= value < NUMBER_MAX:  # type: ignore[operator]  # a number
+                return float(value)  # type: ignore[arg-type]  # as above
+            case "str" if isinstance(value, str):
+                return value[:WORDS_MAX]
+            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(one, str) for one in value):
+                return tuple(one[:WORDS_MAX] for one in value[:LINES_MAX])
+            case "dict[str, str | None]" if isinstance(value, dict) and _are_texts(value.values()):
+                return value
+            case str() if self._nested is not None and kind == f"tuple[{self._nested.__name__}, ...]":
+                if isinstance(value, list) and len(value) <= self._nested_max:
+                    return tuple(self._read(self._nested, one) for one in value)
+        raise ChannelError(f"{where} is not what it should be")
+
+
+def _are_texts(values: object) -> bool:
+    return all(one is None or isinstance(one, str) for one in values)  # type: ignore[attr-defined]  # of a dict
