@@ -146,6 +146,7 @@ chaos: setup  ## kill, stop and cut off real processes, a few hundred times
 	$(BIN)/python -m benchmarks.chaos
 	$(BIN)/python -m benchmarks.kept_chaos
 	$(BIN)/python -m benchmarks.sigterm_chaos
+	$(BIN)/python -m benchmarks.standby_chaos
 	$(BIN)/python -m tests.chaos.test_hostile
 
 clean:  ## remove what setup and the tests made

@@ -138,8 +138,8 @@ class Pair:
         assert [node.wait() for node in self.nodes] == [0, 0]
 
 
-def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str) -> Pair:
-    """Start etcd with these flags, and two coordinators."""
+def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str, lease_s: float | None = None) -> Pair:
+    """Start etcd with these flags, and two coordinators; without `lease_s` their lease outlasts an election of etcd."""
     etcd = EtcdCluster(folder / "etcd", members, *flags)
     stack.callback(etcd.close)
     etcd.await_serving()
@@ -147,7 +147,7 @@ def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str) 
     for one in reservations:
         stack.callback(one.close)
     # Where a member dies, those that are left choose a leader of their own first, which takes a busy machine seconds.
-    lease_s = LEASE_S if members == 1 else PATIENT_LEASE_S
+    lease_s = lease_s or (LEASE_S if members == 1 else PATIENT_LEASE_S)
     return Pair(stack, folder, etcd, [f"127.0.0.1:{one.port}" for one in reservations], lease_s=lease_s)
 
 
