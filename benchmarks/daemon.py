@@ -21,9 +21,15 @@ from link import Access
 from tables import BenchmarkError
 
 from coordinatord.runtime.pinned_tls import pinned_context
+from coordinatord.store.directory import DATABASE
+from coordinatord.store.etcd.replica import FOLDER, REPLICA
+from tests.support.etcd import PROGRAM, EtcdCluster
 
 NO_HEARTBEAT_S = 60.0
 """The heartbeat for nodes whose heartbeats must not fall into a measurement: their cost is another figure."""
+
+LEASE_S = 60.0
+"""The lease at an etcd: the daemon shares the host with all nodes, and is to lead whatever they take."""
 
 START_WITHIN_S = 30.0
 STOP_WITHIN_S = 30.0
@@ -71,21 +77,40 @@ def cpu_s_of(pid: int) -> float:
 
 @asynccontextmanager
 async def coordinatord(
-    heartbeat_s: float | None = None, core: int | None = None, *, tls: bool = False
+    heartbeat_s: float | None = None, core: int | None = None, *, tls: bool = False, members: int = 0
 ) -> AsyncIterator[Daemon]:
     """Run a coordinatord on a free port of the loopback while the context lasts. Raises `BenchmarkError`.
 
     Its settings are the defaults, except the heartbeat if one is given, and that everybody is let in, in the clear,
-    unless `tls` is wanted. It may be kept on one core of the host.
+    unless `tls` is wanted. It may be kept on one core of the host. With `members` its state is in an etcd of so many.
     """
     flags = () if heartbeat_s is None else ("--heartbeat", f"{heartbeat_s:g}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, etcd_of(members, Path(folder, "etcd")) as etcd:
         state = Path(folder, "state")
+        shared = () if etcd is None else ("--store", str(etcd.place("benchmark")), "--lease", f"{LEASE_S:g}")
+        database = state / DATABASE if etcd is None else state / FOLDER / REPLICA
         access = Access(trusting_context(), _new_token(state)) if tls else None
         where = ("--state-dir", str(state), *(() if tls else ("--insecure",)))
         # The first start leaves tokens where the user's configuration is.
-        async with server((*COORDINATORD, *where, *flags), core, {"XDG_CONFIG_HOME": folder}) as served:
-            yield Daemon(served.url, served.pid, Ledger(state), access)
+        async with server((*COORDINATORD, *where, *shared, *flags), core, {"XDG_CONFIG_HOME": folder}) as served:
+            yield Daemon(served.url, served.pid, Ledger(database), access)
+
+
+@contextmanager
+def etcd_of(members: int, folder: Path) -> Iterator[EtcdCluster | None]:
+    """Run an etcd on this host while the context lasts; None for none. Raises `BenchmarkError`."""
+    if not members:
+        yield None
+        return
+    if PROGRAM is None:
+        raise BenchmarkError("there is no etcd here: apt-get install etcd-server")
+    cluster = EtcdCluster(folder, members)
+    try:
+        for number in range(members):
+            cluster.await_healthy(number)
+        yield cluster
+    finally:
+        cluster.close()
 
 
 def _new_token(state: Path) -> str:

@@ -18,6 +18,7 @@ from probe import probe
 from tables import (
     BenchmarkError,
     Table,
+    add_etcd_flag,
     add_flags,
     allow_connections,
     give_up,
@@ -51,9 +52,12 @@ class Run:
     health_worst_ms: float
 
 
-async def measure(size: int, seconds: float) -> Run:
-    """Start a coordinatord and nodes, and measure for so many seconds. Raises `BenchmarkError`."""
-    async with coordinatord() as daemon:
+async def measure(size: int, seconds: float, members: int = 0) -> Run:
+    """Start a coordinatord and nodes, and measure for so many seconds. Raises `BenchmarkError`.
+
+    `members` is as of `coordinatord`.
+    """
+    async with coordinatord(members=members) as daemon:
         before_kib = daemon.resident_kib()
         async with fleet_process(
             size, daemon.url, "idle", join_within_s=max(JOIN_WITHIN_S, size / JOIN_RATE_MOST)
@@ -105,13 +109,14 @@ def main() -> None:
     parser.add_argument("--nodes", type=sizes, default=[1_000], help="how many, separated by commas (default: 1000)")
     parser.add_argument("--seconds", type=float, default=60.0, help="to watch them (default: 60)")
     add_flags(parser, repeat=1)
+    add_etcd_flag(parser)
     options = parser.parse_args()
     report = []
     try:
         allow_connections(max(options.nodes))
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             for size in options.nodes:
-                runs = [runner.run(measure(size, options.seconds)) for _ in range(options.repeat)]
+                runs = [runner.run(measure(size, options.seconds, options.etcd)) for _ in range(options.repeat)]
                 print(table(runs), flush=True)
                 report += [asdict(run) for run in runs]
     except (BenchmarkError, TimeoutError, BaseExceptionGroup) as error:

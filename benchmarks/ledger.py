@@ -1,4 +1,4 @@
-"""Reads what a coordinatord under test has made durable from its state directory, at no cost to it."""
+"""Reads what a coordinatord under test has made durable from its database, at no cost to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinatord.core.values.records import NodeLost, RoundStarted
-from coordinatord.store.directory import DATABASE
 
 CHANGES_AT = 8
 """The offset of the counter of transactions, of 4 bytes, in the index beside SQLite's log: `iChange` in its WAL-mode
@@ -32,14 +31,14 @@ class Entries:
 
 
 class Ledger:
-    """The state directory of a coordinatord that runs."""
+    """The database of a coordinatord that runs: its own, or its replica of what is in etcd."""
 
-    def __init__(self, directory: Path) -> None:
-        self._database = directory / DATABASE
+    def __init__(self, database: Path) -> None:
+        self._database = database
 
     def entries(self) -> Entries:
         """Return the counts so far."""
-        index = self._database.with_name(f"{DATABASE}-shm").read_bytes()
+        index = self._database.with_name(f"{self._database.name}-shm").read_bytes()
         (commits,) = struct.unpack_from("=I", index, CHANGES_AT)
         return Entries(commits, self._select("SELECT count(*) FROM records"))
 

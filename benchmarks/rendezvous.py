@@ -21,6 +21,7 @@ from rivals import RIVALS, RivalRun, rival_table, run_rival
 from tables import (
     BenchmarkError,
     Table,
+    add_etcd_flag,
     add_flags,
     allow_connections,
     give_up,
@@ -69,11 +70,14 @@ class Run:
     resident_kib_per_node: float
 
 
-async def measure(size: int, *, tls: bool = False) -> Run:
-    """Start a coordinatord, let a job of `size` nodes join and lose one, over TLS or not. Raises `BenchmarkError`."""
+async def measure(size: int, *, tls: bool = False, members: int = 0) -> Run:
+    """Start a coordinatord, let a job of `size` nodes join and lose one, over TLS or not. Raises `BenchmarkError`.
+
+    `members` is as of `coordinatord`.
+    """
     async with (
         asyncio.timeout(RUN_WITHIN_S),
-        coordinatord(NO_HEARTBEAT_S, tls=tls) as daemon,
+        coordinatord(NO_HEARTBEAT_S, tls=tls, members=members) as daemon,
         fleet_of(size, daemon.url, JOB, access=daemon.access) as fleet,
     ):
         resident_kib = daemon.resident_kib()
@@ -188,7 +192,7 @@ def _measure_all(runner: asyncio.Runner, options: argparse.Namespace) -> None:
         runs = []
         for _ in range(options.repeat):
             gc.collect()
-            runs.append(runner.run(measure(size, tls=options.tls)))
+            runs.append(runner.run(measure(size, tls=options.tls, members=options.etcd)))
         print(table(runs), flush=True)
         report += [{"side": "coordinatord", **asdict(run)} for run in runs]
         for rival in [rival for rival in beside if size <= options.beside_most]:
@@ -205,6 +209,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="rendezvous", description="Time rendezvous with simulated nodes.")
     parser.add_argument("--nodes", type=_sizes, default=[1_000], help="how many, separated by commas (default: 1000)")
     add_flags(parser, repeat=3)
+    add_etcd_flag(parser)
     parser.add_argument("--tls", action="store_true", help="nodes have tokens and speak TLS, as they do by default")
     parser.add_argument("--beside", type=_rivals, default=[], metavar="RIVALS", help=f"of {', '.join(RIVALS)}")
     parser.add_argument("--beside-most", type=int, default=128, metavar="N", help="no rival with more (default: 128)")

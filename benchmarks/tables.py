@@ -98,6 +98,12 @@ def add_flags(parser: argparse.ArgumentParser, repeat: int) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every run into this file as well")
 
 
+def add_etcd_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag of benchmarks that run with another store as well."""
+    words = "keep the state in an etcd of so many members on this host (default: SQLite)"
+    parser.add_argument("--etcd", type=positive, default=0, metavar="MEMBERS", help=words)
+
+
 def positive(text: str) -> int:
     """Parse a flag that is a whole number from 1 upward."""
     if int(text) < 1:

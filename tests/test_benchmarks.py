@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -95,6 +96,24 @@ def test_a_new_round_costs_the_disk_the_same_whatever_its_size(rendezvous: dict[
     reform = rendezvous[nodes]["reform"]
     assert reform["commits"] == REFORM_COMMITS
     assert reform["records"] == REFORM_RECORDS
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_a_new_round_costs_etcd_the_same(tmp_path: Path) -> None:
+    _, [found] = run("rendezvous", tmp_path, "--nodes", "16", "--etcd", "1")
+    reform = found["reform"]
+    assert (reform["commits"], reform["records"]) == (REFORM_COMMITS, REFORM_RECORDS)
+    assert (reform["messages_from_node"], reform["messages_to_node"]) == (REFORM_MESSAGES_FROM, REFORM_MESSAGES_TO)
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_commits_are_timed_in_sqlite_and_in_etcd(tmp_path: Path) -> None:
+    printed, runs = run("commit", tmp_path, "--commits", "10", "--joins", "100")
+    assert [one["side"] for one in runs] == ["SQLite", "etcd, 1 member", "etcd, 3 members"]
+    assert all(0 < one["commit_median_ms"] <= one["commit_late_ms"] and one["joins_ms"]["100"] > 0 for one in runs)
+    assert "100 joins in one commit, ms" in printed
 
 
 @pytest.mark.slow

@@ -21,6 +21,9 @@ from coordinatord.store.row_codec import Row
 FOLDER = "replica"
 """The name of the folder in a state directory."""
 
+REPLICA = "replica.db"
+"""The file in it."""
+
 
 @frozen
 class Change:
@@ -46,7 +49,7 @@ class Replica:
                 self._folder = folder / FOLDER
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder.mkdir(mode=0o700)
-        self.path = self._folder / "replica.db"
+        self.path = self._folder / REPLICA
         try:
             older = Database.open(self.path, STEPS[:version])
             older.fill(rows, identity)
