@@ -135,7 +135,8 @@ class EtcdCluster:
         deleted = self._post("kv/deleterange", {"key": text_of(b"filler/"), "range_end": text_of(after(b"filler/"))})
         self._post("kv/compaction", {"revision": json.loads(deleted)["header"]["revision"], "physical": True})
         self._post("maintenance/defragment", {})
-        self._post("maintenance/alarm", {"action": "DEACTIVATE", "alarm": "NOSPACE"})
+        for alarm in json.loads(self._post("maintenance/alarm", {"action": "GET"})).get("alarms", ()):
+            self._post("maintenance/alarm", {"action": "DEACTIVATE", **alarm})
 
     def _post(self, path: str, body: Mapping[str, Any]) -> str:
         """Return what the first member answers, also if it refuses."""

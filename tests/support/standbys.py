@@ -31,6 +31,7 @@ COORDINATORS = ("c0", "c1")
 """Their hosts."""
 
 PATIENT_LEASE_S = 15.0
+"""It outlasts an election of etcd on a busy machine."""
 
 MEMBERS = ("e0", "e1", "e2")
 """The hosts of etcd."""
@@ -162,7 +163,7 @@ class Site:
         etcd = EtcdCluster(folder / "etcd", hosts={at[name]: hosts.on(name) for name in MEMBERS})
         stack.callback(etcd.close)
         addresses = [f"{at[name]}:{PORT}" for name in COORDINATORS]
-        self.pair = Pair(stack, folder, etcd, addresses, hosts.on)
+        self.pair = Pair(stack, folder, etcd, addresses, hosts.on, PATIENT_LEASE_S)
 
     def part(self, ones: Sequence[str], others: Sequence[str]) -> None:
         """Let no packet pass between these hosts and those, in either direction."""
