@@ -74,6 +74,8 @@ class Daemon:
         """What is being written."""
         self._alarm: Alarm
         self._looks: Looks
+        self._ages_s: dict[tuple[int, str, int], float] = {}
+        """How old each process was at its last join, by life of the coordinator, node and incarnation."""
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
         self._claims = 10**9
@@ -271,8 +273,17 @@ class Daemon:
             return
         self._handle(event)
 
+    def _is_overtaken(self, event: Event) -> bool:
+        """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused."""
+        if not isinstance(event, Connected) or event.join.age_s is None:
+            return False
+        key, age_s = (self.life, event.join.node, event.join.incarnation), event.join.age_s
+        self._ages_s[key] = max(age_s, self._ages_s.get(key, 0.0))
+        return age_s < self._ages_s[key]
+
     def _handle(self, event: Event) -> None:
-        self._world.invariants.hears(event)
+        if not self._is_overtaken(event):
+            self._world.invariants.hears(event)
         batch = self.machine.handle(event, self.clock.read())
         self._alarm.arm()
         for look in batch.looks:

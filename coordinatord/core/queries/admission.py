@@ -89,12 +89,22 @@ def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
     A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
-    clock is behind.
+    clock is behind. And refuse what a process sent before its last join: it has given up that connection, and what it
+    says there was overtaken.
     """
-    if known is None or known.session is None or known.expired:
+    if known is None:
+        return
+    if join.incarnation == known.incarnation and _is_older(join.age_s, known.join_age_s):
+        text = f"node {join.node} joined job {join.job} once more since it sent this"
+        raise RefusedError(Refused(RefusalCode.SUPERSEDED, clip(text), retry=True))
+    if known.session is None or known.expired:
         return
     if join.incarnation < known.incarnation:
         raise RefusedError(superseded(join.job, known))
+
+
+def _is_older(age_s: float | None, than_s: float | None) -> bool:
+    return age_s is not None and than_s is not None and age_s < than_s
 
 
 def superseded(job: str, younger: Member) -> Refused:

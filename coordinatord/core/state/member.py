@@ -93,6 +93,8 @@ class Member:
     session: int | None = None
     connected_at: float = -math.inf
     """When its last session began."""
+    join_age_s: float | None = None
+    """How old its process was when it sent the join of that session; None if not known."""
     closed_at: float | None = None
     """When its session ended; None while it has one."""
     vanished: bool = False

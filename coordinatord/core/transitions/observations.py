@@ -67,7 +67,7 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
 def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     """Take in what comes with each session of a node, and what its user is to be warned of."""
     join = event.join
-    member.connected_at, member.vanished = now, False
+    member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
     member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
     member.token = event.token
     member.protocol, member.release, member.command = join.version, join.release, join.command

@@ -85,6 +85,17 @@ def test_a_process_is_refused_while_its_successor_is_connected() -> None:
     )
 
 
+@pytest.mark.parametrize("session", [1, None])
+def test_what_a_process_sent_before_its_last_join_comes_too_late(session: int | None) -> None:
+    known = dataclasses.replace(a_member("n1"), session=session, join_age_s=7.0)
+    for age_s in (7.0, 8.0, None):
+        check_incarnation(known, a_join("n1", age_s=age_s))
+    check_incarnation(known, a_join("n1", incarnation=2, age_s=0.1))
+    with pytest.raises(RefusedError, match="node n1 joined job default once more since it sent this") as caught:
+        check_incarnation(known, a_join("n1", age_s=6.9))
+    assert caught.value.refused.retry
+
+
 @pytest.mark.parametrize("change", [{"session": None}, {"expired": True}])
 def test_one_that_cannot_be_heard_has_no_claim(change: dict[str, object]) -> None:
     known = dataclasses.replace(a_member("n1"), **change)  # type: ignore[arg-type]

@@ -53,7 +53,7 @@ def test_a_join_of_a_spare_that_was_on_its_way_beyond_the_end_of_the_job_begins_
     for session in (1, 2):
         done = an_observed(run="e-1", round=1, phase=Phase.SUCCEEDED)
         coordinator.handle(Reported(session, done), 9.0)
-    batch = connect(coordinator, 4, "n3", OURS, 11.0, age_s=0.05)
+    batch = connect(coordinator, 4, "n3", OURS, 11.0, age_s=1.5)
     assert batch.records == ()
     assert [effect.message.goal for effect in batch.effects if isinstance(effect, Send)] == [Goal.EXIT]
 

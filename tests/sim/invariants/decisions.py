@@ -393,7 +393,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def refused(self, session: Session, refused: Refused) -> None:
         """Check that of two processes the younger one stays, if the other has not been silent."""
         super().refused(session, refused)
-        if refused.code is RefusalCode.SUPERSEDED:
+        if refused.code is RefusalCode.SUPERSEDED and not refused.retry:
             own = (session.host.node, session.incarnation)
             younger = any(node == own[0] and incarnation > own[1] for node, incarnation in self._joins)
             recently = self.world.queue.now - session.host.troubled_until < WELL_FOR_S or not session.host.well

@@ -310,7 +310,10 @@ class RoundInvariants(NodeInvariants):
         self.check(bool(refused.message), "%s is refused without a reason", session.host.name)
         stranger = refused.code is RefusalCode.FORBIDDEN
         self.check(not stranger, "%s is refused its own name: %s", session.host.name, refused.message)
-        if refused.code is RefusalCode.SUPERSEDED:
+        if refused.code is RefusalCode.SUPERSEDED and refused.retry:
+            used = session.host.session is session and session.incarnation == session.host.incarnation
+            self.check(not used, "%s is turned away from the connection that it uses", session.host.name)
+        elif refused.code is RefusalCode.SUPERSEDED:
             newest = self._newest.get((self.replica.jobs["job"].id, session.host.node))
             known = newest is not None and newest != session.incarnation
             self.check(
