@@ -142,6 +142,7 @@ class Run:
     def remove(self, member: Member) -> None:
         """Remove a member."""
         node = member.node
+        self.revision += 1  # what it alone had to say is known, or will never be
         self.progress.gone = self._step_of([member])
         del self.members[node]
         self.workers -= member.offer.workers

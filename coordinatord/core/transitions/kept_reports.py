@@ -21,14 +21,13 @@ def note(run: Run, member: Member, now: float) -> None:
     """Take in what a member's report says that it keeps; what it keeps of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
-    problem = kept.copy_problem if kept is not None else ""
+    problem, before = kept.copy_problem if kept is not None else "", run.kept.protected
     news = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
     is_newer = news and run.kept.advance()
-    is_planned = run.durable.state is State.RUNNING and bool(run.kept.unplanned)
-    if is_planned:
-        for at in run.kept.unplanned:
-            run.kept.note_plan(at, plan_for(run, at))
-    if is_newer or is_planned:
+    unplanned = run.kept.unplanned if run.durable.state is State.RUNNING else []
+    for at in unplanned:
+        run.kept.note_plan(at, plan_for(run, at))
+    if unplanned or run.kept.protected != before:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
     if here and kept is not None:
