@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coordinatord.core.queries.persistence import ends_by, writes
+from coordinatord.core.queries.persistence import ends_by, holds_parts, writes
 from coordinatord.core.queries.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.shards import are_whole
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
 """How long a node that leaves stays for others to get what it keeps. A host that is about to be taken away has some
 30 s, of which its workers need a part; 20 s are 20 GB at the rate of a usual network."""
 
 
-def keeps_shards(run: Run, member: Member) -> bool:
-    """Whether a node keeps state that not every rank has."""
-    kept = member.observed.kept
-    ours = kept is not None and member.observed.run == run.id and member.keeper is not None
-    return ours and kept is not None and any(one.big and one.shards > 1 for one in kept.parts)
+def may_have_to_give(run: Run, member: Member) -> bool:
+    """Whether others may need what a node keeps whose workers have ended, while those of other nodes have not.
+
+    They may yet save the rest of a step of which it has shards. And they may fail to save what it has saved already.
+    """
+    has_shards = any(one.shards > 1 for one in _big_parts(run, member))
+    return has_shards or has_to_give(run, member) or holds_parts(run, member)
 
 
 def has_to_give(run: Run, member: Member) -> bool:
@@ -31,9 +33,15 @@ def has_to_give(run: Run, member: Member) -> bool:
     That is the newest one that may be chosen, and the one that a round which has yet to step resumes from. Of two nodes
     that leave with the same shard, the second one has to give: what is released counts no more.
     """
-    if not keeps_shards(run, member) or all(one.leaves for one in run.members.values()):
+    if not any(_big_parts(run, member)) or all(one.leaves for one in run.members.values()):
         return False
     return any(not _is_whole_without(run, member, at) for at in _needed(run))
+
+
+def _big_parts(run: Run, member: Member) -> Iterator[KeptParts]:
+    kept = member.observed.kept
+    if kept is not None and member.observed.run == run.id and member.keeper is not None:
+        yield from (one for one in kept.parts if one.big)
 
 
 def _needed(run: Run) -> Iterator[KeptStep]:
@@ -56,7 +64,7 @@ def has_to_stay(run: Run, member: Member) -> bool:
 
     A coordinator that was started again meanwhile does not know what others keep before it has heard them.
     """
-    if not keeps_shards(run, member) or _is_given(run):
+    if not any(_big_parts(run, member)) or _is_given(run):
         return False
     if not run.kept.all_heard:
         return not all(one.leaves for one in run.members.values())

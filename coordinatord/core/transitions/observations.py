@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinatord.core.events import Connected
 from coordinatord.core.queries import conditions, persistence
-from coordinatord.core.queries.handover import has_to_stay, keeps_shards
+from coordinatord.core.queries.handover import has_to_stay, may_have_to_give
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.time_attribution import spent_with_steps
@@ -198,7 +198,7 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this heartbeat before it knew
     stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if stopped and (keeps_shards(run, member) or persistence.holds_parts(run, member)):
+    if stopped and may_have_to_give(run, member):
         run.leaving.add(member.node)  # whether others need that is known when all have stopped
     elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or persistence.writes(run, member)):
         actions.let_stay(run, member, decision.now, gives=gives)

@@ -1,4 +1,4 @@
-"""A node that is to leave stays until others have the shards that it alone keeps, and no longer than that takes."""
+"""A node that is to leave stays until others have what it alone keeps, and no longer than that takes."""
 
 from __future__ import annotations
 
@@ -85,6 +85,41 @@ def test_it_leaves_at_once_where_others_have_the_same() -> None:
     stage = left(shards=1)
     assert resumes_at(stage) == 12
     assert goal(stage, "n3") is Goal.EXIT
+
+
+def test_it_waits_until_another_node_has_kept_the_last_step_too() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=2 max=3 keeps=yes")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards=1")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n3")
+    stage.play("keep n3 1:13 shards=1")
+    stage.play("stopped n3")
+    assert goal(stage, "n3") is Goal.STOP, "the others may yet fail to save that step"
+    stage.play("keep n1 1:13 shards=1")
+    stage.play("advance 1s")
+    assert goal(stage, "n3") is Goal.EXIT
+    assert goal(stage, "n2") is Goal.STOP
+
+
+def test_a_spare_gets_the_state_of_a_node_that_was_alone() -> None:
+    stage = Stage()
+    stage.play("join n1 min=1 max=1 keeps=yes")
+    stage.play("join n2 min=1 max=1 keeps=yes")
+    stage.play("running n1")
+    stage.play("keep n1 1:12 shards=1")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("leave n1")
+    stage.play("stopped n1")
+    assert sources(stage, "n2") == {"n1": [0]}
+    assert goal(stage, "n1") is Goal.WAIT
+    stage.play("fetch n2 ready")
+    assert goal(stage, "n1") is Goal.EXIT
 
 
 def test_it_does_not_stay_for_ever() -> None:
