@@ -10,9 +10,35 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
-from tests.sim.history import large_world, small_world
+from tests.sim.history import (
+    coincident_keeping_world,
+    coincident_world,
+    copying_world,
+    hanging_world,
+    keeping_world,
+    large_world,
+    persisting_world,
+    small_world,
+    torn_world,
+)
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
+
+KINDS = (
+    small_world,
+    keeping_world,
+    small_world,
+    copying_world,
+    small_world,
+    persisting_world,
+    small_world,
+    coincident_world,
+    small_world,
+    coincident_keeping_world,
+    torn_world,
+    hanging_world,
+)
+"""The kinds of small worlds, which take turns from seed to seed."""
 
 LARGE_EVERY = 250
 """One in so many seeds of small worlds, which find most, is a large cluster, as they are in life."""
@@ -106,10 +132,10 @@ def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, mos
 
 
 def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
-    """Play the history of one seed, of a small world or a large cluster. Raises whatever breaks it."""
+    """Play the history of one seed, of a small world of some kind or a large cluster. Raises whatever breaks it."""
     if nodes and seed % LARGE_EVERY == LARGE_EVERY - 1:
         return large_world(seed, nodes, LARGE_HOURS, loud=loud)
-    return small_world(seed, loud=loud)
+    return KINDS[seed % len(KINDS)](seed, loud=loud)
 
 
 def explain(seed: int, error: Exception) -> str:

@@ -38,6 +38,9 @@ SAVE_WITHIN_S = 1.0
 NOT_SAVED = 0.1
 """How often workers cannot save their state at the break."""
 
+STUCK = 0.02
+"""How often a worker hangs then while it saves, and never answers. It ends when it is asked to."""
+
 ONE_MORE = 0.3
 """How often a survivor has completed a step that a worker which is gone had not."""
 
@@ -180,7 +183,11 @@ class KeptMemory:
         self.saving = True
         chance, training = self._world.chance, self._host.workers.training
         step = None if training is None else training.stepped()
-        if self._keeps is Keeps.UNIQUE or step is None or self.resumed is None or chance.random() < NOT_SAVED:
+        has_news = self._keeps is Keeps.SHARED and step is not None and self.resumed is not None
+        luck = chance.random() if has_news else 0.0
+        if has_news and luck < STUCK:
+            return
+        if step is None or luck < NOT_SAVED:
             self.later(COPY_S, lambda: self._host.submit(KeptSaved()))
         else:
             assert training is not None
@@ -279,14 +286,16 @@ class KeptMemory:
 
         What is kept twice, since it was saved again at the end of a round, need only be kept once.
         """
-        steps = [None if one is None else one.parts.at for one in self.places]
+        steps = [one.parts.at if one is not None and one.whole else None for one in self.places]
         newest = max((at for at in steps if at is not None), default=None)
         free = [n for n, at in enumerate(steps) if at is None or at not in self.protected or at in steps[:n]]
         older = [n for n in free if steps[n] is None or steps[n] != newest or newest in steps[:n]]
         return min(older or (free if last else ()), key=lambda n: steps[n] or KeptStep(-1, -1), default=None)
 
     def _commit(self, place: int, stored: Stored, then: object) -> None:
-        if self._host.workers.alive and self.places[place] is stored:
+        if not self._host.workers.alive:
+            return  # it died while it saved
+        if self.places[place] is stored:
             self.places[place] = replace(stored, whole=True)
         assert callable(then)
         then()

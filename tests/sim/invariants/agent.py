@@ -12,10 +12,23 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Effect, Exit, Hold, Kill, Probe, Reconnect, SendObserved, Start, Terminate
+from nodeclient.core.agent_settings import HALT_SHARE, LEAVE_WITHIN_S
+from nodeclient.core.effects import (
+    Effect,
+    Exit,
+    HaltWorkers,
+    Hold,
+    Kill,
+    Probe,
+    Reconnect,
+    SaveKept,
+    SendObserved,
+    Start,
+    Terminate,
+)
 from nodeclient.core.staying import HOLD_S
 from tests.sim.invariants.nodes import NodeInvariants
+from tests.sim.kept_memory import SAVE_WITHIN_S
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -46,6 +59,8 @@ class Conduct:
         self.leave_asked_at: float | None = None
         self.leave_signal: int = signal.SIGTERM
         """The signal that asked it to leave."""
+        self.saves_since: float | None = None
+        """When its workers were asked to save what they keep, before they are asked to end."""
         self.asked_at = 0.0
         """When its workers were last asked to end, and whether on purpose."""
         self.planned = False
@@ -89,6 +104,7 @@ class AgentInvariants(NodeInvariants):
         agent, conduct, now = host.agent, self.conduct(host), host.clock.read()
         assert agent is not None
         self._judge_patience(host, conduct, now)
+        self._judge_saving(host, conduct, now)
         news = _ageless(agent.observed(now, beat=False))
         kept = agent._connection.connected and conduct.said is not None and _is_due(news, conduct.said)
         self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
@@ -171,6 +187,15 @@ class AgentInvariants(NodeInvariants):
         held_s = now - (now if conduct.held_since is None else conduct.held_since)
         self.check(held_s < HOLD_S + SLACK_S or recently, "%s has processes wait for %.1f s", host.name, held_s)
 
+    def _judge_saving(self, host: Host, conduct: Conduct, now: float) -> None:
+        agent = host.agent
+        assert agent is not None
+        if conduct.saves_since is None or not agent._group.saves:
+            return
+        most = HALT_SHARE * self.world.scenario.stop_timeout_s + SAVE_WITHIN_S + SLACK_S
+        took = now - max(conduct.saves_since, host.woken_at)
+        self.check(took < most, "%s lets its workers save for %.1f s before they are asked to end", host.name, took)
+
     # What it does
 
     def stays(self, host: Host, start: Start, held: AbstractSet[int]) -> None:
@@ -187,10 +212,14 @@ class AgentInvariants(NodeInvariants):
         conduct, now = self.conduct(host), host.clock.read()
         match effect:
             case Probe():
+                conduct.saves_since = None
                 conduct.failed_at = None  # another round, which may fail before a worker of it is started
             case Start():
                 self._judge_start(host, conduct, effect)
+            case HaltWorkers() | SaveKept():
+                conduct.saves_since = now if conduct.saves_since is None else conduct.saves_since
             case Terminate(signum):
+                conduct.saves_since = None
                 self.check(signum == conduct.leave_signal, "%s sends its workers signal %d", host.name, signum)
                 agent = host.agent
                 assert agent is not None

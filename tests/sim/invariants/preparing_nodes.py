@@ -82,12 +82,12 @@ class PreparingNodes:
 
 def _may_form(run: Run) -> bool:
     enough = run.count(MemberState.READY) >= run.spec.nodes_min
-    waits = run.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _views_differ(run)
+    waits = run.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
     return run.durable.state is State.FORMING and enough and not waits
 
 
-def _views_differ(run: Run) -> bool:
-    """Whether nodes find different steps on the disk, or one is gone that found some."""
-    held = [member.observed.kept for member in run.members.values()]
-    views = {() if kept is None else kept.persisted for kept in held}
-    return len(views) > 1 or run.kept.disk.missed is not None
+def _waits_for_disk(run: Run) -> bool:
+    """Whether nodes find different steps on the disk, one that found some is gone, or one cannot read what it finds."""
+    held = [kept for member in run.members.values() if (kept := member.observed.kept) is not None]
+    views = {kept.persisted for kept in held} | ({()} if len(held) < len(run.members) else set())
+    return len(views) > 1 or run.kept.disk.missed is not None or any(kept.unusable for kept in held)

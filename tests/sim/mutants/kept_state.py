@@ -174,5 +174,19 @@ MUTANTS = tuple(
             "if begins or desired.resume not in {None, self._resume}:",
             "if begins:",
         ),
+        (
+            "halt-never-over",
+            "nodeclient.core.worker_group",
+            "workers have no end of time to come to the step that all are to keep",
+            "            (self._halt_by, Stimulus.HALT_OVER),\n",
+            "",
+        ),
+        (
+            "save-never-over",
+            "nodeclient.core.worker_group",
+            "workers have no end of time to save what they keep before they are asked to end",
+            "            (self.save_by, Stimulus.SAVED),\n",
+            "",
+        ),
     )
 )
