@@ -88,6 +88,7 @@ bench: setup  ## time everything beside torchrun, in sizes that take a quarter o
 	$(BENCH).output --lines 200000 --json $(REPORTS)/output.json
 	$(BENCH).restart --repeat 3 --json $(REPORTS)/restart.json
 	$(BENCH).scrape --json $(REPORTS)/scrape.json
+	$(BENCH).stacks --json $(REPORTS)/stacks.json
 	$(BENCH).step --json $(REPORTS)/step.json
 	$(BENCH).host --repeat 2 --seconds 10 --json $(REPORTS)/host.json
 	$(BENCH).recovery --repeat 1 --json $(REPORTS)/recovery.json

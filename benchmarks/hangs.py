@@ -1,0 +1,171 @@
+"""Hangs real trainings in eight ways, and counts how often the right worker is named, and how soon.
+
+python -m benchmarks.hangs --repeat 20
+python -m benchmarks.hangs --calm 30
+
+Each round of a job is one hang: it is found, named and restarted, and the next one hangs in the next way. With `--calm`
+nobody hangs, and whoever is named is a false alarm. README.md beside this file explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hangs_training import HANGS, hang_of
+from tables import BenchmarkError, Table, add_flags, give_up, positive, spread, write_report
+
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, run, wait_until
+
+TRAINING = Path(__file__).with_name("hangs_training.py")
+
+JOB = "hangs"
+
+SEED = 1
+
+RESTARTS = "100000"
+"""More than there are rounds: each hang is charged."""
+
+NAMED_WITHIN_S = 300.0
+"""A bound for one round, so that a benchmark of something broken ends."""
+
+COMPUTES = {"loop", "gil"}
+"""Who hangs in these ways computes, as far as anybody can see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """One round, and what was said of it."""
+
+    kind: str
+    culprit: int
+    workers: int
+    """How many there are on each node."""
+    sentence: str
+    right: bool
+    stalled_s: float
+    """The time from the alarm's begin to the sentence: two looks, which are a second apart."""
+
+
+@contextmanager
+def training(kinds: list[str], nodes: int, workers: int, *flags: str) -> Iterator[Cluster]:
+    """Run a job of so many nodes with so many workers each."""
+    with tempfile.TemporaryDirectory() as folder:
+        coordinator = Coordinator()
+        cluster = Cluster(coordinator, JOB)
+        command = (sys.executable, "-W", "ignore", str(TRAINING), str(SEED), folder, *kinds)
+        layout = ("--nnodes", str(nodes), "--nproc-per-node", str(workers))
+        settings = (*layout, "--max-restarts", RESTARTS, "--preload", "torch", "--stop-timeout", "1", *flags)
+        try:
+            for number in range(nodes):
+                cluster.join(f"n{number}", *settings, command=command)
+            yield cluster
+        finally:
+            for node in cluster.nodes:
+                node.close()
+            coordinator.close()
+
+
+def measure(kinds: list[str], repeat: int, nodes: int, workers: int, *flags: str) -> Iterator[Hang]:
+    """Let each kind of hang happen so often. Raises `BenchmarkError`."""
+    with training(kinds, nodes, workers, *flags) as cluster:
+        for number in range(1, repeat * len(kinds) + 1):
+            kind, culprit = hang_of(SEED, kinds, number, nodes * workers)
+            named = _await_named(cluster, number, notices=kind in COMPUTES)
+            stalled = [one for one in _events(cluster) if one["kind"] == "TrainingStalled" and one["at"] <= named["at"]]
+            if not stalled:
+                raise BenchmarkError(f"round {number} ({kind}) ended without an alarm: {named['reason']}")
+            sentence = named["reason"].removeprefix("waiting for ")
+            right = sentence.startswith(f"rank {culprit} on node n{culprit // workers}")
+            yield Hang(kind, culprit, workers, sentence, right, named["at"] - stalled[-1]["at"])
+            if named["kind"] == "BusyWorkerAwaited":
+                run(BIN / "nodeclient", "restart", JOB, "--coord", cluster.coordinator.endpoint)
+
+
+def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, Any]:
+    """Return the event that names a worker of a round: the end of the round, or a notice that may come instead.
+
+    On a busy machine one that stands may be noticed before its round ends.
+    """
+    kinds = {"RoundStopped", "BusyWorkerAwaited"} if notices else {"RoundStopped"}
+
+    def look() -> dict[str, Any] | None:
+        events = _events(cluster)
+        formed = [one["at"] for one in events if (one["kind"], one["round"]) == ("RoundFormed", number)]
+        named = (one for one in events if formed and one["kind"] in kinds and one["at"] >= formed[0])
+        return next(named, None)
+
+    try:
+        return wait_until(f"who hangs in round {number}", look, NAMED_WITHIN_S)
+    except AssertionError as error:
+        raise BenchmarkError(f"{error}, for {NAMED_WITHIN_S:g} s") from error
+
+
+def _events(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = cluster.coordinator.get("/v1/events")["events"]
+    return found
+
+
+def stay_calm(minutes: float, nodes: int, workers: int, *flags: str) -> tuple[list[str], list[str], int]:
+    """Train without a hang; return the false alarms, the notices, and the last step. Raises `BenchmarkError`."""
+    with training(["none"], nodes, workers, *flags) as cluster:
+        threading.Event().wait(60 * minutes)
+        events = _events(cluster)
+        job = cluster.coordinator.job(JOB)
+        if job is None or job["state"] != "running":
+            raise BenchmarkError(f"the training has ended: {'no job' if job is None else job['reason']}")
+    alarms = [one["reason"] for one in events if one["kind"] == "RoundStopped"]
+    notices = [one["reason"] for one in events if one["kind"] == "BusyWorkerAwaited"]
+    return alarms, notices, job["progress"]["step"] or 0
+
+
+def table(hangs: list[Hang], workers: int) -> Table:
+    """Return the figures of one layout."""
+    shown = Table(f"{workers} worker{'s' * (workers > 1)} a node", "right", "from the alarm to the report, s")
+    for kind in dict.fromkeys(hang.kind for hang in hangs):
+        own = [hang for hang in hangs if hang.kind == kind]
+        shown.add(kind, f"{sum(hang.right for hang in own)} of {len(own)}", spread([x.stalled_s for x in own], ".2f"))
+    return shown
+
+
+def main() -> None:
+    """Measure, and print a table for each layout."""
+    parser = argparse.ArgumentParser(prog="hangs", description="Hang trainings, and see who is named.")
+    add_flags(parser, repeat=3)
+    parser.add_argument("--kinds", default=",".join(HANGS), help="which, separated by commas (default: all)")
+    parser.add_argument("--layouts", default="3x1,2x2", help="nodes x workers on each (default: 3x1,2x2)")
+    parser.add_argument("--hang-timeout", metavar="S", help="as of nodeclient (default: by the run's own steps)")
+    parser.add_argument("--calm", type=positive, metavar="MINUTES", help="train without a hang for so long instead")
+    options = parser.parse_args()
+    flags = ("--hang-timeout", options.hang_timeout) if options.hang_timeout else ()
+    hangs: list[Hang] = []
+    try:
+        for layout in options.layouts.split(","):
+            nodes, workers = map(int, layout.split("x"))
+            if options.calm:
+                alarms, notices, step = stay_calm(options.calm, nodes, workers, *flags)
+                print(f"{options.calm} minutes, {step} steps: {len(alarms)} false alarms, {len(notices)} notices")
+                print("".join(f"  {one}\n" for one in alarms), end="", flush=True)
+                continue
+            own = []
+            for hang in measure(options.kinds.split(","), options.repeat, nodes, workers, *flags):
+                own.append(hang)
+                if not hang.right:
+                    print(f"  {hang.kind} of rank {hang.culprit}: {hang.sentence}", flush=True)
+            print(table(own, workers), flush=True)
+            hangs += own
+    except BenchmarkError as error:
+        give_up("hangs", error)
+    write_report(options.json, "hangs", [asdict(hang) for hang in hangs])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The benchmarks of hangs run, in a short form: what a thousand workers send is counted, and real ones are named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.programs import TIMEOUT_S
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BYTES_MOST = 1_000_000
+"""The most that the workers of a job of a thousand may send at once."""
+
+
+def run(benchmark: str, report: Path, *flags: str) -> list[Any]:
+    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1", "--json", str(report), *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    runs: list[Any] = json.loads(report.read_text())["runs"]
+    return runs
+
+
+@pytest.mark.slow
+def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) -> None:
+    [found] = run("stacks", tmp_path / "stacks.json", "--ranks", "1000")
+    assert found["sentence"].startswith("rank 333 on node ")
+    assert found["sentence"].endswith("the 999 others wait in all_reduce 120,417")
+    assert 0 < found["bytes_of_look"] < found["bytes_from_nodes"] < BYTES_MOST
+
+
+@pytest.mark.slow
+def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path: Path) -> None:
+    [found] = run("hangs", tmp_path / "hangs.json", "--kinds", "disk", "--layouts", "1x3")
+    assert found["right"], found["sentence"]
