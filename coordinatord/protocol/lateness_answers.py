@@ -14,7 +14,7 @@ class LateStatus:
     last: Number
     """The share of the collectives in which it arrives last, 0 to 1."""
     late_s: Number
-    """How long after the worker in the middle it arrives, usually, within a step."""
+    """How long after the worker in the middle it arrives, usually, within a step; 0 if it comes before that one."""
 
 
 @frozen(kw_only=True)

@@ -132,7 +132,7 @@ def late_views(run: Run) -> dict[str, LateStatus]:
         if one.node not in latest or one.last > latest[one.node].last:
             latest[one.node] = one
     return {
-        node: LateStatus(rank=one.rank, last=round(one.last, 3), late_s=round(one.late_s, 6))
+        node: LateStatus(rank=one.rank, last=round(one.last, 3), late_s=round(max(0.0, one.late_s), 6))
         for node, one in latest.items()
     }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.lateness_watch import AGREEING
 from coordinatord.core.transitions import admin
 from coordinatord.core.values.records import NodeDrained
+from coordinatord.protocol.lateness_answers import LateStatus
 from tests.support.script import Stage
 
 LATE = "arrived n2=0.3s"
@@ -102,3 +104,11 @@ def test_a_node_in_two_jobs_leaves_both() -> None:
     job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING)
     reasons = [record.reason for _, record in job.stage.past if record.job == "other"]
     assert any("drained for its lateness" in reason for reason in reasons)
+
+
+def test_a_worker_that_comes_before_the_others_is_shown_as_late_by_nothing() -> None:
+    job = Job("min=2 max=3")
+    job.play("arrived n1=0.2s n3=0.3s")
+    late = {node.node: node.late for node in job_view(job.stage.coordinator.jobs["default"], job.stage.now, None).nodes}
+    assert late["n2"] == LateStatus(rank=1, last=0.0, late_s=0.0)
+    assert late["n3"] == LateStatus(rank=2, last=1.0, late_s=0.1)
