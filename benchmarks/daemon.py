@@ -31,8 +31,8 @@ NO_HEARTBEAT_S = 60.0
 LEASE_S = 60.0
 """The lease at an etcd: the daemon shares the host with all nodes, and is to lead whatever they take."""
 
-START_WITHIN_S = 30.0
-STOP_WITHIN_S = 30.0
+START_WITHIN_S = 120.0
+STOP_WITHIN_S = 120.0
 """The limit of its end, which takes a fraction of a second on an idle host."""
 
 COMPLAINT_BYTES = 2_000

@@ -35,7 +35,7 @@ as many are lost with it as are on average."""
 STEPS_AFTER = 40
 """The steps that are watched where no round ends: two seconds, in which whatever comes of it comes."""
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """A training that has not gone on by then has not."""
 
 
