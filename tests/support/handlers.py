@@ -24,9 +24,9 @@ class Agent:
         self.info: RendezvousInfo | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="agent")
 
-    def rendezvous(self) -> Future[RendezvousInfo]:
-        """Begin to wait for the next round."""
-        return self._thread.submit(self._rendezvous)
+    def rendezvous(self, least: int = 1) -> Future[RendezvousInfo]:
+        """Begin to wait for the next round of so many workers at least."""
+        return self._thread.submit(self._rendezvous, least)
 
     def finish(self) -> Future[None]:
         """Do as the agent does whose workers have all succeeded: enter the exit barrier, then shut down."""
@@ -50,9 +50,13 @@ class Agent:
         self._thread.shutdown()
         del self.handler, self.info
 
-    def _rendezvous(self) -> RendezvousInfo:
-        self.info = self.handler.next_rendezvous()
-        return self.info
+    def _rendezvous(self, least: int) -> RendezvousInfo:
+        info = self.handler.next_rendezvous()
+        while info.world_size < least:  # on a busy machine a round may form before all have come
+            self.await_call()
+            info = self.handler.next_rendezvous()
+        self.info = info
+        return info
 
     def _finish(self) -> None:
         assert self.info is not None
@@ -85,8 +89,8 @@ class Job:
 
 
 def meet(*agents: Agent) -> list[RendezvousInfo]:
-    """Have all agents ask for a round, and return each one's result."""
-    return [answer.result(TIMEOUT_S) for answer in [agent.rendezvous() for agent in agents]]
+    """Have all agents ask for a round until they are in one together, and return each one's result."""
+    return [answer.result(TIMEOUT_S) for answer in [agent.rendezvous(len(agents)) for agent in agents]]
 
 
 def ranks(*agents: Agent) -> list[tuple[int, int]]:
