@@ -22,7 +22,7 @@ from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
 
-TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "SEEN", "VERSION", "REASON"]
+TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "LATE", "SEEN", "VERSION", "REASON"]
 
 
 def status(coordinator: Coordinator, *arguments: str) -> str:
@@ -56,7 +56,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept"}
+    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept", "late"}
     assert node.keys() == promised
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
@@ -105,9 +105,9 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
     assert header.split() == TITLES
-    assert row.split(maxsplit=10)[:2] == [cluster.job, "node-with-a-long-name"]
-    *shown, seen, version, reason = row.split(maxsplit=10)[4:]
-    assert (shown, version, reason) == (["running", "0-1", "-", "-"], __version__, "its workers are running")
+    assert row.split(maxsplit=11)[:2] == [cluster.job, "node-with-a-long-name"]
+    *shown, seen, version, reason = row.split(maxsplit=11)[4:]
+    assert (shown, version, reason) == (["running", "0-1", "-", "-", "-"], __version__, "its workers are running")
     assert re.fullmatch(r"\d+s", seen), "on a busy machine a heartbeat may be a second old"
     assert header.index("ADDRESS") == row.index("127.0.0.1")
 
