@@ -22,6 +22,9 @@ COUNTER_MAX = 2**31 - 1
 DURATION_S_MAX = 86_400
 """A day: longer durations are mistakes in units."""
 
+FACTOR_MAX = 1_000.0
+"""Something that makes a step a thousand times as long is a hang."""
+
 STEP_MAX = 2**53 - 1
 """Steps of a training job: at a million a second, 285 years; and readers of JSON still tell each from the next."""
 

@@ -15,6 +15,7 @@ from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.fields import (
     CONSEQUENCES_MAX,
     COUNTER_MAX,
+    FACTOR_MAX,
     LAST_LINES_MAX,
     LOG_MAX,
     RANKS_MAX,
@@ -55,10 +56,6 @@ FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
 node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. What
 is usual is below 1 KiB, and 4 KiB with a report."""
-
-
-FACTOR_MAX = 1_000.0
-"""Something that makes a step a thousand times as long is a hang."""
 
 
 class Phase(StrEnum):

@@ -10,9 +10,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, MESSAGE_MAX, RANKS_MAX
+from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.messages import FACTOR_MAX
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
 from nodeclient.output.output_settings import Choice, Streams
