@@ -160,7 +160,7 @@ class EtcdCluster:
         return subprocess.Popen(self._commands[number], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-class _SteppedGateway(Gateway):
+class SteppedGateway(Gateway):
     """A gateway that makes a call before each request."""
 
     def __init__(self, place: EtcdPlace, before: Callable[[], Awaitable[None]]) -> None:
@@ -221,7 +221,7 @@ class EtcdNamespace:
         async def copy() -> None:
             copies.append(await self._copied(gateway))
 
-        gateway = _SteppedGateway(self.place, copy)
+        gateway = SteppedGateway(self.place, copy)
         try:
             async with self.led(gateway) as (store, _):
                 gateway.stepping = True

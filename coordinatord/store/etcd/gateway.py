@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
@@ -42,9 +42,13 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 EVENT_BYTES_MAX = 1024 * 1024
 """The length of one line of a watch: a change of a key that names a leader."""
 
-SILENT_S_MAX = 30.0
-"""How long a watch may be silent before another one is begun. What happened meanwhile is not lost, since a watch begins
-at a revision."""
+SILENT_S_MAX = 2.0
+"""How long a watch may be silent before the key is read again: a member that has lost the others goes on to serve
+watches, and tells them nothing."""
+
+
+class _SilentError(EtcdAwayError):
+    """A watch is silent, as where nothing happens."""
 
 
 class Gateway:
@@ -84,13 +88,27 @@ class Gateway:
         raise last
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield a key as it is now, and again after each change, and never end; None while it is not there.
+        """Yield a key as it is now, and again after changes, and never end; None while it is not there.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
-        now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that answers
-        yield next(iter(key_values(now)), None)
-        begin = {"key": text_of(key), "start_revision": str(revision_of(now) + 1)}
+        before = -1  # no revision
+        while True:
+            now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that has the others
+            found = next(iter(key_values(now)), None)
+            written_at = 0 if found is None else found.mod_revision
+            if written_at != before:
+                yield found
+            before = written_at
+            with suppress(_SilentError):
+                async with aclosing(self._events(key, revision_of(now) + 1)) as events:
+                    async for event in events:
+                        before = 0 if event is None else event.mod_revision
+                        yield event
+
+    async def _events(self, key: bytes, revision: int) -> AsyncGenerator[KeyValue | None]:
+        """Yield a key after each change from a revision on; None where it was deleted."""
+        begin = {"key": text_of(key), "start_revision": str(revision)}
         async with self._stream("/v3/watch", {"create_request": begin}) as lines:
             async for line in lines:
                 result = line.get("result") if isinstance(line, dict) else None
@@ -162,6 +180,8 @@ class Gateway:
                 if answer.status != 200:  # noqa: PLR2004 - OK
                     raise refused(self._place, self._decoded(await answer.content.read(EVENT_BYTES_MAX)), answer.status)
                 yield self._lines(answer)
+        except aiohttp.SocketTimeoutError as error:
+            raise _SilentError(f"etcd {self._place}: a watch is silent") from error
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._away(base, error) from error
 

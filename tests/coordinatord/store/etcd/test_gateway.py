@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, get, key_values, put, responses, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from tests.support.canned_http import body, canned, hang_up
-from tests.support.etcd import EtcdCluster, EtcdNamespace, await_cluster, needs_etcd
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -78,6 +79,10 @@ async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(etcd: 
         assert seen == [prefix + b"%02d" % number for number in range(20)]
 
 
+def _has(seen: list[KeyValue | None], number: int) -> bool:
+    return len(seen) == number
+
+
 async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     key = space.keys.leader
@@ -91,12 +96,43 @@ async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
 
         tasks.spawn(look(), name="watch")
         await until(lambda: len(seen) == 1)
-        for value in (b"one", b"two"):
+        for number, value in enumerate((b"one", b"two"), 2):
             await gateway.call("/v3/kv/put", dict(put(key, value)["request_put"]))
+            await until(partial(_has, seen, number))
         await gateway.call("/v3/kv/deleterange", {"key": text_of(key)})
         await until(lambda: len(seen) == 4)
         assert [one and one.value for one in seen] == [None, b"one", b"two", None]
         await tasks.cancel()
+
+
+async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "SILENT_S_MAX", 0.05)
+    space = EtcdNamespace(etcd)
+    key, begun, seen = space.keys.leader, 0, list[KeyValue | None]()
+
+    async def count() -> None:
+        nonlocal begun
+        begun += 1
+
+    gateway = SteppedGateway(space.place, count)
+    gateway.stepping = True
+    tasks = Tasks()
+
+    async def look() -> None:
+        async for found in gateway.watch(key):
+            seen.append(found)
+
+    watching = tasks.spawn(look(), name="watch")
+    await until(lambda: begun >= 3 or watching.done())
+    assert seen == [None]
+    async with gateway_to(space.place) as other:
+        await other.call("/v3/kv/put", dict(put(key, b"one")["request_put"]))
+    await until(lambda: len(seen) == 2 or watching.done())
+    assert [one and one.value for one in seen] == [None, b"one"]
+    await tasks.cancel()
+    await gateway.close()
 
 
 async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
