@@ -172,7 +172,7 @@ async def test_a_malformed_report_ends_the_session(start: Start) -> None:
         await peer.receive(Desired)
         await peer.send(join("a", nodes=2))
         refused = await peer.receive(Refused)
-        assert "expected a message of type observed or log_chunk or stacks, not 'join'" in refused.message
+        assert "expected a message of type observed or log_chunk or stacks or arrivals, not 'join'" in refused.message
         await peer.receive_end()
         async with connect(server.url, join("a", nodes=2)) as again:
             assert (await again.receive(Desired)).goal is Goal.WAIT
