@@ -2,10 +2,11 @@
 
 python -m benchmarks.recovery --repeat 5
 
-Each scenario is played with torchrun at its best, with nodeclient as it is ("cold") and with `--preload torch`
-("warm"), in turn, so that a noisy machine is noisy for all. All times are by the clock that all processes of a machine
-share: the training script notes what it does, the launchers' own logs have their events, and the kernel reports when a
-process ended. `recovery_jobs` has the jobs, `recovery_parts` makes the figures.
+Each scenario is played with torchrun at its best, with nodeclient as it is ("cold"), with `--preload torch` ("warm"),
+and with a script whose workers outlive a round ("in-place"), in turn, so that a noisy machine is noisy for all. All
+times are by the clock that all processes of a machine share: the training script notes what it does, the launchers' own
+logs have their events, and the kernel reports when a process ended. `recovery_jobs` has the jobs, `recovery_parts`
+makes the figures.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 import pytest
 from recovery_jobs import (
     COORDINATOR_HOST,
+    IN_PLACE,
     LAST_CALL_S,
     PRELOAD,
     SIDES,
@@ -36,6 +38,8 @@ from recovery_parts import STARTED_PARTS, STOPPED_PARTS, last, of_round, parts, 
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
 from tests.support.hosts import Hosts
+
+ALL_SIDES = (*SIDES, IN_PLACE)
 
 NODES = 3
 
@@ -269,13 +273,15 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_flags(parser, 5)
     names = ", ".join(f"{name} ({scenario.words})" for name, scenario in SCENARIOS.items())
     parser.add_argument("--scenarios", default=",".join(SCENARIOS), help=f"which, of: {names}; default: all")
-    parser.add_argument("--sides", default=",".join(SIDES), help=f"with what, of: {', '.join(SIDES)}; default: all")
+    parser.add_argument(
+        "--sides", default=",".join(ALL_SIDES), help=f"with what, of: {', '.join(ALL_SIDES)}; default: all"
+    )
     parser.add_argument("--nodes", type=positive, default=NODES, help=f"of one worker each (default: {NODES})")
     patience = f"seconds for a job to go on (default: {PATIENCE_S})"
     parser.add_argument("--patience", type=positive, default=PATIENCE_S, metavar="S", help=patience)
     options = parser.parse_args(arguments)
     options.scenarios, options.sides = options.scenarios.split(","), options.sides.split(",")
-    for flag, words, known in (("scenarios", options.scenarios, SCENARIOS), ("sides", options.sides, SIDES)):
+    for flag, words, known in (("scenarios", options.scenarios, SCENARIOS), ("sides", options.sides, ALL_SIDES)):
         if unknown := [word for word in words if word not in known]:
             parser.error(f"--{flag}: there is no {', '.join(unknown)}, only {', '.join(known)}")
     most = len(NAMES)
@@ -289,6 +295,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     print(f"torchrun: c10d, last_call_timeout={LAST_CALL_S}, {' '.join(map('='.join, TORCHRUN_SETTINGS.items()))}")
     print(f"cold: nodeclient join; warm: nodeclient join {' '.join(PRELOAD)}; coordinatord --retry-pause 0")
+    print("in-place: as warm, with a script of workerlib.rounds, which keeps its state")
     print("What does not go on once is not played again.", flush=True)
     prepare()
     outcomes: list[Outcome] = []

@@ -93,7 +93,8 @@ TORCHRUN_WORDS = Words(
 
 
 SIDES = ("torchrun", "cold", "warm")
-"""torchrun, nodeclient, and nodeclient with `PRELOAD`."""
+"""torchrun, nodeclient, and nodeclient with `PRELOAD`. `IN_PLACE` is the last, with a script of `workerlib.rounds`."""
+IN_PLACE = "in-place"
 
 
 def prepare() -> None:
@@ -379,8 +380,10 @@ def running_job(
                 address = hosts.address[COORDINATOR_HOST]
                 coordinator = Coordinator(host=address, prefix=hosts.on(COORDINATOR_HOST))
             stack.callback(coordinator.close)
-            preload = PRELOAD if side == "warm" else ()
+            preload = PRELOAD if side in {"warm", IN_PLACE} else ()
             job = NodeclientJob(nnodes, folder, hosts, coordinator, address, (*preload, *flags))
+            if side == IN_PLACE:
+                job.training = (str(TRAINING.with_name("recovery_in_place.py")),)
         stack.callback(job.close)
         yield job
 

@@ -81,6 +81,7 @@ ADDED = (
     Added(6, JobSpec, "drain_laggards"),
     Added(6, Failure, "hang"),
     Added(6, Observed, "section"),
+    Added(6, Observed, "begun"),
     Added(6, Join, "keeper"),
     Added(6, Observed, "kept"),
     Added(6, Desired, "resume"),

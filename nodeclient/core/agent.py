@@ -49,6 +49,7 @@ class Agent:
         """Even a planned stop no longer waits for the workers to save."""
         self.exited = False
         self._effects: list[effects.Effect] = []
+        workers = settings.workers
         self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
             events.SearchBegan: lambda _, now: self._connection.begin(now),
             events.Prepared: lambda _, now: self._step(Stimulus.PREPARED, now),
@@ -59,7 +60,7 @@ class Agent:
             events.TurnedAway: self._turned_away,
             events.Reached: self._reached,
             events.Unreached: self._unreached,
-            events.WorkersStarted: lambda _, now: self._step(Stimulus.STARTED, now),
+            events.WorkersStarted: lambda event, now: self._step(self._staying.note_started(event.warm, workers), now),
             events.StartFailed: self._worker_ended,
             events.WorkerExited: self._worker_ended,
             events.WorkerLeft: self._worker_ended,
@@ -124,6 +125,7 @@ class Agent:
             idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
             ended=self._group.ended(now),
             killed=self._group.killed,
+            begun=self._staying.begun,
         )
 
     # Events

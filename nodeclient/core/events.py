@@ -72,6 +72,9 @@ class Unreached:
 class WorkersStarted:
     """All workers of the round have been started."""
 
+    warm: int = 0
+    """How many of them were forked from the parent interpreter."""
+
 
 @frozen
 class StartFailed:

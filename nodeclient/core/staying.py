@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.text import clip
+from coordinatord.protocol.worker_starts import Begun
 from nodeclient.core.effects import LeaveRound, Terminate
 from nodeclient.core.events import WorkerRefuses
 from nodeclient.core.table import Stimulus
@@ -32,8 +35,11 @@ class Staying:
         """When those that were asked and are not out of the round are ended."""
         self._asked = False
         self._refused: set[int] = set()
-        self.why_not = ""
+        self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
+        self.begun: Begun | None = None
+        """How the workers of this round were begun; None while there is nothing to say of that."""
+        self._stay = 0
 
     def note_able(self, local_rank: int, *, able: bool) -> None:
         """Note whether a worker can go into another round."""
@@ -50,7 +56,7 @@ class Staying:
     def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
         """Note that a worker that was asked cannot leave; nobody waits if all that are left say so."""
         self._refused.add(event.local_rank)
-        self.why_not = event.why
+        self._why_not = event.why
         if self.leave_by is not None and alive <= self._refused:
             self.leave_by = now
 
@@ -86,7 +92,7 @@ class Staying:
         if leave_within_s is not None and self.leave_by is not None and now < self.leave_by:
             return []
         if self.leave_by is not None and now >= self.leave_by:
-            self.why_not = self.why_not or "a worker was not out of its round in time; see --abort-timeout"
+            self._why_not = self._why_not or "a worker was not out of its round in time; see --abort-timeout"
             grace_s = grace_s if may_save else 0.0
         self.leave_by = None
         return [Terminate(signum)] if group.end_within(grace_s, now, signum, may_save=may_save) else []
@@ -103,11 +109,18 @@ class Staying:
     def begin(self) -> tuple[int, ...]:
         """Begin a round; return the workers that go into it as the same processes."""
         stay = tuple(sorted(self.held))
+        self._stay, self.begun = len(stay), None
         self._asked = False
         self._refused.clear()
-        self.why_not = ""
         self._let_go()
         return stay
+
+    def note_started(self, warm: int, workers: int) -> Stimulus:
+        """Note that all workers of the round are started, and how many of them warm; return what that is."""
+        begun = Begun(self._stay, warm, max(workers - self._stay - warm, 0), clip(self._why_not, MESSAGE_MAX))
+        self.begun = begun if begun.in_place or begun.warm or begun.why_not else None
+        self._why_not = ""
+        return Stimulus.STARTED
 
     def dismiss(self) -> bool:
         """Hold nobody any more; return whether somebody was held."""

@@ -55,6 +55,8 @@ class WorkerStarter:
         self._parent: ForkServer | None = None
         self._failures = 0
         """Parents that ended, or could not fork, since a worker was last forked."""
+        self.forked = 0
+        """How many workers were forked."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
         """A worker was started cold because there was no parent."""
@@ -142,6 +144,7 @@ class WorkerStarter:
                 self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
             else:
                 self._failures = 0
+                self.forked += 1
                 return pid
         self._missed.set()
         return spawn(command, local_rank, stdout, stderr, with_stdin)

@@ -275,7 +275,7 @@ class Node:
         place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
         several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
-        self._started_at = None
+        self._started_at, forked_before = None, self._starter.forked
         self._logs.begin_round(place, assignment.first_rank, self._config.workers)
         try:
             self._guard.await_ready()
@@ -305,7 +305,7 @@ class Node:
                 Level.INFO, notices.started(place.round, len(own_ranks), folder, len(start.stays)), "workers_started"
             )
             self._started_at = self._loop.time()
-            self.submit(WorkersStarted())
+            self.submit(WorkersStarted(self._starter.forked - forked_before))
             self._output.when_settled(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:

@@ -125,10 +125,10 @@ class Bench:
         """Have the master of a round not answer."""
         return self.submit(Unreached("e-1", round_number, message))
 
-    def started(self) -> list[Effect]:
-        """Report that all workers are started."""
+    def started(self, warm: int = 0) -> list[Effect]:
+        """Report that all workers are started, so many of them warm."""
         self.starting = False
-        return self.submit(WorkersStarted())
+        return self.submit(WorkersStarted(warm))
 
     def start_failed(self, local_rank: int = 0) -> list[Effect]:
         """Report that a worker cannot be started, nor those after it."""

@@ -57,6 +57,25 @@ class Reasons:
         return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
 
     @property
+    def begun(self) -> str:
+        """How the workers of the round were begun, why not in place, and why it was formed: the end of a sentence."""
+        run, formed = self._run, f" ({self.formed_reason})"
+        known = [
+            (member.node, member.observed.begun)
+            for member in run.inside
+            if member.observed.begun is not None and member.observed.round == run.durable.round
+        ]
+        if not known:
+            return formed
+        in_place, warm = (sum(getattr(begun, way) for _, begun in known) for way in ("in_place", "warm"))
+        cold = sum(member.offer.workers for member in run.inside) - in_place - warm
+        ways = [f"{count} {way}" for count, way in ((in_place, "in place"), (warm, "warm"), (cold, "cold")) if count]
+        why_not = next(
+            (f"; not in place on node {node}: {begun.why_not}" for node, begun in known if begun.why_not), ""
+        )
+        return f": {', '.join(ways)}{why_not}{formed}"
+
+    @property
     def formed_reason(self) -> str:
         """Why the current round was formed."""
         return self._run.durable.formed_reason

@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
+from coordinatord.protocol.worker_starts import Begun
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (
     Dismiss,
@@ -144,6 +145,28 @@ def test_nobody_waits_for_workers_that_all_refuse() -> None:
     bench.refuses(1)
     bench.advance(0.0)
     assert bench.count(Terminate) == 1
+
+
+def test_a_node_says_how_its_workers_were_begun_and_why_not_in_place() -> None:
+    bench = held()
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    bench.started()
+    assert bench.observed.begun == Begun(2, 0, 0)
+    bench.stays(0, 1)
+    bench.receive(Goal.STOP, round=2)
+    bench.left(0)
+    bench.advance(ABORT_TIMEOUT_S)
+    bench.exited(1, -9)
+    bench.swept()
+    bench.receive(Goal.RUN, round=3, resume=RESUME)
+    probing = bench.observed
+    assert probing.begun is None
+    bench.started(warm=1)
+    assert bench.observed.begun == Begun(1, 1, 0, "a worker was not out of its round in time; see --abort-timeout")
+
+
+def test_workers_that_are_all_cold_are_nothing_to_speak_of() -> None:
+    assert Bench().running().observed.begun is None
 
 
 def test_where_one_worker_cannot_stay_all_end_as_ever() -> None:

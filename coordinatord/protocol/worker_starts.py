@@ -1,0 +1,19 @@
+"""How the workers of a round were begun, as nodes report it."""
+
+from __future__ import annotations
+
+from coordinatord.protocol.fields import Count, Sentence
+from coordinatord.protocol.frozen_class import frozen
+
+
+@frozen
+class Begun:
+    """The workers of a node in its round, by the way in which each was begun."""
+
+    in_place: Count
+    """They were in the round before, as the same processes."""
+    warm: Count
+    """They were forked from the parent interpreter."""
+    cold: Count
+    why_not: Sentence = ""
+    """Why workers that had been able to stay did not; empty if they did, or never were."""
