@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
+from coordinatord.protocol.stack_messages import ELLIPSIS, Collective, CollectiveState, WorkerStacks, unpack_stacks
 from coordinatord.protocol.text import clip
 
 BUSY_CPUS = 0.1
@@ -173,7 +173,8 @@ def _place(worker: WorkerStacks) -> str:
     folder = own.rpartition("/")[0]
     for at, (name, file, line) in enumerate(frames):
         if own and (file == own or (folder and file.startswith(f"{folder}/"))):
-            return f"{frames[at - 1][0] if at else name} ({file}:{line})"
+            known = (called for called, _, _ in reversed(frames[:at]) if called != ELLIPSIS)
+            return f"{next(known, name)} ({file}:{line})"
     name, file, line = frames[0] if frames else ("", "", "")
     return f"{name} ({file}:{line})" if name else ""
 

@@ -23,6 +23,7 @@ WORLD = 16
 
 LIBRARY = ("wait (threading.py:359)", "get (queue.py:180)", "DataLoader.__next__ (torch/utils/data/dataloader.py:733)")
 LOADS = pack_stacks([("MainThread", (*LIBRARY, "main (train.py:41)", "<module> (train.py:60)"))])
+CUT = pack_stacks([("MainThread", (*LIBRARY, "...", "main (train.py:41)", "<module> (train.py:60)"))])
 COMPUTES = pack_stacks([("MainThread", ("evaluate (train.py:50)", "<module> (train.py:61)"))])
 REDUCES = pack_stacks(
     [("MainThread", ("all_reduce (torch/c10d.py:9)", "main (train.py:47)", "<module> (train.py:60)"))]
@@ -73,6 +74,11 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
             f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41), waiting for IO, {THE_OTHERS}",
         ),
         (BUSY, HangKind.BUSY, f"rank 5 on node gpu0 computes in evaluate (train.py:50) {THE_OTHERS}"),
+        (
+            replace(STUCK, stacks=CUT),
+            HangKind.STUCK,
+            f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41) {THE_OTHERS}",
+        ),
         (None, HangKind.ABSENT, f"rank 5 on node gpu0 does not answer {THE_OTHERS}"),
         (stands(5, None, state=""), HangKind.ABSENT, f"rank 5 on node gpu0 does not answer {THE_OTHERS}"),
         (
