@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,23 +75,29 @@ def training(kinds: list[str], nodes: int, workers: int, *flags: str) -> Iterato
 
 
 def measure(kinds: list[str], repeat: int, nodes: int, workers: int, *flags: str) -> Iterator[Hang]:
-    """Let each kind of hang happen so often. Raises `BenchmarkError`."""
+    """Let each kind of hang happen so often."""
     with training(kinds, nodes, workers, *flags) as cluster:
         for number in range(1, repeat * len(kinds) + 1):
             kind, culprit = hang_of(SEED, kinds, number, nodes * workers)
             named = _await_named(cluster, number, notices=kind in COMPUTES)
-            stalled = [one for one in _events(cluster) if one["kind"] == "TrainingStalled" and one["at"] <= named["at"]]
-            if not stalled:
-                raise BenchmarkError(f"round {number} ({kind}) ended without an alarm: {named['reason']}")
-            sentence = named["reason"].removeprefix("waiting for ")
-            right = sentence.startswith(f"rank {culprit} on node n{culprit // workers}")
-            yield Hang(kind, culprit, workers, sentence, right, named["at"] - stalled[-1]["at"])
-            if named["kind"] == "BusyWorkerAwaited":
+            if named is None:
+                yield Hang(kind, culprit, workers, "nobody is named", right=False, stalled_s=NAMED_WITHIN_S)
+            else:
+                sentence = named["reason"].removeprefix("waiting for ")
+                right = sentence.startswith(f"rank {culprit} on node n{culprit // workers}")
+                yield Hang(kind, culprit, workers, sentence, right, _after_alarm(cluster, named["at"]))
+            if named is None or named["kind"] == "BusyWorkerAwaited":
                 run(BIN / "nodeclient", "restart", JOB, "--coord", cluster.coordinator.endpoint)
 
 
-def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, Any]:
-    """Return the event that names a worker of a round: the end of the round, or a notice that may come instead.
+def _after_alarm(cluster: Cluster, at: float) -> float:
+    """Return how long after the last stall before it this was."""
+    stalls: list[float] = [one["at"] for one in _events(cluster) if one["kind"] == "TrainingStalled"]
+    return at - max(stall for stall in stalls if stall <= at)
+
+
+def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, Any] | None:
+    """Return the event that names a worker of a round: its end, or a notice that may come instead; None for neither.
 
     On a busy machine one that stands may be noticed before its round ends.
     """
@@ -103,10 +109,9 @@ def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, A
         named = (one for one in events if formed and one["kind"] in kinds and one["at"] >= formed[0])
         return next(named, None)
 
-    try:
+    with suppress(AssertionError):  # nobody is named in time
         return wait_until(f"who hangs in round {number}", look, NAMED_WITHIN_S)
-    except AssertionError as error:
-        raise BenchmarkError(f"{error}, for {NAMED_WITHIN_S:g} s") from error
+    return None
 
 
 def _events(cluster: Cluster) -> list[dict[str, Any]]:
@@ -158,8 +163,8 @@ def main() -> None:
             own = []
             for hang in measure(options.kinds.split(","), options.repeat, nodes, workers, *flags):
                 own.append(hang)
-                if not hang.right:
-                    print(f"  {hang.kind} of rank {hang.culprit}: {hang.sentence}", flush=True)
+                judged = "right" if hang.right else f"wrong, it is rank {hang.culprit}"
+                print(f"  {hang.kind}, {judged}, {hang.stalled_s:.2f} s: {hang.sentence}", flush=True)
             print(table(own, workers), flush=True)
             hangs += own
     except BenchmarkError as error:
