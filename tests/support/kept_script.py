@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,7 +42,7 @@ class Script:
             yield done, kept
         finally:
             kept.close(failed=False)
-            kept._channel._socket.shutdown(socket.SHUT_RDWR)
+            kept.planned_end.close()
             optimizer_hooks.clear()
 
     @staticmethod
