@@ -19,6 +19,7 @@ from tests.sim.history import (
     large_world,
     persisting_world,
     small_world,
+    staying_world,
     torn_world,
 )
 from tests.sim.world import World
@@ -32,8 +33,8 @@ KINDS = (
     small_world,
     persisting_world,
     small_world,
+    staying_world,
     coincident_world,
-    small_world,
     coincident_keeping_world,
     torn_world,
     hanging_world,
