@@ -27,8 +27,11 @@ def step_to_write(run: Run) -> KeptStep | None:
 
     While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
     """
-    at = run.kept.newest_whole if run.durable.state is State.FORMING else run.kept.whole
-    done = run.kept.disk.step
+    kept, done = run.kept, run.kept.disk.step
+    if run.durable.state is State.FORMING:
+        at = kept.newest_whole
+    else:  # a node that was late to say that it has the step too may overwrite it until it protects it
+        at = kept.whole if kept.whole is not None and kept.is_protected_by_holders(kept.whole) else None
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
 

@@ -187,6 +187,11 @@ class KeptIndex:
         holders = self._of_step.get(at)
         return holders is not None and holders.is_whole
 
+    def is_protected_by_holders(self, at: KeptStep) -> bool:
+        """Whether every node that has big state of a step protects it."""
+        holders = self._of_step.get(at)
+        return holders is None or holders.ranks_protected == holders.ranks
+
     @property
     def newest_whole(self) -> KeptStep | None:
         """The newest step that is whole, whether it is protected yet or not."""

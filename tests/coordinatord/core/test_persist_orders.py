@@ -72,6 +72,22 @@ def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shar
     assert (order(stage, "n1") is None) is (shards == 2), "the older step need not be written any more"
 
 
+def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    stage.play("keep n1 1:100")
+    stage.play("keep n1 1:100 protected=yes")
+    stage.play("keep n2 1:100")
+    stage.play("advance 600s")
+    assert order(stage, "n1") is None, "n2 was late to say that it has the step, and does not protect it yet"
+    stage.play("keep n2 1:100 protected=yes")
+    stage.play("advance 1s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+
+
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
     stage = Stage()
     for node in ("n1", "n2"):
