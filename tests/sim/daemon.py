@@ -107,10 +107,9 @@ class Daemon:
         self.machine = Coordinator(world.scenario.policy, f"life{self.life}")
         self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
         self._knocking = []
-        machine = self.machine
-        life = self.life
+        machine, life = self.machine, self.life
         self._sessions = {}
-        self._looks = Looks(world, lambda looked: self._take_look(life, looked), self._sessions)
+        self._looks = Looks(world, lambda looked: self.take(looked, life), self._sessions)
         self._alarm = Alarm(self._queue, self.clock, machine.next_deadline, lambda: self._ring(machine))
         entries = self.disk.load()
         now, wall_now = self.clock.read(), self.wall
@@ -191,6 +190,11 @@ class Daemon:
         if self.up and self._asleep is None:
             self._world.trace.note("the settings are now %s", policy)
             self._submit(PolicyChanged(policy))
+
+    def take(self, event: Event, life: int) -> None:
+        """Have it handle what its shell has found out in one of its lives."""
+        if self.up and self.life == life:
+            self._submit(event)
 
     @property
     def writing(self) -> bool:
@@ -389,10 +393,6 @@ class Daemon:
             del self._sessions[effect.session]
             wires.send(session, DOWN, None)
             self._queue.after(0.0, self._closed, self.life, effect.session)
-
-    def _take_look(self, life: int, looked: Event) -> None:
-        if self.up and self.life == life:
-            self._submit(looked)
 
     def _closed(self, life: int, number: int) -> None:
         """Handle the shell's notice that its end of a session is closed."""

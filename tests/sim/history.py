@@ -12,6 +12,7 @@ from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
+from tests.sim.laggards import Laggards
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
 from tests.sim.standstills import Doing
 from tests.sim.torn_sessions import TORN
@@ -29,6 +30,9 @@ two rounds, each at its longest."""
 
 HANGS_FOR_S = 480.0
 """The same where workers hang: a coordinator that was started again waits for five minutes before it looks."""
+
+LAGS_FOR_S = 150.0
+"""The time in which workers are late."""
 
 FAULT_EVERY_S = 60.0
 """The average interval of faults in a large cluster."""
@@ -202,6 +206,29 @@ def hanging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         world.queue.plan(chance.uniform(5.0, 90.0), strike, world, chance.choice(BESIDE_HANGS))
     world.go_on(120.0)
     come_to_rest(world, HANGS_FOR_S)
+    return world
+
+
+def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes, of which one is late to collectives. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=LAGS_FOR_S
+    )
+    nodes_min, factor = chance.choice([1, 2, 3]), chance.choice([1.2, 1.2, 1.2, 0.0])
+    scenario = replace(
+        drawn, nodes_min=nodes_min, nodes_max=3, hosts=4, max_restarts=9, drain_laggards=factor, workers=workers
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.laggards = Laggards(world)
+    world.boot()
+    world.comes_back = 1.0
+    for _ in range(chance.choice([0, 1, 2, 3])):
+        world.queue.plan(chance.uniform(5.0, LAGS_FOR_S), strike, world, chance.choice(BESIDE_HANGS))
+    world.go_on(LAGS_FOR_S)
+    world.laggards.is_over = True
+    come_to_rest(world)
     return world
 
 

@@ -96,6 +96,8 @@ class Scenario:
     stop_timeout_s: float = 3.0
     hang_timeout_s: float | None = None
     """How long there may be no step; None: by the run's own steps, 0: for ever."""
+    drain_laggards: float = 0.0
+    """How many times as long a step must take for a node to be drained; 0: none ever is."""
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
     skew: float = 0.0
@@ -131,6 +133,7 @@ class Scenario:
             self.max_restarts,
             scale_up=self.scale_up,
             hang_timeout_s=self.hang_timeout_s,
+            drain_laggards=self.drain_laggards,
         )
 
     def offer_of(self, name: str) -> NodeOffer:

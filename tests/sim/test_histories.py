@@ -23,6 +23,7 @@ from tests.sim.history import (
     copying_world,
     hanging_world,
     keeping_world,
+    lagging_world,
     persisting_world,
     small_world,
     staying_world,
@@ -46,6 +47,9 @@ HANGING = 40
 
 STAYING = 40
 """The histories of workers that go into another round as the same processes."""
+
+LAGGING = 40
+"""The histories of workers that come late to collectives."""
 
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
@@ -160,6 +164,12 @@ def test_every_history_of_workers_that_hang_keeps_the_invariants_and_each_hang_i
 def test_every_history_of_workers_that_stay_keeps_the_invariants() -> None:
     worlds = [staying_world(seed) for seed in range(STAYING)]
     assert sum(world.invariants.taken_over for world in worlds) > STAYING
+
+
+@pytest.mark.slow
+def test_every_history_of_workers_that_come_late_keeps_the_invariants_and_laggards_are_drained() -> None:
+    worlds = [lagging_world(seed) for seed in range(LAGGING)]
+    assert sum(world.laggards.drained for world in worlds if world.laggards is not None) > LAGGING / 5
 
 
 @pytest.mark.slow

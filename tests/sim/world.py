@@ -36,6 +36,7 @@ from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
 from tests.sim.invariants.decisions import AllInvariants
 from tests.sim.kept_disk import Disks
+from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
 from tests.sim.scenario import Scenario
 from tests.sim.trace import Trace
@@ -85,6 +86,8 @@ class World:
         self.hosts: dict[str, Host] = {}
         for number in range(1, self.scenario.hosts + 1):
             self.add_host(f"n{number}")
+        self.laggards: Laggards | None = None
+        """What asks who is late to collectives, if anything does."""
         self.idle_skip = IdleSkip(self) if self.scenario.skips_idle else None
         self.daemon.start()
 

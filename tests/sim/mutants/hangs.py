@@ -1,10 +1,12 @@
-"""Mistakes about workers that hang: when they are looked at, what two looks show, and what becomes of it."""
+"""Mistakes about workers that hang, or come late: when they are looked at, what that shows, what becomes of it."""
 
 from __future__ import annotations
 
 from tests.sim.mutants.mutant import Mutant
 
 PLAYS = "hanging_world"
+
+LAGS = "lagging_world"
 
 LOOKS = "coordinatord.core.transitions.hang_looks"
 COMPARISON = "coordinatord.core.values.look_comparison"
@@ -73,5 +75,21 @@ MUTANTS = (
         "self.asked, self.due_at = self._numbers, now + ANSWERED_WITHIN_S",
         "self.asked, self.due_at = self._numbers, math.inf",
         PLAYS,
+    ),
+    Mutant(
+        "laggard-drained-at-once",
+        "coordinatord.core.state.lateness_watch",
+        "one look in which a worker is late costs its node its place",
+        "AGREEING = 3",
+        "AGREEING = 1",
+        LAGS,
+    ),
+    Mutant(
+        "laggards-take-turns",
+        "coordinatord.core.state.lateness_watch",
+        "looks that name different nodes are taken to agree",
+        " and found.node == before.node",
+        "",
+        LAGS,
     ),
 )
