@@ -44,7 +44,7 @@ from workerlib.keep.manifest import Piece, lay_out
 SEEDS = 64
 """The number of sequences that are drawn for a machine: nothing shorter than a whole life leads deep into one."""
 
-SEQUENCE_BYTES = 1_500
+SEQUENCE_BYTES = 1_800
 """The length of such a sequence: some thirty messages."""
 
 
