@@ -114,6 +114,7 @@ class RefusalCode(StrEnum):
     MALFORMED = "malformed"
     SPEC_DIFFERS = "spec_differs"
     SUPERSEDED = "superseded"
+    """A younger process has the node id, or this process has joined by a later connection: then it may go on there."""
     LIMIT = "limit"
     UNRECORDED = "unrecorded"
     """The coordinator's store fails, so it lets in no node that it would forget."""
