@@ -27,7 +27,8 @@ RANKS = range(2)
 
 def guide() -> tuple[list[str], list[str]]:
     """Return the lines for the coordinator's host, and those for a training host beyond the first of these."""
-    coordinator, trainer, job = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    coordinator, trainer, job = blocks[:3]  # what comes later is for several coordinators
     return coordinator.splitlines(), [*trainer.splitlines(), *job.splitlines()]
 
 

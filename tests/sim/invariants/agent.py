@@ -5,6 +5,7 @@ It is judged by what happens on its host, in its own clock. `nodes` has how node
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
@@ -68,6 +69,8 @@ class Conduct:
         """They were, because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
         """When a worker of the present round first failed, before it was asked to end."""
+        self.failed_again_at = -math.inf
+        """When a further one failed. What it says counts, if the first one had merely lost its connection to a peer."""
         self.failed_round: Round = ("", 0)
         """That round."""
         self.failed_in: set[Round] = set()
@@ -117,6 +120,8 @@ class AgentInvariants(NodeInvariants):
                 conduct.failed_in.add((agent.run, agent.round))
             if fails and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
                 conduct.failed_at, conduct.failed_round = now, (agent.run, agent.round)
+            elif fails:
+                conduct.failed_again_at = now
             return
         self._note(host, conduct, event, now)
 
@@ -269,8 +274,9 @@ class AgentInvariants(NodeInvariants):
         forgotten = forgotten and (observed.run, observed.round) == conduct.failed_round
         self.check(not forgotten, "%s has forgotten that a worker failed in round %d", host.name, observed.round)
         if observed.failure is not None and conduct.failed_at is not None:
-            age = now - conduct.failed_at
-            self.check(abs(observed.failure.age_s - age) < 0.01, "%s says that it failed just now", host.name)
+            ages = (now - conduct.failed_at, now - conduct.failed_again_at)
+            told = any(abs(observed.failure.age_s - age) < 0.01 for age in ages)
+            self.check(told, "%s says that it failed just now", host.name)
 
     def _judge_doubt(self, host: Host) -> None:
         """Check that a node that was well has a reason to doubt a coordinator."""

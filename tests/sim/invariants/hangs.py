@@ -86,9 +86,12 @@ class HangInvariants:
         rank = record.first_failure.failure.rank
         either = one.doing is Doing.SKIPPED and self._workers(key) == PAIR  # each is where the other is not
         self._check(rank == one.culprit or either, "rank %d is blamed for rank %d", rank, one.culprit)
-        least = (run.spec.hang_timeout_s or STALL_S_MIN) * CLOCKS - STEP_S
-        if one.section is not None:
-            least = max(least, one.section.limit_s * CLOCKS)
+        stepped = training.stepped()
+        assert stepped is not None
+        usual_s = (run.spec.hang_timeout_s or STALL_S_MIN) if one.section is None else STALL_S_MIN
+        least, idle_s = usual_s * CLOCKS - STEP_S, stepped[1]
+        self._check(idle_s >= least, "round %d does no step for %.2f s, and is stopped", record.round, idle_s)
+        least = 0.0 if one.section is None else one.section.limit_s * CLOCKS
         self._check(
             now - one.begin >= least, "round %d hangs for %.2f s, and is stopped", record.round, now - one.begin
         )
