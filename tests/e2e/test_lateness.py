@@ -66,6 +66,6 @@ def test_a_worker_that_comes_last_to_collectives_is_named_within_50_steps(cluste
     shown = run(BIN / "nodeclient", "status", "--coord", coordinator.endpoint).stdout
     assert "  rank 1 on node a is last in " in shown
     assert f'coordinatord_job_laggard_seconds{{job_id="{cluster.job}"}} ' in coordinator.fetch("/metrics")
-    run(BIN / "nodeclient", "stop", "--coord", coordinator.endpoint)
+    assert run(BIN / "nodeclient", "stop", cluster.job, "--coord", coordinator.endpoint).returncode == 0
     for node in nodes:
         node.wait()
