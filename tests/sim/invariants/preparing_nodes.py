@@ -87,7 +87,8 @@ def _may_form(run: Run) -> bool:
 
 
 def _waits_for_disk(run: Run) -> bool:
-    """Whether nodes find different steps on the disk, one that found some is gone, or one cannot read what it finds."""
+    """Whether nodes do not find the same on the disk, or not what is known to be there, or cannot read it."""
     held = [kept for member in run.members.values() if (kept := member.observed.kept) is not None]
     views = {kept.persisted for kept in held} | ({()} if len(held) < len(run.members) else set())
-    return len(views) > 1 or run.kept.disk.missed is not None or any(kept.unusable for kept in held)
+    gone = run.kept.disk.missed is not None or (run.kept.disk.step is not None and not any(views))
+    return gone or len(views) > 1 or any(kept.unusable for kept in held)
