@@ -143,7 +143,9 @@ class TimeInvariants(LedgerInvariants):
         if agent is None or session is None or not session.established or agent._desired is None:
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
-        calm = host.well and now - host.troubled_until > CALM_S and agent._leaving is None
+        member = run.members.get(host.node)
+        stays = agent._leaving is None and not (member is not None and member.leaves)
+        calm = host.well and now - host.troubled_until > CALM_S and stays
         return waits and calm and agent._connection.connected and host.name == host.node
 
     @property
