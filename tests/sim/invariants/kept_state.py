@@ -193,13 +193,15 @@ class KeptStateInvariants:
                 continue
             known = self._safe.get(run.id)
             if known is None or known[:2] != (self._world.daemon.life, whole):
-                self._safe[run.id] = (self._world.daemon.life, whole, self._holders(run.id, whole))
+                known_to_have = run.kept.holders(whole)  # one that is out of reach may have it too, and goes on
+                there = [one for one in self._holders(run.id, whole) if one[0].node in known_to_have]
+                self._safe[run.id] = (self._world.daemon.life, whole, there)
             for host, incarnation in self._safe[run.id][2]:
                 memory = host.memory
                 if memory is None or host.incarnation != incarnation or memory.key[0] != run.id:
                     continue
-                there = any((one.run, one.parts.at) == (run.id, whole) for one in memory.stored)
-                self._check(there or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
+                has_it = any((one.run, one.parts.at) == (run.id, whole) for one in memory.stored)
+                self._check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
 
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
         """Check that no round goes on of which a node cannot get its state."""
