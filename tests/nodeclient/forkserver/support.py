@@ -41,9 +41,13 @@ LOG_LINE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z \w+ +nodeclient: (.*)\n")
 """A line of the nodeclient's own among what its workers write to stderr."""
 
 RESPONDER = re.compile(
-    r" *Thread 0x \(most recent call first\):\n *File \"[^\"]*workerlib/responder\.py\", line \d+ in _serve\n *\n"
+    r" *Thread 0x \(most recent call first\):\n"
+    r" *(?:File \"[^\"]*workerlib/responder\.py\", line \d+ in _serve|<no Python frame>)\n *\n"
 )
-"""What faulthandler writes of the thread that tells nodeclient where a worker stands: a cold script has none."""
+"""What faulthandler writes of the thread that tells nodeclient where a worker stands: a cold script has none.
+
+Without a frame it has just been started.
+"""
 
 OURS = re.compile(r"(?<!/tests)/nodeclient/")
 """A path of a file of nodeclient, and none of its tests. It broke, or stands between Python and the user's script."""
