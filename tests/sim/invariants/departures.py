@@ -40,6 +40,8 @@ class Departures:
         """Whom the last event may have let in, by session."""
         self._spoke: dict[tuple[str, int], float] = {}
         """When each process last sent anything; a younger one of the same name says nothing of it."""
+        self._event_at, self._event_before = 0.0, 0.0
+        """When the last event came, and the last one before that moment: all that was due by then is decided."""
 
     def killed(self, host: Host, upset_at: float) -> None:
         """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""
@@ -53,9 +55,11 @@ class Departures:
         """Take in an event that the coordinator is about to handle."""
         now, machine = self._world.queue.now, self._world.daemon.machine
         grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S
-        for key in [key for key, closed_at in self._closed_at.items() if now - closed_at > grace_s]:
-            waited_s = now - self._closed_at.pop(key)
-            waits = upset_at < now - waited_s and self._is_counted_on(*key)
+        if now > self._event_at:
+            self._event_before, self._event_at = self._event_at, now
+        for key in [key for key, closed_at in self._closed_at.items() if self._event_before - closed_at > grace_s]:
+            closed_at = self._closed_at.pop(key)
+            waits, waited_s = upset_at < closed_at and self._is_counted_on(*key), self._event_before - closed_at
             self._world.invariants.check(not waits, "%s has died, and is waited for %.2f s later", key[0], waited_s)
         self._absent -= {key for session, key in self._at_the_door.items() if session in machine._sessions}
         self._at_the_door.clear()
