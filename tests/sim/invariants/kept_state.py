@@ -44,8 +44,10 @@ class KeptStateInvariants:
         self.kept_named = 0
         """How many rounds began from a step that was named before the end of the round before."""
         self._promised: dict[str, KeptStep] = {}
-        self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None, bool]] = {}
-        """The step that counted as copied at the last look, who was there, and whether a shard could have no copy."""
+        self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None]] = {}
+        """The step that counted as copied at the last look, and who was there."""
+        self._lonely: set[str] = set()
+        """Runs of which a shard could have no copy at some moment since the last look."""
         self.promised = 0
         """How often another step counted as copied."""
         self.resumed = 0
@@ -53,6 +55,7 @@ class KeptStateInvariants:
 
     def hears(self, event: Event) -> None:
         """Note what a node says, which the coordinator is about to handle."""
+        self._note_lonely()
         if isinstance(event, Connected):
             self._heard[event.join.node, event.join.incarnation] = event.join.observed
         elif isinstance(event, Reported):
@@ -260,14 +263,20 @@ class KeptStateInvariants:
         """
         members = ((one.node, one.incarnation, one.session) for one in run.members.values())
         these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
-        before, promised, was_lonely = self._copied.get(run.id, ((), None, False))
-        lonely = any(plan.lonely for plan in run.kept.copies.values())
-        self._copied[run.id] = these, at, lonely
+        before, promised = self._copied.get(run.id, ((), None))
+        self._copied[run.id] = these, at
+        was_lonely = run.id in self._lonely
+        self._lonely.discard(run.id)
+        self._note_lonely()
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
         excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
-        excused = excused or lonely or was_lonely or self._world.scenario.network.harsh
+        excused = excused or was_lonely or run.id in self._lonely or self._world.scenario.network.harsh
         if promised is not None and these == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
+
+    def _note_lonely(self) -> None:
+        runs = self._world.daemon.machine.jobs.values()
+        self._lonely |= {run.id for run in runs if any(plan.lonely for plan in run.kept.copies.values())}
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""
