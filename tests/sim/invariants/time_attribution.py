@@ -140,13 +140,12 @@ class TimeInvariants(LedgerInvariants):
 
     def _evidently_waits(self, host: Host, run: Run, now: float) -> bool:
         agent, session = host.agent, host.session
-        if agent is None or session is None or not session.established or agent._desired is None:
+        if agent is None or agent._desired is None or session is None or not session.established:
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
-        member = run.members.get(host.node)
-        stays = agent._leaving is None and not (member is not None and member.leaves)
-        calm = host.well and now - host.troubled_until > CALM_S and stays
-        return waits and calm and agent._connection.connected and host.name == host.node
+        leaves = agent._leaving is not None or any(one.leaves for one in run.members.values() if one.node == host.node)
+        calm = host.well and now - host.troubled_until > CALM_S
+        return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 
     @property
     def _tells_at_once(self) -> bool:
