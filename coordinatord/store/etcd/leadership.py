@@ -1,7 +1,8 @@
 """Who leads: a key that goes with a lease, and the revision at which it came to be, which fences every commit.
 
 Whoever makes the key leads until it is gone. Its lease is renewed three times in its length. The leader judges by its
-own clock only how long it may speak; what it may change is judged by etcd, within each transaction.
+own clock only how long it may speak; what it may change is judged by etcd, within each transaction. `election` draws
+the conclusions, and this module carries the requests.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import suppress
 from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.etcd.election import RETRY_S, Election
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.requests import (
@@ -33,36 +35,8 @@ from coordinatord.store.interface import LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
 
-RENEWALS = 3
-"""How often a lease is renewed in its length: two may fail."""
 
-RETRY_S = 0.5
-"""The pause before etcd is asked again that did not answer."""
-
-
-class Term:
-    """The time in which a leader may speak. Its clock also runs while the host sleeps."""
-
-    def __init__(self, length_s: float, begun_at: float) -> None:
-        """Begin when the request for the lease was sent: etcd's own time began later."""
-        self._length_s = length_s
-        self._until = begun_at + length_s
-
-    def renew(self, sent_at: float) -> None:
-        """Note a renewal by a request that was sent then; etcd has answered it."""
-        self._until = max(self._until, sent_at + self._length_s)
-
-    def is_over(self, now: float) -> bool:
-        """Whether another coordinator may lead by now."""
-        return now >= self._until
-
-    @property
-    def until(self) -> float:
-        """When it is over, unless it is renewed."""
-        return self._until
-
-
-def clock() -> float:
+def boot_clock() -> float:
     """Return the seconds since this host was booted, those included in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -70,19 +44,22 @@ def clock() -> float:
 class Candidate:
     """This coordinator among those at a namespace, from its start to its end."""
 
-    def __init__(self, gateway: Gateway, keys: Keys, me: Coordinatord, lease_s: float) -> None:
-        """Begin as one that has not said that it is there."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        keys: Keys,
+        me: Coordinatord,
+        lease_s: float,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        """Begin as one that has not said that it is there; `clock` reads the time in seconds, and never stops."""
         self._gateway = gateway
         self._me = me
         self._lease_s = lease_s
-        self._lease = 0
         self._keys = keys
+        self._clock = clock
         self._standby_key = b""
-        self.term = Term(0.0, 0.0)
-        self._seen = 0
-        """The revision at which the leader key came to be that was read last."""
-        self.fence = 0
-        """The revision at which this one's leader key came to be; 0 while it does not lead."""
+        self.election = Election(lease_s)
         self.leader: Coordinatord | None = None
         """Who else leads, as far as this one knows."""
         self.why = ""
@@ -90,6 +67,11 @@ class Candidate:
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` has changed."""
         self.roster = Roster(gateway, keys)
+
+    @property
+    def fence(self) -> int:
+        """The revision at which this one's leader key came to be; 0 while it does not lead."""
+        return self.election.fence
 
     async def win(self) -> None:
         """Stand by until this one leads. Errors of etcd are logged, and it tries again."""
@@ -132,42 +114,40 @@ class Candidate:
 
     async def _enroll(self) -> None:
         """Get a lease, and say by a key that goes with it that this one stands by. Raises `StoreError`."""
-        sent_at = clock()
+        sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
-        self._lease = number(answer, "ID")
-        self.term = Term(float(number(answer, "TTL")), sent_at)
-        self._standby_key = self._keys.standbys + f"{self._lease:x}".encode()
-        await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), self._lease)]))
+        lease = number(answer, "ID")
+        self.election.enrolled(lease, float(number(answer, "TTL")), sent_at)
+        self._standby_key = self._keys.standbys + f"{lease:x}".encode()
+        await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 
     async def _try(self) -> bool:
         """Make the leader key if there is none; return whether this one leads. Raises `StoreError`."""
+        lease = self.election.lease
         absent = created_at(self._keys.leader, 0)
-        lead = [put(self._keys.leader, self._me.packed(), self._lease), delete(self._standby_key)]
+        lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
         answer = await self._gateway.call("/v3/kv/txn", txn([absent], lead, [get(self._keys.leader)]))
         if answer.get("succeeded"):
-            self.fence = self._seen = revision_of(answer)
-            return True
+            return self.election.tried(revision_of(answer), lease)
         [found] = key_values(responses(answer)[0])
-        if found.lease == self._lease:  # an answer to an earlier try was lost
-            self.fence = self._seen = found.create_revision
-            return True
-        self._seen = found.create_revision
-        self._see(Coordinatord.unpack(found))
-        return False
+        leads = self.election.tried(found.create_revision, found.lease)
+        if not leads:
+            self._see(Coordinatord.unpack(found))
+        return leads
 
     async def _await_end(self) -> None:
         """Wait until the leader key that was seen last is gone. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
-            if found is None or found.create_revision != self._seen:
+            if self.election.is_end(None if found is None else found.create_revision):
                 return
 
     async def _renew_as_standby(self) -> None:
         while True:
-            await asyncio.sleep(self._lease_s / RENEWALS)
-            sent_at = clock()
-            if await self._gateway.renew(self._lease) <= 0:
+            await asyncio.sleep(self.election.renew_every_s)
+            sent_at = self._clock()
+            left_s = await self._gateway.renew(self.election.lease)
+            if self.election.renewed(sent_at, self._clock(), left_s) is None:
                 raise StoreError("the lease of this standby is over")
-            self.term.renew(sent_at)
 
     async def keep(self) -> None:
         """Renew the lease for as long as this one leads. Raises `LeadershipLostError`."""
@@ -187,40 +167,36 @@ class Candidate:
             except StoreError:
                 await asyncio.sleep(RETRY_S)  # the renewals say so where etcd is away
             else:
-                self.term = Term(0.0, 0.0)
+                self.election.end()
                 raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
 
     async def _renew(self) -> None:
-        while not self.term.is_over(clock()):
-            sent_at = clock()
-            pause_s = self._lease_s / RENEWALS
+        pause_s: float | None = 0.0
+        while pause_s is not None:
+            await asyncio.sleep(pause_s)
+            sent_at = self._clock()
+            left_s: float | None = None
             try:
-                async with asyncio.timeout(max(0.0, self.term.until - sent_at)):
-                    left_s = await self._gateway.renew(self._lease)
+                async with asyncio.timeout(max(0.0, self.election.term.until - sent_at)):
+                    left_s = await self._gateway.renew(self.election.lease)
             except (StoreError, TimeoutError) as error:
                 log.warning("the lease is not renewed: %s", error, extra=fields("lease_not_renewed"))
-                pause_s = RETRY_S
-            else:
-                if left_s <= 0:
-                    break
-                self.term.renew(sent_at)
-            await asyncio.sleep(max(0.0, min(pause_s, self.term.until - clock())))
+            pause_s = self.election.renewed(sent_at, self._clock(), left_s)
         raise LeadershipLostError("the lease is over, so another coordinator may lead: this one stands by")
 
     def holds(self) -> bool:
         """Whether this one may speak as the leader now."""
-        return not self.term.is_over(clock())
+        return self.election.may_speak(self._clock())
 
     def status(self) -> SharedStatus:
         """Return who leads, which is this one, and who stands by."""
         standbys = tuple(one.status for one in self.roster.standbys)
-        left_s = round(max(0.0, self.term.until - clock()), 3)
+        left_s = round(max(0.0, self.election.term.until - self._clock()), 3)
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 
     async def resign(self) -> None:
         """Give the lease back, and with it the own keys: a standby leads at once. What fails ends with the lease."""
-        lease, self._lease, self.fence = self._lease, 0, 0
-        self.term = Term(0.0, 0.0)
+        lease = self.election.resign(self._clock())
         if lease:
             with suppress(StoreError):
                 await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})

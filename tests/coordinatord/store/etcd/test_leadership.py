@@ -12,7 +12,7 @@ import pytest
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About
-from coordinatord.store.etcd.leadership import Candidate, Term
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import put
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
@@ -110,7 +110,7 @@ async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluste
     space = EtcdNamespace(etcd)
     async with candidate_in(space, "h1", lease_s=1.0) as first:
         await first.win()
-        lease = first._lease
+        lease = first.election.lease
         await first._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
         with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
             await first.keep()
@@ -237,13 +237,3 @@ async def test_records_of_an_older_version_are_brought_up_to_date(etcd: EtcdClus
 
 def _about(space: EtcdNamespace, identity: str, version: int, generation: int) -> dict[str, object]:
     return dict(put(space.keys.about, About(identity, version, generation).packed())["request_put"])
-
-
-async def test_a_term_is_counted_from_when_its_renewal_was_sent() -> None:
-    term = Term(5.0, 100.0)
-    assert not term.is_over(104.9)
-    assert term.is_over(105.0)
-    term.renew(103.0)
-    assert not term.is_over(107.9)
-    term.renew(101.0)
-    assert (term.until, term.is_over(108.0)) == (108.0, True)

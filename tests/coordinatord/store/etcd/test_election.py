@@ -1,0 +1,60 @@
+"""What one coordinator concludes about who leads."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.store.etcd.election import RETRY_S, Election, Term
+
+LEASE_S = 6.0
+
+
+@pytest.fixture
+def election() -> Election:
+    """Make one with a lease of its own, number 7, which was asked for at 100 s."""
+    election = Election(LEASE_S)
+    election.enrolled(7, LEASE_S, 100.0)
+    return election
+
+
+def test_a_term_is_counted_from_when_its_renewal_was_sent() -> None:
+    term = Term(5.0, 100.0)
+    assert not term.is_over(104.9)
+    assert term.is_over(105.0)
+    term.renew(103.0)
+    assert not term.is_over(107.9)
+    term.renew(101.0)
+    assert (term.until, term.is_over(108.0)) == (108.0, True)
+
+
+def test_it_leads_by_a_key_that_goes_with_its_own_lease(election: Election) -> None:
+    assert not election.tried(created_at=40, lease=3)
+    assert election.fence == 0
+    assert not election.is_end(40)
+    assert election.is_end(None)
+    assert election.is_end(41)
+    assert election.tried(created_at=42, lease=7)
+    assert election.fence == 42
+    assert election.is_end(43)
+
+
+def test_renewals_follow_each_other_thrice_in_a_lease_and_sooner_where_etcd_is_silent(election: Election) -> None:
+    assert election.renewed(102.0, 102.1, LEASE_S) == LEASE_S / 3
+    assert election.term.until == 108.0
+    assert election.renewed(104.0, 105.0, None) == RETRY_S
+    assert election.renewed(107.0, 107.8, None) == pytest.approx(0.2)
+    assert election.may_speak(107.9)
+
+
+@pytest.mark.parametrize(("now", "left_s"), [(101.0, 0.0), (106.0, None), (112.0, LEASE_S)])
+def test_it_leads_no_more_if_etcd_says_so_or_has_not_said_otherwise_in_time(
+    election: Election, now: float, left_s: float | None
+) -> None:
+    assert election.renewed(100.0, now, left_s) is None
+
+
+def test_a_lease_that_is_over_by_itself_is_not_revoked(election: Election) -> None:
+    assert election.resign(103.0) == 7
+    assert (election.lease, election.may_speak(103.0)) == (0, False)
+    election.enrolled(8, LEASE_S, 110.0)
+    assert election.resign(116.0) == 0
