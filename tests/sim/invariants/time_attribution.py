@@ -52,7 +52,6 @@ LOOK_EVERY_S = 0.4
 CALM_S = 2.0
 """The time within which a message of a node that is well arrives."""
 
-
 JOINS_WITHIN_S = 0.5
 """The time that a join takes on its way: a node that comes back waits, by its own books, from when it sends it."""
 
