@@ -122,18 +122,26 @@ class WorkerStays:
 
 
 @frozen
-class WorkerLeft:
-    """A worker is out of its round, and waits for the next one.
+class CollectiveFailed:
+    """A collective has failed in a worker that leaves its round for that, and may stay for the next one.
 
-    If a collective has failed in it, that is a failure like the exit of a worker with `exit_code`.
+    It is a failure like the exit of a worker with `exit_code`, but the worker is not out of the round before it says
+    so: what it destroys may hang.
     """
 
     local_rank: int
     exit_code: int
-    """0 if it was asked to leave; 1 as an error would have ended it."""
+    """The code that the error would have ended it with."""
     diagnosis: Diagnosis
     age_s: float = 0.0
-    """How long ago it left; what others of this node did before is told first."""
+    """How long ago it failed; what others of this node did before is told first."""
+
+
+@frozen
+class WorkerLeft:
+    """A worker is out of its round: nothing of it is left in the process, which waits for the next one."""
+
+    local_rank: int
 
 
 @frozen
@@ -144,8 +152,10 @@ class WorkerRefuses:
     why: str
 
 
-WorkerEnd = StartFailed | WorkerExited | WorkerLeft
-"""The ways in which a worker does not live any more."""
+WorkerEnd = StartFailed | WorkerExited | CollectiveFailed | WorkerLeft
+"""The ways in which a worker fails, or is not in its round any more."""
+
+WORKER_ENDS: tuple[type[WorkerEnd], ...] = (StartFailed, WorkerExited, CollectiveFailed, WorkerLeft)
 
 
 @frozen
@@ -217,6 +227,7 @@ Event = (
     | StartFailed
     | WorkerExited
     | WorkerStays
+    | CollectiveFailed
     | WorkerLeft
     | WorkerRefuses
     | Keeping

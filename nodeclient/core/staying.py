@@ -34,6 +34,8 @@ class Staying:
         self.leave_by: float | None = None
         """When those that were asked and are not out of the round are ended."""
         self._asked = False
+        self._failed: set[int] = set()
+        """Those that leave their round because a collective has failed in them."""
         self._refused: set[int] = set()
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
@@ -48,10 +50,11 @@ class Staying:
         else:
             self._able.discard(local_rank)
 
-    def note_end(self, local_rank: int) -> None:
-        """Note that the process of a worker has ended."""
+    def note_end(self, local_rank: int) -> bool:
+        """Note that the process of a worker has ended; return whether its failure in this round is known."""
         self._able.discard(local_rank)
         self.held.discard(local_rank)
+        return local_rank in self._failed
 
     def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
         """Note that a worker that was asked cannot leave; nobody waits if all that are left say so."""
@@ -60,12 +63,16 @@ class Staying:
         if self.leave_by is not None and alive <= self._refused:
             self.leave_by = now
 
-    def take(self, local_rank: int, alive: AbstractSet[int], *, failed: bool) -> bool:
-        """Hold a worker that is out of its round; return False if that is too late, or was not to be.
+    def note_failed(self, local_rank: int, alive: AbstractSet[int]) -> bool:
+        """Note that a worker leaves its round because a collective has failed; return whether it may, and is new."""
+        new = local_rank in alive and local_rank in self._able and local_rank not in self._failed
+        if new:
+            self._failed.add(local_rank)
+        return new
 
-        It was asked to leave, or a collective has `failed` in it.
-        """
-        waits = self.leave_by is not None if self._asked else failed
+    def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
+        """Hold a worker that is out of its round; return False if that is too late, or was not to be."""
+        waits = self.leave_by is not None if self._asked else local_rank in self._failed
         if not (waits and local_rank in alive and local_rank in self._able):
             return False
         self.held.add(local_rank)
@@ -111,6 +118,7 @@ class Staying:
         stay = tuple(sorted(self.held))
         self._stay, self.begun = len(stay), None
         self._asked = False
+        self._failed.clear()
         self._refused.clear()
         self._let_go()
         return stay

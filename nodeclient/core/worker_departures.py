@@ -5,7 +5,7 @@ from __future__ import annotations
 from coordinatord.protocol.messages import Phase
 from nodeclient.core import notices
 from nodeclient.core.effects import Effect, Hold, Level, Notice
-from nodeclient.core.events import Diagnosis, StartFailed, WorkerEnd, WorkerExited, WorkerLeft
+from nodeclient.core.events import CollectiveFailed, Diagnosis, StartFailed, WorkerEnd, WorkerExited, WorkerLeft
 from nodeclient.core.staying import Staying
 from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
@@ -15,29 +15,37 @@ def note_end(
     event: WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
 ) -> tuple[Stimulus | None, list[Effect]]:
     """Note in the group how one of its `workers` ended; return what that is to the node, and what is to be done."""
-    at, diagnosis, done = now, Diagnosis(), list[Effect]()
+    at, diagnosis, is_known = now, Diagnosis(), False
     match event:
+        case WorkerLeft():
+            return _note_left(event, group, staying)
         case StartFailed():
             group.alive.difference_update(range(event.local_rank, workers))
             diagnosis = Diagnosis(message=event.message)
         case WorkerExited():
-            staying.note_end(event.local_rank)
+            is_known = staying.note_end(event.local_rank)
             if event.local_rank not in group.alive:
                 return None, []  # it was out of the round
             at, diagnosis = now - event.age_s, event.diagnosis
             group.note_exit(event.local_rank, event.exit_code, at)
-        case WorkerLeft():
-            if not staying.take(event.local_rank, group.alive, failed=event.exit_code != 0):
+        case CollectiveFailed():
+            if not staying.note_failed(event.local_rank, group.alive):
                 return None, []
-            group.alive.discard(event.local_rank)
             at, diagnosis = now - event.age_s, event.diagnosis
-            done.append(Hold(event.local_rank))
     if phase is Phase.STOPPING:
-        group.note_late(event.local_rank, event.exit_code, diagnosis, at)
-        return (None if group.alive else Stimulus.DEAD), done
+        if not is_known:
+            group.note_late(event.local_rank, event.exit_code, diagnosis, at)
+        return (None if group.alive else Stimulus.DEAD), []
     if event.exit_code != 0:
         group.fail(event.local_rank, event.exit_code, diagnosis, at)
         failure = group.failure(now)
         assert failure is not None  # noqa: S101 - it was just noted
-        return Stimulus.FAILED, [*done, Notice(Level.ERROR, notices.failed(failure), "worker_failed")]
-    return (None if group.alive else Stimulus.SUCCEEDED), done
+        return Stimulus.FAILED, [Notice(Level.ERROR, notices.failed(failure), "worker_failed")]
+    return (None if group.alive else Stimulus.SUCCEEDED), []
+
+
+def _note_left(event: WorkerLeft, group: WorkerGroup, staying: Staying) -> tuple[Stimulus | None, list[Effect]]:
+    if not staying.take(event.local_rank, group.alive):
+        return None, []
+    group.alive.discard(event.local_rank)
+    return (None if group.alive else Stimulus.DEAD), [Hold(event.local_rank)]

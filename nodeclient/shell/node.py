@@ -123,7 +123,7 @@ class Node:
         means = (config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist)
         self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
-        events = self.submit, self._exit_reporter.note_left
+        events = self.submit, self._exit_reporter.note_said
         self._staying = StayingWorkers(self._workers, *events, self._tasks, config.abort_timeout_s)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         reads = (self._logs.read, self._stacks.read, self._stacks.read_arrivals)

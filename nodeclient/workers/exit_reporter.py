@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from coordinatord.protocol.fields import CONSEQUENCES_MAX
-from nodeclient.core.events import Diagnosis, Event, WorkerExited, WorkerLeft
+from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 1.0
 """How long a diagnosis may take: milliseconds are usual, so this is plenty. One that hangs must not keep the other
@@ -31,7 +31,7 @@ class ExitReporter:
         self._diagnose = diagnose
         self._submit = submit
         self._loop = asyncio.get_running_loop()
-        self._queue = asyncio.Queue[tuple[WorkerExited | WorkerLeft, float, bool]]()
+        self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, bool]]()
         self._wanted = 0
         """How many more failures get a diagnosis."""
         self._expected = False
@@ -55,12 +55,12 @@ class ExitReporter:
         self._wanted -= wanted
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), wanted))
 
-    def note_left(self, left: WorkerLeft) -> None:
-        """Note that a worker has left its round just now, because a collective failed.
+    def note_said(self, said: CollectiveFailed | WorkerLeft) -> None:
+        """Note what a worker has just said: that a collective has failed, and then that it is out of its round.
 
         Exits that are seen in the same moment come first: one of them may be the cause.
         """
-        self._loop.call_soon(self._queue.put_nowait, (left, self._loop.time(), False))
+        self._loop.call_soon(self._queue.put_nowait, (said, self._loop.time(), False))
 
     async def settled(self) -> None:
         """Wait until all exits so far have been reported."""
@@ -70,11 +70,15 @@ class ExitReporter:
         """Report the exits until cancelled."""
         while True:
             end, at, wanted = await self._queue.get()
-            diagnosis = await self._diagnosis_of(end) if wanted else end.diagnosis
-            self._submit(replace(end, diagnosis=diagnosis, age_s=self._loop.time() - at))
+            if isinstance(end, WorkerLeft):
+                self._submit(end)
+            else:
+                if wanted:
+                    end = replace(end, diagnosis=await self._diagnosis_of(end))
+                self._submit(replace(end, age_s=self._loop.time() - at))
             self._queue.task_done()
 
-    async def _diagnosis_of(self, exited: WorkerExited | WorkerLeft) -> Diagnosis:
+    async def _diagnosis_of(self, exited: WorkerExited | CollectiveFailed) -> Diagnosis:
         try:
             async with asyncio.timeout(DIAGNOSED_WITHIN_S):
                 return await self._diagnose(exited.local_rank, exited.exit_code)

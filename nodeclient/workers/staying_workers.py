@@ -16,13 +16,13 @@ from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
-from nodeclient.core.events import Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.env import ROUNDS
 from workerlib.in_place import round_messages
-from workerlib.in_place.round_messages import ROUND_CODEC, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.round_messages import ROUND_CODEC, Failed, Left, NextRound, Refusing, RoundMessage
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
@@ -38,6 +38,8 @@ class _Connection:
     round: int = 0
     """The round that it is in."""
     pid: int = 0
+    has_failed: bool = False
+    """It has said that a collective failed in this round."""
 
 
 class StayingWorkers:
@@ -47,14 +49,17 @@ class StayingWorkers:
         self,
         workers: LocalWorkers,
         submit: Callable[[Event], None],
-        note_failure: Callable[[WorkerLeft], None],
+        submit_in_order: Callable[[CollectiveFailed | WorkerLeft], None],
         tasks: Tasks,
         dismissed_within_s: float,
     ) -> None:
-        """Begin with none. `note_failure` is told who left by itself. Those that are dismissed have time to end."""
+        """Begin with none. `submit_in_order` is for a worker in which a collective failed: exits may come before.
+
+        Those that are dismissed have time to end.
+        """
         self._workers = workers
         self._submit = submit
-        self._note_failure = note_failure
+        self._submit_in_order = submit_in_order
         self._tasks = tasks
         self._dismissed_within_s = dismissed_within_s
         self._loop = asyncio.get_running_loop()
@@ -86,7 +91,7 @@ class StayingWorkers:
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
         for one in [one for one in self._connections if one.local_rank == local_rank]:
-            one.round = self._round
+            one.round, one.has_failed = self._round, False
             reached |= self._send(one, NextRound(self._round, changes), (stdout, stderr))
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
@@ -152,11 +157,14 @@ class StayingWorkers:
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     one.local_rank, one.round = local_rank, number
                     self._submit(WorkerStays(local_rank))
-            case Left(number, error, lines):
+            case Failed(number, error, lines):
                 if rank is not None and number == one.round:
+                    one.has_failed = True
                     diagnosis = Diagnosis(pid=one.pid, error=error, last_lines=lines)
-                    left = WorkerLeft(rank, FAILED if error else 0, diagnosis)
-                    (self._note_failure if error else self._submit)(left)
+                    self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
+            case Left(number):
+                if rank is not None and number == one.round:
+                    (self._submit_in_order if one.has_failed else self._submit)(WorkerLeft(rank))
             case Refusing(number, why):
                 if rank is not None and number == one.round:
                     self._submit(WorkerRefuses(rank, why))

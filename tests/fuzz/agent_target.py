@@ -152,8 +152,8 @@ class Host:
             events.Keeping(within_s, writes_checkpoints=self._choices.one_in(2)),
             events.KeptChanged(),
             events.WorkerStays(rank, able=not self._choices.one_in(8)),
-            events.WorkerLeft(rank, 0, events.Diagnosis()),
-            events.WorkerLeft(rank, 1, of_error, age_s=self._choices.of((0.0, 100.0))),
+            events.WorkerLeft(rank),
+            events.CollectiveFailed(rank, 1, of_error, age_s=self._choices.of((0.0, 100.0))),
             events.WorkerRefuses(rank, "no\n"),
         )
         self._handle(self._choices.of(told))

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, Start, StayOrder
-from nodeclient.core.events import WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
 from tests.support.builders import LOST_PEER, an_account
 
 if TYPE_CHECKING:  # workers import this
@@ -29,14 +29,20 @@ class StayingWorkers:
         self._host, self._world, self._workers = host, world, workers
         self._chance = random.Random(f"{world.seed} {host.name}")  # noqa: S311 - repeatable on purpose
         self.held: set[int] = set()
-        """The local ranks of processes that are out of their round, and wait."""
+        """The local ranks of processes that wait, as far as the agent knows."""
+        self._out: set[int] = set()
+        """Those that are out of their round: nothing of it is left in them."""
+        self.failed: set[int] = set()
+        """Those in which a collective has failed."""
         self.able = False
         """Those of the present round can stay."""
 
     def begin(self, start: Start) -> None:
         """Let the processes that wait go on as workers of a round."""
-        self._world.invariants.stays(self._host, start, self.held)
+        self._world.invariants.stays(self._host, start, self.held, self._out)
         self.held.clear()
+        self._out.clear()
+        self.failed.clear()
 
     def announce(self) -> None:
         """Have the workers of a round say whether they can stay."""
@@ -49,7 +55,7 @@ class StayingWorkers:
     def lose_peer(self) -> bool:
         """Have a collective fail in a worker, soon; return whether it can stay."""
         if self.able and self._workers.alive:
-            self._plan(FAILS_WITHIN_S, self._left, min(self._workers.alive), LOST_PEER)
+            self._plan(FAILS_WITHIN_S, self._fail, min(self._workers.alive))
         return self.able
 
     def carry_out(self, order: StayOrder) -> None:
@@ -59,8 +65,10 @@ class StayingWorkers:
             case LeaveRound():
                 for rank in sorted(workers.alive):
                     answer = self._chance.random()
-                    if answer < 0.8:
-                        self._plan(LEAVES_WITHIN_S, self._left, rank, "")
+                    if rank in self.failed:
+                        pass  # it leaves already, or is stuck
+                    elif answer < 0.8:
+                        self._plan(LEAVES_WITHIN_S, self._leave, rank)
                     elif answer < 0.9:
                         self._plan(LEAVES_WITHIN_S, self._refuse, rank)
             case Hold(rank):
@@ -87,9 +95,18 @@ class StayingWorkers:
         if (starts, agent) == (self._workers.starts, self._host.agent):
             act(*about)  # type: ignore[operator]  # whatever was planned
 
-    def _left(self, rank: int, error: str) -> None:
+    def _fail(self, rank: int) -> None:
+        """Have a collective fail; what is left of the round is destroyed then, which may hang."""
         if rank in self._workers.alive:
-            self._host.submit(WorkerLeft(rank, 1 if error else 0, an_account(error=error)))
+            self.failed.add(rank)
+            if self._chance.random() < 0.8:
+                self._plan(LEAVES_WITHIN_S, self._leave, rank)
+            self._host.submit(CollectiveFailed(rank, 1, an_account(error=LOST_PEER)))
+
+    def _leave(self, rank: int) -> None:
+        self._out.add(rank)
+        if rank in self._workers.alive:
+            self._host.submit(WorkerLeft(rank))
 
     def _refuse(self, rank: int) -> None:
         if rank in self._workers.alive:

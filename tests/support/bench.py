@@ -26,6 +26,7 @@ from nodeclient.core.effects import (
     Sweep,
 )
 from nodeclient.core.events import (
+    CollectiveFailed,
     CoordinatorDegraded,
     DesiredReceived,
     Event,
@@ -145,9 +146,13 @@ class Bench:
         """Have workers say whether they can go into another round as the same processes."""
         return [effect for rank in local_ranks for effect in self.submit(WorkerStays(rank, able))]
 
-    def left(self, local_rank: int, error: str = "") -> list[Effect]:
-        """Have a worker leave the round: because it was asked to, or because a collective failed with an error."""
-        return self.submit(WorkerLeft(local_rank, 1 if error else 0, an_account(error=error)))
+    def loses_peer(self, local_rank: int, error: str) -> list[Effect]:
+        """Have a collective fail with an error in a worker that leaves the round for that."""
+        return self.submit(CollectiveFailed(local_rank, 1, an_account(error=error)))
+
+    def left(self, local_rank: int) -> list[Effect]:
+        """Have a worker be out of the round: it was asked to leave, or a collective has failed in it."""
+        return self.submit(WorkerLeft(local_rank))
 
     def refuses(self, local_rank: int, why: str = "it is not in the mood") -> list[Effect]:
         """Have a worker that was asked to leave the round refuse to."""

@@ -7,7 +7,8 @@ the socket by the environment variable `workerlib.env.ROUNDS`.
 |---|---|---|
 | worker | `CanStay`, once | |
 | nodeclient | `AskToLeave` | `Left` or `Refusing`; or not in time, and then the worker is ended |
-| worker | `Left`, also without being asked if a collective has failed | |
+| worker | `Failed`, if a collective has failed | |
+| worker | `Left`, when it is asked to leave, or has failed | |
 | nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
 """
 
@@ -38,14 +39,20 @@ class AskToLeave:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """The worker is out of the round, and waits for the next one."""
+class Failed:
+    """A collective has failed in the worker, which leaves the round for that."""
 
     round: int
     error: str
-    """The error of the collective that made it leave; empty if it was asked to."""
     lines: tuple[str, ...]
     """The traceback of that error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The worker is out of the round: its process groups are gone, and its main thread waits for the next one."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +72,15 @@ class NextRound:
     """What is different in its environment; None for a variable that is gone."""
 
 
-RoundMessage = CanStay | AskToLeave | Left | Refusing | NextRound
+RoundMessage = CanStay | AskToLeave | Failed | Left | Refusing | NextRound
 
 ROUND_CODEC = PacketCodec[RoundMessage](
-    {"staying": CanStay, "leave": AskToLeave, "left": Left, "refusing": Refusing, "next": NextRound}
+    {
+        "staying": CanStay,
+        "leave": AskToLeave,
+        "failed": Failed,
+        "left": Left,
+        "refusing": Refusing,
+        "next": NextRound,
+    }
 )

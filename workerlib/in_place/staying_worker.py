@@ -22,7 +22,7 @@ from workerlib.env import ROUNDS, WorkerEnvironment
 from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
 from workerlib.in_place.round_line import RoundLine
-from workerlib.in_place.round_messages import Left, NextRound, Refusing
+from workerlib.in_place.round_messages import Failed, Left, NextRound, Refusing
 from workerlib.packets import LINES_MAX
 from workerlib.stop import REQUEST
 
@@ -91,10 +91,10 @@ class StayingWorker:
             return False
         if not told and self._obstacle():
             return False
-        self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
         if not told:
             self._report(error)
         self._out.set()
+        self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
         self._sockets.shut()  # its peers are waiting for nothing any more
         leftovers.forget_frames(error)
         if self._keeper is not None:
@@ -103,8 +103,7 @@ class StayingWorker:
         checkpoints.begin_round()
         leftovers.end_groups()
         self.has_left = True
-        if told:
-            self._line.send(Left(self._round, "", ()))
+        self._line.send(Left(self._round))
         return True
 
     def take_next_round(self) -> None:
@@ -130,7 +129,7 @@ class StayingWorker:
             self._keeper.close(failed=True)
         said = "".join(traceback.format_exception_only(error)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._line.send(Left(self._round, said, tuple(lines[-LINES_MAX:])))
+        self._line.send(Failed(self._round, said, tuple(lines[-LINES_MAX:])))
 
     def _obstacle(self) -> str:
         """Return why this process cannot go on in another round; empty if it can."""
@@ -147,8 +146,8 @@ class StayingWorker:
     # The thread that listens
 
     def _leave_round(self, number: int) -> None:
-        if number != self._round or self.has_left:
-            return
+        if number != self._round or self._out.is_set():
+            return  # it leaves already
         if why := self._obstacle():
             self._line.send(Refusing(number, why))
             return

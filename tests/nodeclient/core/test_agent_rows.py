@@ -52,7 +52,8 @@ def possible(bench: Bench, chance: random.Random, *, elastic: bool) -> list[Call
         moves += [lambda: bench.exited(chance.choice(sorted(bench.alive)), chance.choice([0, 0, 0, 1, -9]))] * 3
     if bench.alive and elastic:
         moves += [lambda: bench.stays(*sorted(bench.alive), able=chance.random() < 0.9)] * 2
-        moves += [lambda: bench.left(chance.choice(sorted(bench.alive)), chance.choice(["", "", LOST_PEER]))] * 2
+        moves += [lambda: bench.left(chance.choice(sorted(bench.alive)))] * 2
+        moves += [lambda: bench.loses_peer(chance.choice(sorted(bench.alive)), LOST_PEER)]
         moves += [lambda: bench.refuses(chance.choice(sorted(bench.alive)))] if chance.random() < 0.1 else []
     if bench.parked:
         moves += [lambda: bench.held_exited(chance.choice(sorted(bench.parked)))] if chance.random() < 0.2 else []

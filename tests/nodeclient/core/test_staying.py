@@ -80,19 +80,52 @@ def test_one_that_ends_is_started_anew_and_the_other_stays() -> None:
 
 def test_a_worker_whose_collective_fails_is_held_and_reported() -> None:
     bench = elastic()
-    assert kinds(bench.left(0, LOST_PEER)) == [Hold, Notice, LeaveRound, SendObserved]
+    assert kinds(bench.loses_peer(0, LOST_PEER)) == [Notice, LeaveRound, SendObserved]
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.exit_code, failure.error) == (1, LOST_PEER)
-    bench.left(1)
+    assert kinds(bench.left(0)) == [Hold]
+    assert kinds(bench.left(1)) == [Hold, Sweep]
     bench.swept()
     bench.receive(Goal.RUN, round=2, resume=RESUME)
     assert bench.last(Start).stays == (0, 1)
 
 
+def test_a_worker_whose_collective_failed_is_out_of_the_round_before_it_is_asked() -> None:
+    bench = elastic(keeps=True)
+    bench.keep(0.4)
+    assert kinds(bench.loses_peer(0, LOST_PEER)) == [Notice, SaveKept, SendObserved]
+    assert kinds(bench.left(0)) == [Hold]
+    assert kinds(bench.saved()) == [LeaveRound]
+    assert kinds(bench.left(1)) == [Hold, Sweep]
+
+
+def test_one_that_hangs_while_it_destroys_its_groups_is_not_taken_over() -> None:
+    bench = elastic()
+    bench.loses_peer(0, LOST_PEER)
+    bench.left(1)
+    bench.advance(ABORT_TIMEOUT_S)
+    assert bench.count(Terminate) == bench.count(Kill) == 1
+    assert kinds(bench.exited(0, -9)) == [Sweep]
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.exit_code, failure.error, failure.followers) == (1, LOST_PEER, ()), "it failed once"
+    bench.swept()
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    assert bench.last(Start).stays == (1,)
+    bench.started(warm=1)
+    assert bench.observed.begun == Begun(1, 1, 0, "a worker was not out of its round in time; see --abort-timeout")
+
+
+def test_a_worker_fails_once_in_a_round() -> None:
+    bench = elastic()
+    bench.loses_peer(0, LOST_PEER)
+    assert bench.loses_peer(0, LOST_PEER) == []
+
+
 def test_the_end_of_a_worker_comes_before_the_collective_that_failed_of_it() -> None:
     bench = elastic()
-    bench.left(0, LOST_PEER)
+    bench.loses_peer(0, LOST_PEER)
     bench.exited(1, -9)
     failure = bench.observed.failure
     assert failure is not None

@@ -14,13 +14,22 @@ import pytest
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects
-from nodeclient.core.events import Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, Event, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.staying_workers import StayingWorkers
 from tests.support.programs import TIMEOUT_S
 from workerlib.env import ROUNDS
-from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.round_messages import (
+    ROUND_CODEC,
+    AskToLeave,
+    CanStay,
+    Failed,
+    Left,
+    NextRound,
+    Refusing,
+    RoundMessage,
+)
 from workerlib.packets import PACKET_BYTES
 
 COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y"})]
@@ -36,7 +45,8 @@ class Stage:
     staying: StayingWorkers
     path: str
     events: asyncio.Queue[Event]
-    failures: list[WorkerLeft]
+    in_order: list[CollectiveFailed | WorkerLeft]
+    """What waits for the exits before it."""
     sockets: list[socket.socket] = field(default_factory=list)
 
     def connect(self, *messages: RoundMessage) -> socket.socket:
@@ -56,11 +66,11 @@ class Stage:
 
 @asynccontextmanager
 async def stage(folder: Path) -> AsyncIterator[Stage]:
-    events, failures = asyncio.Queue[Event](), list[WorkerLeft]()
+    events, in_order = asyncio.Queue[Event](), list[CollectiveFailed | WorkerLeft]()
     tasks = Tasks()
     workers = LocalWorkers("0" * 32, lambda *_: None)
-    staying = StayingWorkers(workers, events.put_nowait, failures.append, tasks, 1.0)
-    one = Stage(staying, staying.listen(folder)[ROUNDS], events, failures)
+    staying = StayingWorkers(workers, events.put_nowait, in_order.append, tasks, 1.0)
+    one = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order)
     staying.begin(1, COMMANDS)
     try:
         yield one
@@ -82,10 +92,8 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
             assert await on.event() == WorkerStays(0)
             on.staying.carry_out(effects.LeaveRound())
             assert heard(worker) == AskToLeave(1)
-            worker.send(ROUND_CODEC.encode(Left(1, "", ())))
-            left = await on.event()
-            assert isinstance(left, WorkerLeft)
-            assert (left.local_rank, left.exit_code, left.diagnosis.pid) == (0, 0, os.getpid())
+            worker.send(ROUND_CODEC.encode(Left(1)))
+            assert await on.event() == WorkerLeft(0)
             on.staying.begin(2, NEXT)
             with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
                 on.staying.go_on(0, out.fileno(), err.fileno())
@@ -104,10 +112,14 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
 def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
-            worker = on.connect(HELLO, Left(1, "RuntimeError: closed", ("a line",)), Refusing(1, "it is busy"))
+            failed = Failed(1, "RuntimeError: closed", ("a line",))
+            worker = on.connect(HELLO, failed, Left(1), Refusing(1, "it is busy"))
             assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
-            [failure] = on.failures
-            assert (failure.exit_code, failure.diagnosis.error) == (1, "RuntimeError: closed")
+            failure, left = on.in_order
+            assert isinstance(failure, CollectiveFailed)
+            about = failure.diagnosis
+            assert (failure.exit_code, about.error, about.pid) == (1, "RuntimeError: closed", os.getpid())
+            assert left == WorkerLeft(0)
             worker.close()
             assert await on.event() == WorkerStays(0, able=False)
 
@@ -119,11 +131,12 @@ def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> No
     [
         [CanStay(1, 1, 1)],
         [CanStay(0, 7, 1)],
-        [Left(1, "", ())],
+        [Left(1)],
+        [Failed(1, "RuntimeError: closed", ())],
         [AskToLeave(1)],
         [NextRound(2, {})],
     ],
-    ids=["other rank", "other round", "unknown", "of ours", "of ours too"],
+    ids=["other rank", "other round", "unknown", "unknown too", "of ours", "of ours too"],
 )
 def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) -> None:
     async def play() -> None:
@@ -139,10 +152,10 @@ def test_a_stranger_is_not_believed(tmp_path: Path, said: list[RoundMessage]) ->
 def test_what_a_worker_says_of_another_round_counts_for_nothing(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
-            on.connect(HELLO, Left(0, "", ()), Refusing(2, "x"), Left(1, "", ()))
-            assert await on.event() == WorkerStays(0)
-            assert isinstance(await on.event(), WorkerLeft)
+            on.connect(HELLO, Left(0), Failed(2, "x", ()), Refusing(2, "x"), Left(1))
+            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerLeft(0)]
             assert on.events.empty()
+            assert not on.in_order
 
     asyncio.run(play())
 

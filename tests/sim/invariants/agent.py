@@ -114,8 +114,10 @@ class AgentInvariants(NodeInvariants):
         if isinstance(event, events.Unreached):
             conduct.failed_in.add((event.run, event.round))
         self._judge_held(host, conduct, now)
-        if isinstance(event, events.WorkerExited | events.WorkerLeft | events.StartFailed):
-            fails = event.exit_code and (event.local_rank in agent._group.alive or not agent._group.begun)
+        if isinstance(event, events.WorkerExited | events.CollectiveFailed | events.StartFailed):
+            known = isinstance(event, events.WorkerExited) and event.local_rank in host.workers.staying.failed
+            in_round = event.local_rank in agent._group.alive or not agent._group.begun
+            fails = event.exit_code and in_round and not known
             if fails:
                 conduct.failed_in.add((agent.run, agent.round))
             if fails and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
@@ -203,9 +205,10 @@ class AgentInvariants(NodeInvariants):
 
     # What it does
 
-    def stays(self, host: Host, start: Start, held: AbstractSet[int]) -> None:
-        """Check which of the processes that wait a round begins with: all of them, and only to resume."""
+    def stays(self, host: Host, start: Start, held: AbstractSet[int], out: AbstractSet[int]) -> None:
+        """Check which processes a round begins with: all that wait and are out of their round, and only to resume."""
         self.check(set(start.stays) == held, "%s takes over %s, and %s wait", host.name, start.stays, sorted(held))
+        self.check(held <= out, "%s takes over %s, and %s are out of their round", host.name, held, sorted(out))
         self.taken_over += len(start.stays)
         agent = host.agent
         assert agent is not None

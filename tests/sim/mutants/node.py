@@ -90,8 +90,8 @@ MUTANTS = (
         "node-first-exit-is-all",
         "nodeclient.core.worker_departures",
         "a node counts as successful with its first worker that is",
-        "    return (None if group.alive else Stimulus.SUCCEEDED), done",
-        "    return Stimulus.SUCCEEDED, done",
+        "    return (None if group.alive else Stimulus.SUCCEEDED), []",
+        "    return Stimulus.SUCCEEDED, []",
     ),
     Mutant(
         "node-failure-is-success",
@@ -118,8 +118,8 @@ MUTANTS = (
         "node-dead-with-first",
         "nodeclient.core.worker_departures",
         "while workers end, the first to be dead is taken for the last",
-        "        return (None if group.alive else Stimulus.DEAD), done",
-        "        return Stimulus.DEAD, done",
+        "        return (None if group.alive else Stimulus.DEAD), []",
+        "        return Stimulus.DEAD, []",
     ),
     # What it reports
     Mutant(

@@ -81,6 +81,17 @@ MUTANTS = (
         PLAYS,
     ),
     Mutant(
+        "node-takes-who-is-not-out",
+        "nodeclient.core.worker_departures",
+        "a worker whose collective failed is given the next round, and hangs while it destroys its groups",
+        '        return Stimulus.FAILED, [Notice(Level.ERROR, notices.failed(failure), "worker_failed")]\n',
+        "        held = staying.take(event.local_rank, group.alive)\n"
+        "        group.alive.discard(event.local_rank)\n"
+        '        told = Notice(Level.ERROR, notices.failed(failure), "worker_failed")\n'
+        "        return Stimulus.FAILED, [*([Hold(event.local_rank)] if held else []), told]\n",
+        PLAYS,
+    ),
+    Mutant(
         "node-waits-for-who-is-stuck",
         STAYING,
         "a worker that does not leave its round is never ended",

@@ -6,14 +6,23 @@ import json
 
 import pytest
 
-from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.round_messages import (
+    ROUND_CODEC,
+    AskToLeave,
+    CanStay,
+    Failed,
+    Left,
+    NextRound,
+    Refusing,
+    RoundMessage,
+)
 from workerlib.packets import LINES_MAX, WORDS_MAX, ChannelError
 
 MESSAGES: list[RoundMessage] = [
     CanStay(0, 3, 4711),
     AskToLeave(3),
-    Left(3, "", ()),
-    Left(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
+    Failed(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
+    Left(3),
     Refusing(3, "it is busy"),
     NextRound(4, {"RANK": "1", "GONE": None}),
 ]
@@ -31,8 +40,9 @@ def test_a_message_is_read_as_it_was_written(message: RoundMessage) -> None:
         (b'{"hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'hello'"),
         (b'{"staying":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
         (b'{"leave":{"round":-1}}', "AskToLeave.round"),
-        (b'{"left":{"round":1,"error":"","lines":"x"}}', "Left.lines"),
-        (b'{"left":{"round":1,"error":"","lines":[1]}}', "Left.lines"),
+        (b'{"failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
+        (b'{"failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
+        (b'{"left":{"round":"x"}}', "Left.round"),
         (b'{"next":{"round":1,"environ":{"RANK":1}}}', "NextRound.environ"),
         (b'{"next":{"round":1,"environ":[]}}', "NextRound.environ"),
     ],
@@ -43,7 +53,7 @@ def test_what_is_no_message_is_refused(packet: bytes, words: str) -> None:
 
 
 def test_a_text_and_a_traceback_have_a_limit() -> None:
-    packet = json.dumps({"left": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
-    left = ROUND_CODEC.decode(packet)
-    assert isinstance(left, Left)
-    assert (len(left.error), len(left.lines), len(left.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
+    packet = json.dumps({"failed": {"round": 1, "error": "e" * 9_999, "lines": ["l" * 9_999] * 999}}).encode()
+    failed = ROUND_CODEC.decode(packet)
+    assert isinstance(failed, Failed)
+    assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
