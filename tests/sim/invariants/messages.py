@@ -83,6 +83,8 @@ class MessageInvariants(RoundInvariants):
             or member.sent_revision != run.revision
             or sent.goal is not Goal.RUN
             or sent.report is not None
+            or sent.resume is not None
+            or sent.copies
         ):
             return
         self._judge_again(run, member, sent)
