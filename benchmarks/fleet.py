@@ -28,6 +28,7 @@ from coordinatord.protocol.messages import (
     Goal,
     JobSpec,
     Join,
+    Message,
     Observed,
     Phase,
     Refused,
@@ -119,9 +120,9 @@ class Node:
             self._last_received = message
             self._heed(decode(message, Desired, Refused, Degraded))
 
-    def _heed(self, desired: Desired | Refused | Degraded) -> None:
+    def _heed(self, desired: Message) -> None:
         if not isinstance(desired, Desired):
-            raise BenchmarkError(f"{self.name}: {type(desired).__name__.lower()}: {_text(desired)}")
+            raise BenchmarkError(f"{self.name}: the coordinator answered {desired}")
         if not self._heartbeat_s and self._fleet.beating:
             asyncio.get_running_loop().call_later(desired.heartbeat_s, self._beat)
         self._heartbeat_s = desired.heartbeat_s
@@ -155,10 +156,6 @@ class Node:
         self.traffic.frames_sent += 1
         self.traffic.bytes_sent += len(packed)
         self.link.send(framed(packed))
-
-
-def _text(message: Refused | Degraded) -> str:
-    return message.message if isinstance(message, Refused) else message.reason
 
 
 @asynccontextmanager

@@ -23,12 +23,7 @@ from coordinatord.protocol.schema import Checks, SchemaError, fields_of, shown
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
 
-First = TypeVar("First", bound=Message)
-Second = TypeVar("Second", bound=Message)
-Third = TypeVar("Third", bound=Message)
-Fourth = TypeVar("Fourth", bound=Message)
-Fifth = TypeVar("Fifth", bound=Message)
-Sixth = TypeVar("Sixth", bound=Message)
+Expected = TypeVar("Expected", bound=Message)
 
 TYPES: dict[str, type[Any]] = {
     "join": Join,
@@ -72,49 +67,9 @@ def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
 
 
 @overload
-def decode(frame: bytes, expected: type[First], /, *, version: int = ...) -> First: ...
+def decode(frame: bytes, expected: type[Expected], /, *, version: int = ...) -> Expected: ...
 @overload
-def decode(frame: bytes, expected: type[First], or_else: type[Second], /, *, version: int = ...) -> First | Second: ...
-@overload
-def decode(
-    frame: bytes, expected: type[First], or_else: type[Second], or_even: type[Third], /, *, version: int = ...
-) -> First | Second | Third: ...
-@overload
-def decode(
-    frame: bytes,
-    expected: type[First],
-    or_else: type[Second],
-    or_even: type[Third],
-    or_as_well: type[Fourth],
-    /,
-    *,
-    version: int = ...,
-) -> First | Second | Third | Fourth: ...
-@overload
-def decode(
-    frame: bytes,
-    expected: type[First],
-    or_else: type[Second],
-    or_even: type[Third],
-    or_as_well: type[Fourth],
-    or_at_last: type[Fifth],
-    /,
-    *,
-    version: int = ...,
-) -> First | Second | Third | Fourth | Fifth: ...
-@overload
-def decode(
-    frame: bytes,
-    expected: type[First],
-    or_else: type[Second],
-    or_even: type[Third],
-    or_as_well: type[Fourth],
-    or_besides: type[Fifth],
-    or_at_last: type[Sixth],
-    /,
-    *,
-    version: int = ...,
-) -> First | Second | Third | Fourth | Fifth | Sixth: ...
+def decode(frame: bytes, /, *expected: type[Message], version: int = ...) -> Message: ...
 
 
 def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) -> Any:

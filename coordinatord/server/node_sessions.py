@@ -206,17 +206,16 @@ class NodeSessions:
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
             session.close(message=encode(refused, session.version))
             return
-        if isinstance(received, LogChunk):
-            self.log_reads.deliver(session.number, received)
-            return
-        if isinstance(received, Stacks):
-            self.stack_reads.deliver(session.number, received)
-            return
-        if isinstance(received, Arrivals):
-            self.arrival_reads.deliver(session.number, received)
-            return
-        self._counters.heartbeats += received.beat
-        self._driver.submit(Reported(session.number, received))
+        match received:
+            case Observed():
+                self._counters.heartbeats += received.beat
+                self._driver.submit(Reported(session.number, received))
+            case LogChunk():
+                self.log_reads.deliver(session.number, received)
+            case Stacks():
+                self.stack_reads.deliver(session.number, received)
+            case Arrivals():
+                self.arrival_reads.deliver(session.number, received)
 
     def note_end(self, session: NodeSession, error: Exception | None) -> None:
         """Take note of the end of a connection."""
