@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
-from coordinatord.core.state.persisting import STUCK_S, PersistWork
+from coordinatord.core.state.persisting import STUCK_S, PersistWork, StepWriter
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.persist_plan import writers
+from coordinatord.core.values.persist_plan import plan_writes
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.persisted_state import DiskStep, PersistedStep, PersistOrder
@@ -51,13 +51,13 @@ def work_for(run: Run, now: float) -> PersistWork | None:
     held = run.kept.holders(at)
     holders = {node: parts for node, parts in held.items() if _may_write(run.members[node])}
     leaving = [node for node in holders if run.members[node].leaves]
-    plan = writers(holders, leaving)
+    plan = plan_writes(holders, leaving)
     if not plan:
         return None
     first = next(iter(holders.values()))[0]
     committer = min(plan, key=lambda node: node in leaving)
-    incarnations = {node: run.members[node].incarnation for node in plan}
-    return PersistWork(at, first.world_size, first.shards, plan, committer, now, incarnations, now)
+    writers = {node: StepWriter(run.members[node].incarnation, parts) for node, parts in plan.items()}
+    return PersistWork(at, first.world_size, first.shards, writers, committer, began_at=now, moved_at=now)
 
 
 def _may_write(member: Member) -> bool:
@@ -76,10 +76,10 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
         work.at.step,
         work.world_size,
         work.shards,
-        work.writers[member.node],
+        work.writers[member.node].parts,
         commit,
         _in_use(run, member) if commit else None,
-        small=sum(one.ranks for parts in work.writers.values() for one in parts if one.small) if commit else 0,
+        small=work.small_states if commit else 0,
     )
 
 
@@ -115,7 +115,8 @@ def _gone(run: Run, work: PersistWork) -> list[str]:
 
 
 def _is_writer(member: Member, work: PersistWork) -> bool:
-    return work.incarnations.get(member.node) == member.incarnation
+    writer = work.writers.get(member.node)
+    return writer is not None and writer.incarnation == member.incarnation
 
 
 def writes(run: Run, member: Member) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from coordinatord.core.values.persist_plan import Writers
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.persisted_state import PersistedStep, PersistReport, PersistState
 
 RETRY_S = 30.0
@@ -17,6 +17,15 @@ STUCK_S = 60.0
 while an attempt is on, workers have a place less to save in."""
 
 
+@frozen
+class StepWriter:
+    """A node that writes a part of a step."""
+
+    incarnation: int
+    """The process that writes. A younger one with the same node id keeps nothing of the step."""
+    parts: tuple[WantedParts, ...]
+
+
 @dataclass(slots=True)
 class PersistWork:
     """One attempt to write a step."""
@@ -24,17 +33,21 @@ class PersistWork:
     at: KeptStep
     world_size: int
     shards: int
-    writers: Writers
+    writers: dict[str, StepWriter]
+    """The nodes that write, by node id."""
     committer: str
     """The node that makes the step whole when all have written."""
     began_at: float
-    incarnations: dict[str, int]
-    """Which process of each node is to write: a younger one with the same node id keeps nothing of the step."""
     moved_at: float
     """When any node has last written something."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
     committing: bool = False
     """All have written, so the committer was told to make the step whole."""
+
+    @property
+    def small_states(self) -> int:
+        """How many ranks have their small state written."""
+        return sum(parts.ranks for writer in self.writers.values() for parts in writer.parts if parts.small)
 
     @property
     def written(self) -> bool:

@@ -8,10 +8,10 @@ from coordinatord.core.values.resume_plan import grouped
 from coordinatord.core.values.shards import are_whole
 from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
 
-Writers = dict[str, tuple[WantedParts, ...]]
 
-
-def writers(holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()) -> Writers | None:
+def plan_writes(
+    holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
+) -> dict[str, tuple[WantedParts, ...]] | None:
     """Return what each node writes of a step that these hold parts of; None if the step is not whole among them.
 
     A shard is written by the node that has the fewest of those that have it, and by one that stays if there is one. The

@@ -108,7 +108,7 @@ class PersistedStateInvariants:
         self._check(protected, "%s is written, and not protected", work.at)
         if work.committing and not self._world.disks.was_unmounted:
             directory, of = self._world.disks.shared, (run.id, work.at)
-            small = sum(one.ranks for parts in work.writers.values() for one in parts if one.small)
+            small = sum(parts.ranks for writer in work.writers.values() for parts in writer.parts if parts.small)
             there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
             later = any(one.of[0] == run.id and one.of[1] > work.at for one in directory.whole)
             self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
