@@ -18,6 +18,7 @@ from coordinatord.core.effects import Effect, Look, Refuse
 from coordinatord.core.events import Event, StoreFailed, StoreRecovered, Tick
 from coordinatord.core.journal import Journal
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import Record, RoundFormed
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.deadline_timer import DeadlineTimer
@@ -129,6 +130,11 @@ class Driver:
         while self._writing and self.machine.store_error is None:
             self._written.clear()
             await self._written.wait()
+
+    async def written_run(self, job: str) -> Run | None:
+        """Return the live or last run of a job, as it is once all decisions are durable; None if there is none."""
+        await self.written()
+        return self.machine.jobs.get(job)
 
     def _handle(self, event: Event, now: float) -> None:
         if not self.may_speak():

@@ -3,7 +3,7 @@
 `jobs_api` lists jobs, `events_api` reads what happened, and `live_updates` sends both to the page as they change.
 `logs_api` reads workers' logs, as a `log_query` wants, by a `log_reading`. `stacks_api` asks where workers stand.
 `admin_api` takes operators' requests. `openapi` describes all of it, with a `json_schema` of each record.
-`request_body` reads what is sent, `responses` makes answers in JSON or msgpack, and `response_cache` makes each once
-for all readers. `access_guard` finds out who asks, `browser_guard` refuses requests of other sites' pages, and
-`page_access` lets a browser in by a link.
+`request_body` reads what is sent, `responses` makes answers in JSON or msgpack, `response_cache` makes each once for
+all readers, and `reader_count` turns away one reader too many. `access_guard` finds out who asks, `browser_guard`
+refuses requests of other sites' pages, and `page_access` lets a browser in by a link.
 """

@@ -17,7 +17,8 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
-from coordinatord.server.http.responses import SENDS, complain, respond, unknown_job
+from coordinatord.server.http.reader_count import ReaderCount
+from coordinatord.server.http.responses import SENDS, UnknownJobError, complain, respond
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
 AT_ONCE_MAX = 1_000
@@ -58,7 +59,7 @@ class EventsApi:
         self._driver = driver
         self._store = store
         self._change_signal = change_signal
-        self._followers = 0
+        self._followers = ReaderCount()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -74,7 +75,7 @@ class EventsApi:
             return complain(request, 400, "malformed", str(error))
         await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
-            return unknown_job(request, job)
+            raise UnknownJobError(job)
         if SENDS in request.headers.get("Accept", ""):
             return await self._follow(request, which, after)
         try:
@@ -85,18 +86,14 @@ class EventsApi:
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
-        if self._followers >= FOLLOWERS_MAX:
-            return complain(request, 503, "busy", f"{FOLLOWERS_MAX} others follow already, the limit")
         response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
-        self._followers += 1
-        try:
-            await response.prepare(request)
-            async for found in self._news(which, after):
-                await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
-        except (ConnectionError, StoreError):
-            pass  # a client that follows comes again, with the id of the last event
-        finally:
-            self._followers -= 1
+        with self._followers.one_more(FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit"):
+            try:
+                await response.prepare(request)
+                async for found in self._news(which, after):
+                    await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
+            except (ConnectionError, StoreError):
+                pass  # a client that follows comes again, with the id of the last event
         return response
 
     async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:

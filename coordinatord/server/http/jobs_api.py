@@ -16,7 +16,7 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
-from coordinatord.server.http.responses import encoded, respond, unknown_job, wanted
+from coordinatord.server.http.responses import UnknownJobError, encoded, respond, wanted
 from coordinatord.server.job_iteration import iterate_jobs
 from coordinatord.server.rounds_reader import RoundsReader
 
@@ -74,7 +74,9 @@ class Api:
     async def _job(self, request: web.Request) -> web.Response:
         kind, job = wanted(request), request.match_info["job"]
         body = await self._shown.get((job, kind), partial(self._show, job, kind))
-        return unknown_job(request, job) if body is None else web.Response(body=body, content_type=kind)
+        if body is None:
+            raise UnknownJobError(job)
+        return web.Response(body=body, content_type=kind)
 
     async def _show_all(self, kind: str) -> bytes:
         driver = self._driver

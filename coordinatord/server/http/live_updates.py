@@ -35,7 +35,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
-from coordinatord.server.http.responses import complain
+from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
 from coordinatord.store.interface import StoreError
@@ -139,7 +139,7 @@ class LiveUpdates:
         self._sampler = sampler
         self._jobs = _Topic("jobs", self._show_jobs)
         self._job_topics: dict[str, _Topic] = {}
-        self._viewers = 0
+        self._viewers = ReaderCount()
         self._waits: set[asyncio.Timeout] = set()
         self._closed = False
 
@@ -155,19 +155,17 @@ class LiveUpdates:
             wait.reschedule(now)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if self._viewers >= VIEWERS_MAX:
-            message = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
-            return complain(request, 503, "busy", message)
+        refusal = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
         response = web.StreamResponse(headers=HEADERS)
-        self._viewers += 1
-        try:
-            with self._topics(request.query.get("job")) as topics, contextlib.suppress(ConnectionError):
-                await response.prepare(request)
-                viewer = json.dumps(fields_of(viewer_of(request)))
-                await response.write(f"retry: {RETRY_MS}\n\nevent: viewer\ndata: {viewer}\n\n".encode())
-                await self._update(response, topics)
-        finally:
-            self._viewers -= 1
+        with (
+            self._viewers.one_more(VIEWERS_MAX, refusal),
+            self._topics(request.query.get("job")) as topics,
+            contextlib.suppress(ConnectionError),
+        ):
+            await response.prepare(request)
+            viewer = json.dumps(fields_of(viewer_of(request)))
+            await response.write(f"retry: {RETRY_MS}\n\nevent: viewer\ndata: {viewer}\n\n".encode())
+            await self._update(response, topics)
         return response
 
     @contextlib.contextmanager

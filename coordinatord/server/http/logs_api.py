@@ -19,7 +19,8 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
-from coordinatord.server.http.responses import SENDS, TurnedDownError, complain, respond, unknown_job
+from coordinatord.server.http.reader_count import ReaderCount
+from coordinatord.server.http.responses import SENDS, TurnedDownError, UnknownJobError, complain, respond
 from coordinatord.server.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
@@ -40,7 +41,7 @@ class LogsApi:
         self._store = store
         self._reads = reads
         self._change_signal = change_signal
-        self._readers = 0
+        self._readers = ReaderCount()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -49,23 +50,18 @@ class LogsApi:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job, streams = request.match_info["job"], SENDS in request.headers.get("Accept", "")
         query = _query(request, streams=streams)
-        if self._readers >= READERS_MAX:
-            return complain(request, 503, "busy", f"{READERS_MAX} others read logs already, the limit")
-        self._readers += 1
-        try:
-            await self._driver.written()
-            run = self._driver.machine.jobs.get(job)
+        with self._readers.one_more(READERS_MAX, f"{READERS_MAX} others read logs already, the limit"):
+            run = await self._driver.written_run(job)
             if run is None:
-                return unknown_job(request, job)
+                raise UnknownJobError(job)
             reading = LogReading(self._driver, self._store, self._reads, self._change_signal, run, query)
-            found = await reading.find()
-            if streams:
-                return await self._stream(request, reading, found)
-            return respond(request, await _whole(reading, found, job))
-        except NoLogError as error:
-            return complain(request, 404, "unknown_log", str(error))
-        finally:
-            self._readers -= 1
+            try:
+                found = await reading.find()
+                if streams:
+                    return await self._stream(request, reading, found)
+                return respond(request, await _whole(reading, found, job))
+            except NoLogError as error:
+                return complain(request, 404, "unknown_log", str(error))
 
     async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})

@@ -52,18 +52,20 @@ def complain(request: web.Request, status: int, code: str, message: str) -> web.
     return respond(request, ErrorAnswer(error=code, message=message), status)
 
 
-def unknown_job(request: web.Request, job: str) -> web.Response:
-    """Answer that there is no such job."""
-    return complain(request, 404, "unknown_job", f"no job {job!r} is known here")
-
-
 class TurnedDownError(OperationalError):
-    """A request is not even looked at. State: unchanged."""
+    """A request is refused before anything is done for it. State: unchanged."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+
+
+class UnknownJobError(TurnedDownError):
+    """There is no such job. State: unchanged."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(404, "unknown_job", f"no job {job!r} is known here")
 
 
 @web.middleware

@@ -1,4 +1,4 @@
-"""Where the workers of a job stand, over plain HTTP: asked of all nodes at once when somebody wants to know."""
+"""Answers over plain HTTP where the workers of a job stand. All nodes are asked at once, when a person asks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from coordinatord.protocol.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
-from coordinatord.server.http.responses import TurnedDownError, complain, respond, unknown_job
+from coordinatord.server.http.reader_count import ReaderCount
+from coordinatord.server.http.responses import TurnedDownError, UnknownJobError, complain, respond
 from coordinatord.server.node_reads import NodeReads
 from coordinatord.server.stack_reads import ask_all
 
@@ -25,7 +26,7 @@ class StacksApi:
     def __init__(self, driver: Driver, reads: NodeReads[AskStacks, Stacks]) -> None:
         self._driver = driver
         self._reads = reads
-        self._readers = 0
+        self._readers = ReaderCount()
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -34,24 +35,20 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         ranks = _ranks(request)
-        if self._readers >= READERS_MAX:
-            return complain(request, 503, "busy", f"{READERS_MAX} others ask where workers stand already, the limit")
-        self._readers += 1
-        try:
-            await self._driver.written()
-            run = self._driver.machine.jobs.get(job)
+        refusal = f"{READERS_MAX} others ask where workers stand already, the limit"
+        with self._readers.one_more(READERS_MAX, refusal):
+            run = await self._driver.written_run(job)
             if run is None:
-                return unknown_job(request, job)
+                raise UnknownJobError(job)
             run_id, number = run.id, run.durable.round
-            sources = stack_sources(run, ranks)
-            told = await ask_all(self._reads, sources)
-        except NoStacksError as error:
-            return complain(request, 404, "no_stacks", str(error))
-        finally:
-            self._readers -= 1
-        found = [(source, worker) for source, workers, _ in told for worker in workers]
-        hang = None if ranks else find_hang(seen_workers((source, workers) for source, workers, _ in told))
-        notes = [f"node {source.node}: {why}" for source, _, why in told if why]
+            try:
+                sources = stack_sources(run, ranks)
+            except NoStacksError as error:
+                return complain(request, 404, "no_stacks", str(error))
+            answers = await ask_all(self._reads, sources)
+        found = [(source, worker) for source, workers, _ in answers for worker in workers]
+        hang = None if ranks else find_hang(seen_workers((source, workers) for source, workers, _ in answers))
+        notes = [f"node {source.node}: {why}" for source, _, why in answers if why]
         answer = StacksAnswer(
             job=job,
             run=run_id,
