@@ -1,4 +1,4 @@
-"""When workers are asked for their arrivals in collectives, who of them, and what is said of who comes last."""
+"""When which workers are asked for their arrivals in collectives, and how the one that comes last is described."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def _pieces(workers: int) -> list[tuple[int, ...]]:
 
 
 def laggard_to_drain(run: Run) -> Laggard | None:
-    """Return who is late for so long, and by so much, that its node is to be drained; None if nobody is, or may be.
+    """Return the laggard whose node is to be drained; None if there is none, or its node may not be drained.
 
-    One node leaves at a time, and enough stay for a round.
+    One node leaves at a time, and enough nodes stay for a round.
     """
     watch, factor = run.lateness, run.spec.drain_laggards
     if not factor or watch.known is None or watch.agreeing < AGREEING or watch.known.factor < factor:

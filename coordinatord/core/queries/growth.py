@@ -1,4 +1,4 @@
-"""What nodes wait for that have arrived while a round goes on, by the setting of the job."""
+"""What nodes that arrive during a round wait for, by the job's `--scale-up`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 def awaits_checkpoint(run: Run) -> bool:
     """Whether nodes that have arrived wait for a checkpoint.
 
-    Workers that save whenever they are asked to, and at no other time, have none to wait for, and lose no step.
+    Where workers save whenever they are asked to, and at no other time, there is none to wait for, and no step is lost.
     """
     if run.spec.scale_up is not ScaleUp.AT_CHECKPOINT:
         return False
@@ -23,7 +23,7 @@ def _is_saved_at_intervals(run: Run) -> bool:
 
 
 def waiting_words(run: Run) -> str:
-    """Say to a node that has arrived what it waits for while the round goes on."""
+    """Tell a node that has arrived what it waits for while the round goes on."""
     number = run.durable.round
     if run.round_size >= run.spec.nodes_max:
         return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"

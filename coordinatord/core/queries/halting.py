@@ -1,4 +1,4 @@
-"""Whether workers that are to end keep one and the same step before they do, and which; see `state/halt_promises`."""
+"""Whether all workers that are to end keep the same step first, and which one; see `state/halt_promises`."""
 
 from __future__ import annotations
 

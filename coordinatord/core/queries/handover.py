@@ -1,4 +1,4 @@
-"""Whether a node that is to leave has to stay for a moment, since it alone keeps what the others resume from."""
+"""Whether a node that is to leave has to stay for a moment, because it alone keeps what the others resume from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HAND_OVER_S = 20.0
 
 
 def may_have_to_give(run: Run, member: Member) -> bool:
-    """Whether others may need what a node keeps whose workers have ended, while those of other nodes have not.
+    """Whether others may yet need what a node keeps: its workers have ended, and those of other nodes have not.
 
-    They may yet save the rest of a step of which it has shards. And they may fail to save what it has saved already.
+    Other workers may save the rest of a step of which this node has shards. Or they may fail to save what it has saved.
     """
     has_shards = any(one.shards > 1 for one in _big_parts(run, member))
     return has_shards or has_to_give(run, member) or holds_parts(run, member)
@@ -30,8 +30,9 @@ def may_have_to_give(run: Run, member: Member) -> bool:
 def has_to_give(run: Run, member: Member) -> bool:
     """Whether others need what this node keeps: without it a step that they resume from would not be whole.
 
-    That is the newest one that may be chosen, and the one that a round which has yet to step resumes from. Of two nodes
-    that leave with the same shard, the second one has to give: what is released counts no more.
+    That is the newest step that may be chosen, and the step from which the present round resumes, until it has done
+    one. Of two nodes that leave with the same shard, the second one has to give, since the first counts no more by
+    then.
     """
     if not any(_big_parts(run, member)) or all(one.leaves for one in run.members.values()):
         return False

@@ -1,4 +1,4 @@
-"""Which step is written to the disk when, what each node does for it, and how long those that leave stay for that."""
+"""When which step is written to the disk, what each node writes, and how long a node that leaves stays for it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.persisted_state import DiskStep, PersistedStep, PersistOrder
 
 END_S = 120.0
-"""The longest time that nodes which leave stay to write: as long as bytes come, it may take several minutes at an
-operator's stop, but a host that is taken away gives notice of two minutes at most."""
+"""The longest time that nodes which leave stay to write, however the write goes on: a host that is to be taken away is
+given two minutes at most."""
 
 END_IDLE_S = 20.0
 """How long they stay while nobody writes a byte."""
@@ -44,7 +44,7 @@ def next_at(run: Run) -> float | None:
 
 
 def work_for(run: Run, now: float) -> PersistWork | None:
-    """Return the attempt to write the newest whole step; None if not all of it can be written by nodes that may."""
+    """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it."""
     at = step_to_write(run)
     if at is None:
         return None
@@ -126,7 +126,7 @@ def writes(run: Run, member: Member) -> bool:
 
 
 def ends_by(run: Run) -> float:
-    """Return until when what ends waits for the disk."""
+    """Return until when a node or a run that ends waits for the disk."""
     work = run.kept.disk.work
     return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)
 
@@ -137,12 +137,12 @@ def found_by(member: Member) -> tuple[PersistedStep, ...]:
 
 
 def unusable_to(member: Member) -> str:
-    """Return why something on the disk is of no use to a node; empty if there is nothing such."""
+    """Return why something on the disk is of no use to a node; empty if nothing is."""
     return "" if member.observed.kept is None else member.observed.kept.unusable
 
 
 def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, PersistedStep] | None:
-    """Return the newest step that all of these nodes find on the disk, as a point to resume from; None if none is.
+    """Return the newest step that all of these nodes find on the disk, as a point to resume from, if there is one.
 
     A step of an earlier run has the round 0: it is older than all that this run does.
     """
@@ -185,7 +185,7 @@ def _is(one: PersistedStep, point: ResumePoint) -> bool:
 
 
 def holds_parts(run: Run, member: Member) -> bool:
-    """Whether a node that is to leave may have to write what it keeps before: known when all workers have ended."""
+    """Whether a node that is to leave may have to write a part first; it is known when all workers have ended."""
     kept = member.observed.kept
     ours = () if kept is None or member.observed.run != run.id else kept.parts
     return _may_write(member) and any(one.big for one in ours)

@@ -1,7 +1,7 @@
-"""The choice of the step that a round resumes from, out of what nodes keep in memory, and what each node is told of it.
+"""Chooses the step that a round resumes from, and says which node gets which parts of it from where.
 
-The newest step is chosen of which each shard is held by a node that can be reached: the later round comes first, since
-an older one may have gone on where nobody knows. All nodes resume from it or none does.
+It is the newest step that is whole among the nodes that can be reached, or on the disk. A later round comes first,
+since nobody knows how far an older one went on. All nodes resume from the same step, or none resumes.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class DiskObstacle:
     """Why no round is formed: it would begin anew, although there is something on the disk."""
 
     node: Member
-    """It cannot use it."""
+    """The node that cannot use what is there."""
     why: str
     """Why something on the disk is of no use to that node; empty where it does not see it."""
     found: tuple[str, PersistedStep] | None
-    """A node that finds a step, and the step; None if none does, where some step should be."""
+    """A node that finds a step, and that step; None if no node finds one, though one was written."""
 
 
 def disk_obstacle(run: Run) -> DiskObstacle | None:
@@ -104,7 +104,7 @@ def _point(run: Run, at: KeptStep) -> ResumePoint | None:
 
 
 def is_reachable(member: Member) -> bool:
-    """Whether parts that a node keeps can be had from it."""
+    """Whether other nodes can get the parts that a node keeps."""
     connected = member.session is not None and not member.expired and member.durable.outcome is None
     return connected and member.keeper is not None
 
@@ -169,9 +169,9 @@ def _own_sources(
 def _sources(
     run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what a node gets from whom, by the plan of the current round.
+    """Return what a node gets from which other nodes, by the plan of the current round.
 
-    The plan is made once for all nodes, and again when parts have gone, or have come of which some were missing.
+    The plan is made once for all nodes. It is made again when parts have gone, or when missing ones may have come.
     """
     kept = run.kept
     if kept.plan is not None and kept.plan[2] == kept.losses:

@@ -17,7 +17,7 @@ from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, S
 from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 16_384
-"""The workers of one answer: 16 MB of stacks pass through the coordinator for it."""
+"""The most workers of one answer: 16 MB of stacks pass through the coordinator for them."""
 
 
 class NoStacksError(OperationalError):

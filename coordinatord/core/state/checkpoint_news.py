@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 NONE_YET = -1
-"""It stands for the step of a node whose workers will write checkpoints, and have written none."""
+"""Stands for the step of a node whose workers will write checkpoints, and have written none."""
 
 
 @dataclass(slots=True)

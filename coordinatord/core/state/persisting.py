@@ -1,4 +1,4 @@
-"""What is being written to the disk of a run's training state, and what has become of it; known to this life alone."""
+"""How the write of a step to the disk goes. Nothing of it is recorded: only this life of the daemon knows it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.persisted_state import PersistedStep, PersistReport, PersistState
 
 RETRY_S = 30.0
-"""The time from an attempt that failed to the next: a disk that is full or away is not so for a moment."""
+"""The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""
 
 STUCK_S = 60.0
-"""How long nobody may write a byte before an attempt is given up. A busy file server stands still for seconds, and
-while an attempt is on, workers have a place less to save in."""
+"""An attempt is given up when no node has written a byte for so many seconds. A busy file server stands still for
+seconds, and workers have one place less to save in while an attempt is on."""
 
 
 @frozen
@@ -61,18 +61,15 @@ class PersistWork:
         report = self.reports.get(self.committer)
         return report is not None and report.state is PersistState.COMMITTED
 
-    def note(self, node: str, report: PersistReport, now: float) -> bool:
-        """Take in how far a node has come; return whether more than bytes have come."""
-        before = self.reports.get(node)
-        if node not in self.writers or report.at != self.at or before == report:
-            return False
-        self.reports[node] = report
-        self.moved_at = now
-        return before is None or before.state is not report.state
+    def note(self, node: str, report: PersistReport, now: float) -> None:
+        """Take in how far a node has come."""
+        if node in self.writers and report.at == self.at and report != self.reports.get(node):
+            self.reports[node] = report
+            self.moved_at = now
 
     @property
     def failed(self) -> tuple[str, str] | None:
-        """The first node that cannot write its part, and why; None if all can so far."""
+        """The first node that has failed to write its part, and why; None if none has."""
         bad = ((node, one.problem) for node, one in self.reports.items() if one.state is PersistState.FAILED)
         return next(bad, None)
 
@@ -83,7 +80,7 @@ class Persisting:
     def __init__(self) -> None:
         self.work: PersistWork | None = None
         self.every_s: float | None = None
-        """How much time lies between two steps, the least that a node asked for; None where no node may write."""
+        """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
         self.since = math.inf
         """When a step was last made whole, or else the first round was formed in this life of the daemon."""
         self.retry_at = -math.inf
@@ -95,8 +92,8 @@ class Persisting:
         self.is_found = False
         """Some node has found a step on the disk, or what might be one."""
         self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last node that is gone and has found steps on the disk, and those. Who is left has to find something as
-        new before a round begins anew: otherwise it would do so as soon as that node has waited for long enough."""
+        """The last node that is gone and had found steps on the disk, and these steps. The nodes that are left have to
+        find a step as new. Otherwise the training would begin anew as soon as that node has given up waiting."""
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 
@@ -107,7 +104,7 @@ class Persisting:
             self.missed = None
 
     def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Note what a node has found that is gone now."""
+        """Note what a node had found that is gone now."""
         if found and (self.missed is None or self._is_as_new(found)):
             self.missed = node, found
 

@@ -209,7 +209,7 @@ def _stays(run: Run, member: Member, now: float) -> bool:
 
 
 def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
-    """Let a node that is to leave stay to write what it keeps, and for others to get it: that not for ever."""
+    """Let a leaving node stay to write what it keeps, and for a limited time to give it to others."""
     member.gives, member.gives_until = True, now + HAND_OVER_S if gives else -math.inf
     run.leaving.discard(member.node)
     run.place(member)
@@ -237,7 +237,7 @@ def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Let one node make the step whole that all have written; it is not needed in memory any more."""
+    """Have one node make the step whole, now that all have written their parts; memory need not hold it any more."""
     del reason
     work = run.kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition

@@ -1,4 +1,4 @@
-"""Looks at the workers of a round that does no step, takes in what is seen, and blames who holds up the others."""
+"""Has the workers of a stalled round looked at, takes in what is seen, and blames the one that holds up the others."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Takes in what nodes say of the state that they keep, and decides anew which steps must not be overwritten.
+"""Takes in what nodes report of the state that they keep, and decides anew which steps must not be overwritten.
 
 It also takes in what they find on the disk, and how far they have come with what they write there.
 
-Of a round that is stopped on purpose it takes in after which step the workers stand still, and of one that goes on
-which checkpoints they have written.
+While a round is stopped on purpose, it takes in after which step the workers stand still. While a round goes on, it
+takes in which checkpoints they have written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def note(run: Run, member: Member, now: float) -> None:
-    """Take in what a member's report says that it keeps; what it keeps of another run does not count."""
+    """Take in what a member reports that it keeps; what it keeps of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
     problem, before = kept.copy_problem if kept is not None else "", run.kept.protected

@@ -1,4 +1,4 @@
-"""Hands what workers were asked for to whoever wanted to know it."""
+"""Hands the answers of workers to the module that asked for them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Buddy:
 
 
 def buddies(nodes: Sequence[Buddy], spares: Sequence[Buddy] = ()) -> dict[str, str]:
-    """Return the node that takes a copy, by the node whose state it is; without those that have no such node.
+    """Return which node takes the copy of each node's state. Nodes of which none can take a copy are left out.
 
     `nodes` are in the order of their ranks. Spares have copies only where all nodes are of one domain: they come and
     go, and a copy that moves is made anew.

@@ -1,7 +1,7 @@
 """Says which nodes keep copies of one step, so that it outlives the hosts of any one failure domain.
 
-A shard that nodes of two domains hold needs no copy. Of each other one, a node that holds it is copied to its buddy
-(`buddies`), with the small state that lies beside it.
+A shard that nodes of two domains hold needs no copy. Every other shard is copied from a node that holds it to that
+node's buddy (`buddies`), with the small state that lies beside it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class CopyPlan:
     wanted: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     """The ranks whose parts a node is to have, and from whom, by that node."""
     lonely: int = 0
-    """How many shards no other domain can have."""
+    """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
-    """The shards that nodes of two domains will have, by who takes the copy: "" where two have it without one."""
+    """The shards that nodes of two domains will have, by the node that takes the copy: "" where none is needed."""
     domains: Mapping[str, str] = field(default_factory=dict)
     """The failure domain of each node."""
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
-        """Return what a node that holds these parts of the step has yet to get, by the node that has it."""
+        """Return what a node still has to get, by the node that has it; `held` are the parts that it has itself."""
         parts = [one for one in held if one.big]
         missing = {
             source: _grouped([rank for rank in ranks if not _has(parts, rank)])
@@ -53,7 +53,7 @@ class CopyPlan:
 
 
 def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
-    """Whether nodes of two domains protect each of these shards, so that it is there when either is lost."""
+    """Whether nodes of two domains protect each of these shards, so that it outlives the loss of either domain."""
     once: dict[int, str] = {}
     missing = set(shards)
     for node, parts in held.items():
@@ -70,7 +70,7 @@ def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[st
 
 
 def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]) -> CopyPlan:
-    """Plan the copies of a step of which these nodes hold parts; all nodes have a domain, and some a buddy."""
+    """Plan the copies of a step; `pairs` has the buddy of each node, if it has one."""
     plan = CopyPlan(pairs, domains=domains)
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():

@@ -1,7 +1,7 @@
 """Judges which worker all others wait for, by where each of them stands.
 
-A worker that waits in a collective waits for others, so the one to name is among those that do not, or is at another
-place of the sequence. Nothing is said while anybody gets on, or while nobody is seen to wait.
+A worker that waits in a collective waits for others, so the worker to name waits in no collective, or in another one of
+the sequence. There is no verdict while a worker gets on, or while none is seen to wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUSY_CPUS = 0.1
 """The CPUs that a busy worker uses at least, over a fifth of a second: threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The least that a worker reads and writes between two looks if it gets on, as one that saves to a slow disk does."""
+"""The fewest bytes that a busy worker reads and writes between two looks, as one that saves to a slow disk does."""
 
 NAMED_MAX = 4
 """The most ranks that a sentence names; the rest is counted."""
@@ -31,7 +31,7 @@ _EVEN = ("all_gather", "allgather", "reduce_scatter")
 """Ranks may put tensors of different sizes into the former collectives, and not into the latter."""
 
 _RUNNERS = ("<frozen", "runpy.py", "nodeclient/")
-"""The beginnings of files that run a script, and are no part of it."""
+"""How the names of files begin that run a script, and are no part of it."""
 
 
 @frozen
@@ -64,7 +64,7 @@ class HangVerdict:
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up the workers of a round; None if somebody gets on, or nobody is seen to wait."""
+    """Return who holds up the workers of a round; None if one of them gets on, or none is seen to wait."""
     waiting = [one for one in seen_workers if _state(one) is CollectiveState.WAITS]
     if not waiting or any(_state(one) is CollectiveState.MOVES for one in seen_workers):
         return None
@@ -96,7 +96,7 @@ def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
 
 
 def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
-    """Return for how long the worker waits that has waited the longest, in seconds; 0 if none does."""
+    """Return how long the longest wait of a worker has lasted, in seconds; 0 if none waits."""
     return max((_collective(one).age_s for one in seen_workers if _state(one) is CollectiveState.WAITS), default=0.0)
 
 
@@ -118,9 +118,9 @@ def _collective(one: SeenWorker) -> Collective:
 
 
 def _not_waiting(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
-    """Return which of those that wait in no collective are to blame.
+    """Return which of the workers that wait in no collective are to blame.
 
-    While one of them is busy, the others may wait for it by other means.
+    The busy ones are, if there are any: the others may wait for these by other means.
     """
     busy = [one for one in rest if _is_busy(one)]
     if busy:
@@ -152,7 +152,7 @@ def _main(worker: WorkerStacks) -> bytes:
 
 
 def _does(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
-    """Say what those do that are to blame, and where the first of them does it."""
+    """Describe what the workers do that are to blame, and where the first of them does it."""
     alone, one = len(blamed) == 1, blamed[0].now
     if one is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
@@ -187,7 +187,7 @@ def _split(frame: str) -> tuple[str, str, str]:
 
 
 def _by_place(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
-    """Return those who wait in the same collective, by its name: with its group and its size only where these tell."""
+    """Group the waiting workers by collective. Its name has the group and the size only where these differ."""
     collectives = [_collective(one) for one in waiting]
     groups = len({each.group for each in collectives}) > 1
     names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
@@ -218,7 +218,7 @@ def _since(waiting: Sequence[SeenWorker]) -> str:
 
 
 def _others(waiting: Sequence[SeenWorker]) -> str:
-    """Say where those wait that are not to blame: most of them, if they are not at one place."""
+    """Describe where the other workers wait; where most of them do, if they wait at several places."""
     [(place, number)] = Counter(_name(_collective(one)) for one in waiting).most_common(1)
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {place}"

@@ -14,17 +14,17 @@ from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
 from coordinatord.protocol.frozen_class import frozen
 
 COLLECTIVES_MIN = 16
-"""Fewer collectives are not compared: chance would name a worker."""
+"""The fewest collectives that are compared: of fewer, chance would name a worker."""
 
 LAST_SHARE = 2 / 3
-"""A laggard is last in so many of the collectives. Of two workers that are equally fast, one is last in two thirds of
-fifty collectives once in a hundred times, and of more workers never."""
+"""The least share of the collectives in which a laggard is last. Of two workers that are equally fast, one is last in
+two thirds of fifty collectives once in a hundred times, and of more workers never."""
 
 STEP_SHARE = 0.02
-"""Nor is a worker a laggard whose lateness is less than this part of a step: nobody would act on it."""
+"""The least lateness of a laggard, as a part of a step: nobody would act on less."""
 
 LATE_S_MIN = 0.001
-"""Nor one that is late by less than this: that is within what the system's scheduler does."""
+"""The least lateness of a laggard, in seconds: the system's scheduler may cause less."""
 
 DRIFT = 100e-6
 """How far two clocks may go apart in a second: quartz clocks do half of that."""
@@ -36,22 +36,22 @@ class NodeArrivals:
 
     node: str
     answered_at: float
-    """When, by the coordinator's clock: the middle of the time in which it may have been."""
+    """When it answered, by the coordinator's clock: the middle of the time in which that may have been."""
     error_s: float
-    """How far that may be wrong, to either side: half of the way there and back."""
+    """How far `answered_at` may be wrong, to either side: half of the way there and back."""
     clock_s: float
-    """The node's own clock then."""
+    """The node's own clock when it answered."""
     workers: tuple[WorkerArrivals, ...]
 
 
 @frozen
 class Offset:
-    """What is to be added to a node's clock to get the coordinator's, as one answer shows it."""
+    """What added to a node's clock gives the coordinator's clock, as one answer shows it."""
 
     shift_s: float
     error_s: float
     at: float
-    """When that was."""
+    """When the node gave that answer."""
 
     def error_at(self, now: float) -> float:
         """Return how far the offset may be wrong by now."""
@@ -59,9 +59,9 @@ class Offset:
 
 
 def better(known: Offset | None, told: NodeArrivals) -> Offset:
-    """Return the offset that is the more exact one by now: that which was known, or that of a new answer.
+    """Return the offset that is more exact by now: the known one, or that of a new answer.
 
-    A known one that the new answer rules out counts no more: the host was started again.
+    A known offset that the new answer rules out is dropped: the host was started again.
     """
     new = Offset(told.answered_at - told.clock_s, told.error_s, told.answered_at)
     if known is None or new.error_s <= known.error_at(new.at):
@@ -76,11 +76,11 @@ class Arrival:
     rank: int
     node: str
     error_s: float
-    """How far all of them may be wrong, beside those of another node."""
+    """How far all of the times may be wrong, compared with those of another node."""
     first: int
     """The number of the first collective."""
     times: Sequence[float]
-    """Those of collectives that follow on one another, by the coordinator's clock."""
+    """When the worker arrived in each of the collectives, which follow on one another, by the coordinator's clock."""
 
 
 @frozen
@@ -92,8 +92,8 @@ class RankLateness:
     last: float
     """The share of the collectives in which it arrived last, 0 to 1."""
     late_s: float
-    """How long after the worker in the middle it usually arrives: the largest lateness within a step, and of those the
-    median over the steps."""
+    """How long after the worker in the middle it usually arrives: the median over the steps of the largest lateness
+    within each."""
 
 
 @frozen
@@ -112,7 +112,7 @@ class Lateness:
     """What the last look has shown of the workers of a round."""
 
     ranks: tuple[RankLateness, ...]
-    """Those that could be compared, by rank."""
+    """The workers that could be compared, by rank."""
     collectives: int
     """How many collectives of the largest group were compared."""
     step_s: float | None

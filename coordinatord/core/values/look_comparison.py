@@ -1,7 +1,7 @@
 """Compares two looks at the workers of a round: only what stands still in both of them is a hang.
 
-One look may meet any training between two of its collectives. So a worker is blamed only if nobody has got on from one
-look to the next, and if all of them could be looked at.
+One look may meet any training between two of its collectives. So a worker is blamed only if none has got on from one
+look to the next, and all of them could be seen.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ UNASKED = "a node cannot be asked where its workers stand"
 
 
 def why_unseen(look: Sequence[SeenWorker]) -> str:
-    """Return why a look is no ground to judge on; empty if it is one.
+    """Return why nothing can be judged by a look; empty if something can.
 
-    A worker that nothing is known of may train: its script has not imported workerlib, or its node does not answer.
+    A worker of which nothing is known may be training: its script has not imported workerlib, or its node does not
+    answer.
     """
     for one in look:
         if one.now is None:
@@ -47,12 +48,12 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:
-    """Whether a second look is worth it: somebody waits, and nobody is seen to get on."""
+    """Whether a second look is worth its cost: a worker waits, and none is seen to get on."""
     return not why_unseen(look) and find_hang(look) is not None
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up all others; None if somebody has got on between two looks, or somebody cannot be seen."""
+    """Return who holds up all others; None if a worker has got on between two looks, or cannot be seen."""
     before = {one.rank: one.now for one in first}
     if why_unseen(first) or why_unseen(second) or len(before) != len(second):
         return None

@@ -12,10 +12,10 @@ from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
 def plan_writes(
     holders: Mapping[str, tuple[KeptParts, ...]], leaving: Collection[str] = ()
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what each node writes of a step that these hold parts of; None if the step is not whole among them.
+    """Return what each node writes of a step; None if the holders do not have all of it.
 
-    A shard is written by the node that has the fewest of those that have it, and by one that stays if there is one. The
-    small state of a rank is written by the node that writes its shard if that has it, and else by any that has it.
+    Of the nodes that hold a shard, the one writes it that has the least to write so far; a node that stays comes before
+    one that leaves. The small state of a rank is written by the node that writes its shard, or else by another holder.
     """
     if not are_whole([one for parts in holders.values() for one in parts if one.big]):
         return None

@@ -1,4 +1,4 @@
-"""Says from whom each node of a round gets what its workers resume from.
+"""Plans which node gives each node of a round the parts that its workers resume from.
 
 Each rank needs its own shard of the big state if there are as many ranks as before, and else all shards, since its own
 part is cut out of several. It also needs its own small state, and one small state that is committed: a new rank has
@@ -32,7 +32,10 @@ class ResumePlan:
         self._pending = _Holders((node, one) for node, one in everything if one.pending)
 
     def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
-        """Return what a node with these ranks gets from whom; None if some of it has no holder, or too many have it."""
+        """Return the parts that a node with these ranks gets, by holder.
+
+        Return None if a part has no holder, or if there are more holders or groups of parts than a message may have.
+        """
         needs: Needs = {}
         if not self._add_big(needs, node, ranks, world_size):
             return None
@@ -65,7 +68,7 @@ class ResumePlan:
         return None
 
     def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
-        """Let a node get a shard: from itself, or else from one of the others, in turn."""
+        """Plan that a node gets a shard: from itself, or else from one of the other holders, in turn."""
         own = [(node, one) for one in self._held.get(node, ()) if one.big and one.shards == self._point.shards]
         for source, part in own:
             rank = _rank_with(part, shard)
@@ -80,7 +83,7 @@ class ResumePlan:
         return True
 
     def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
-        """Let a node get the small state of a rank, if anybody has it; return whether it is committed."""
+        """Plan that a node gets the small state of a rank, if a node has it; return whether it is committed."""
         for found, committed in ((self._small, True), (self._pending, False)):
             holder = found.of_rank(rank, node)
             if holder is not None:
@@ -99,7 +102,7 @@ class ResumePlan:
 
 
 class _Holders:
-    """Who has one kind of parts, by rank and by shard."""
+    """The holders of one kind of parts, by rank and by shard."""
 
     def __init__(self, held: Iterable[tuple[str, KeptParts]]) -> None:
         self._held = sorted(held, key=lambda one: one[1].first_rank)

@@ -17,7 +17,7 @@ class OpenSection:
 
     @property
     def ends_at(self) -> float:
-        """When it has taken as long as it may."""
+        """When its time is up."""
         return self.began_at + self.section.limit_s
 
 
@@ -28,7 +28,7 @@ class Sections:
         self._open: dict[int, OpenSection] = {}
         """The sections by group rank."""
         self.ended_at = -math.inf
-        """When the last one ended that is over."""
+        """When the last section that is over ended."""
 
     def note(self, group_rank: int, section: Section | None, heard_at: float) -> None:
         """Take in the report of a node."""

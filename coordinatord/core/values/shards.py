@@ -55,7 +55,7 @@ def shards_in(parts: KeptParts, shards: int) -> Iterator[tuple[int, int]]:
 
 
 def cover(ranges: Iterable[tuple[int, int]], shards: int) -> bool:
-    """Whether ranges leave out none of so many shards."""
+    """Whether these ranges cover all of so many shards."""
     reached = 0
     for begin, end in sorted(ranges):
         if begin > reached:
