@@ -7,6 +7,7 @@ is the rank's own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -70,6 +71,15 @@ class KeptParts:
     def at(self) -> KeptStep:
         """The step of which these are parts."""
         return KeptStep(self.round, self.step)
+
+    def holds(self, rank: int) -> bool:
+        """Whether the part of a rank is among these."""
+        return 0 <= rank - self.first_rank < self.ranks
+
+    def shards_and_ranks(self) -> Iterator[tuple[int, int]]:
+        """Yield the shard of the big state and the rank of each part, from the first rank upward."""
+        for offset in range(self.ranks):
+            yield (self.first_shard + offset) % self.shards, self.first_rank + offset
 
 
 @frozen

@@ -43,8 +43,8 @@ class _StepHolders:
         holders: dict[int, set[str]] = {}
         for node, parts in self.held.items():
             for one in parts:
-                for offset in range(one.ranks if one.big and one.protected else 0):
-                    holders.setdefault((one.first_shard + offset) % one.shards, set()).add(node)
+                for shard, _ in one.shards_and_ranks() if one.big and one.protected else ():
+                    holders.setdefault(shard, set()).add(node)
         return self.is_protected and all(len(nodes) > 1 for nodes in holders.values())
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from coordinatord.core.values.resume_plan import grouped
 from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
 
 Held = Mapping[str, Collection[KeptParts]]
@@ -34,7 +35,7 @@ class CopyPlan:
         """Return what a node still has to get, by the node that has it; `held` are the parts that it has itself."""
         parts = [one for one in held if one.big]
         missing = {
-            source: _grouped([rank for rank in ranks if not _has(parts, rank)])
+            source: grouped({rank: (True, False) for rank in ranks if not _has(parts, rank)})
             for source, ranks in self.wanted.get(node, {}).items()
         }
         return {source: wanted[:WANTED_MAX] for source, wanted in missing.items() if wanted}
@@ -62,8 +63,7 @@ def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[st
         if not missing:
             break
         for one in parts:
-            for offset in range(one.ranks if one.big and one.protected else 0):
-                shard = (one.first_shard + offset) % one.shards
+            for shard, _ in one.shards_and_ranks() if one.big and one.protected else ():
                 if once.setdefault(shard, domains[node]) != domains[node]:
                     missing.discard(shard)
     return not missing
@@ -75,9 +75,8 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
         for one in parts:
-            for offset in range(one.ranks if one.big else 0):
-                shard = (one.first_shard + offset) % one.shards
-                holders.setdefault(shard, []).append((node, one.first_rank + offset))
+            for shard, rank in one.shards_and_ranks() if one.big else ():
+                holders.setdefault(shard, []).append((node, rank))
     for shard in sorted(holders):
         those = holders[shard]
         copied = [(node, rank) for node, rank in those if (pairs.get(node), rank) in those]
@@ -94,15 +93,4 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
 
 
 def _has(parts: Iterable[KeptParts], rank: int) -> bool:
-    return any(0 <= rank - one.first_rank < one.ranks for one in parts)
-
-
-def _grouped(ranks: Iterable[int]) -> tuple[WantedParts, ...]:
-    groups: list[WantedParts] = []
-    for rank in ranks:
-        last = groups[-1] if groups else None
-        if last is not None and rank == last.first_rank + last.ranks:
-            groups[-1] = WantedParts(last.first_rank, last.ranks + 1, big=True, small=False)
-        else:
-            groups.append(WantedParts(rank, 1, big=True, small=False))
-    return tuple(groups)
+    return any(one.holds(rank) for one in parts)

@@ -23,10 +23,9 @@ def plan_writes(
     small: dict[int, list[str]] = {}
     for node, parts in holders.items():
         for one in parts:
-            for offset in range(one.ranks):
-                rank = one.first_rank + offset
+            for shard, rank in one.shards_and_ranks():
                 if one.big:
-                    having.setdefault((one.first_shard + offset) % one.shards, []).append((node, rank))
+                    having.setdefault(shard, []).append((node, rank))
                 if one.small:
                     small.setdefault(rank, []).append(node)
     wanted: dict[str, dict[int, tuple[bool, bool]]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from itertools import groupby
+from itertools import groupby, islice
 
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, WantedParts
@@ -134,9 +134,8 @@ class _Holders:
         if self._of_shard is None:
             self._of_shard = {}
             for node, part in self._held:
-                for offset in range(min(part.ranks, shards)):
-                    there = self._of_shard.setdefault((part.first_shard + offset) % shards, [])
-                    there.append((node, part.first_rank + offset))
+                for shard_there, rank in islice(part.shards_and_ranks(), shards):
+                    self._of_shard.setdefault(shard_there, []).append((node, rank))
         return self._of_shard.get(shard, [])
 
 
