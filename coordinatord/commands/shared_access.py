@@ -29,10 +29,10 @@ LOOK_EVERY_S = 1.0
 """How often each coordinator looks for what the others have changed: as often as for changes of its own files."""
 
 IN_THE_CLEAR = "insecure"
-"""What stands for the hash of the key where everybody is let in."""
+"""Stored in place of the key's hash where everybody is let in."""
 
 OF_AN_AUTHORITY = "certificate"
-"""What stands for it where certificates of an organisation are shown, whose keys may differ."""
+"""Stored in place of the key's hash where coordinators show certificates of an organisation, whose keys may differ."""
 
 _MEANINGS = {IN_THE_CLEAR: "let everybody in (--insecure)", OF_AN_AUTHORITY: "show certificates of --tls-cert"}
 
@@ -44,29 +44,29 @@ class OtherKeyError(OperationalError):
 
 
 class SharedAccess:
-    """The part of this coordinator."""
+    """Shares key and tokens with the other coordinators, on behalf of this one."""
 
     def __init__(self, gateway: Gateway, keys: Keys, security: Security | None) -> None:
-        """Begin without a look; without `security` everybody is let in."""
+        """Begin without a look. `security` is None where everybody is let in."""
         self._gateway = gateway
         self._keys = keys
         self._security = security
         self._known_by = _known_by(security)
-        """What nodes knew it by at its start: another key that SIGHUP brings ends no coordinator that serves."""
+        """The key's hash at the start: a key that SIGHUP brings later does not end a coordinator that serves."""
         self._seen: tuple[int, tuple[KnownToken, ...]] | None = None
-        """The revision and the own tokens of the last look that found them to agree."""
+        """The revision and our own tokens at the last look at which both agreed."""
         self._complaint = ""
         """Why the tokens could not be shared at the last look."""
 
     async def watch(self) -> None:
         """Look again and again. Raises `OtherKeyError`."""
         while True:
-            with suppress(StoreError):  # whoever stands by or leads says what is wrong with etcd
+            with suppress(StoreError):  # the code that leads or stands by reports what is wrong with etcd
                 await self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def lead(self, fence: int) -> None:
-        """Say as the leader what all must have, unless that is said already. Raises `OtherKeyError`, `StoreError`."""
+        """Write as the leader which key all must have, if it is not there. Raises `OtherKeyError`, `StoreError`."""
         first = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
         await self._gateway.call("/v3/kv/txn", txn(first, [put(self._keys.pin, self._known_by.encode())]))
         await self.look()

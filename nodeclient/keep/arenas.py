@@ -88,7 +88,7 @@ class _Owned:
     file: int
     arena: Arena
     size: int
-    """The memory that counts."""
+    """The bytes that count towards the limit."""
 
 
 class Arenas:
@@ -109,9 +109,9 @@ class Arenas:
         self._protected: Collection[tuple[int, int]] = ()
         self._lock = Lock()
         self._coming_bytes = 0
-        """What is being allocated: the host still shows it as free."""
+        """The bytes that are being allocated: the host still counts them as free."""
         self.used_bytes = 0
-        """All that is taken of the limit, with what is being allocated and what is received."""
+        """The bytes that count towards the limit, with those that are being allocated or received."""
 
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
@@ -206,7 +206,7 @@ class Arenas:
             self._coming_bytes -= size
 
     def give_back(self, size: int) -> None:
-        """Count memory no more."""
+        """Stop counting memory that was freed."""
         with self._lock:
             self.used_bytes -= size
 

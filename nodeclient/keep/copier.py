@@ -1,4 +1,4 @@
-"""Gets copies of what other nodes keep, one part after the other and no faster than it may.
+"""Gets copies of what other nodes keep, one part after the other, within the rate that the user allows.
 
 Neither the training processes nor their groups take part. What is to be copied is named by the coordinator, and named
 again and again until it is here. Copies lie in the arenas like everything else (`arenas`), so they are given to other
@@ -24,14 +24,14 @@ from nodeclient.keep.rate_limit import RateLimit
 from workerlib.keep.arena import Commit, Place
 
 AGAIN_S = 1.0
-"""The pause before a part is asked for again that could not be had."""
+"""The pause before another attempt to get a part, after one that failed."""
 
 _Wanted = tuple[KeptCopy, int]
 """A copy, and the rank whose part it is."""
 
 
 class Copier:
-    """The copies that this node gets for others."""
+    """The copies that this node keeps of other nodes' state."""
 
     def __init__(self, means: Means) -> None:
         """Begin with none."""
@@ -41,7 +41,7 @@ class Copier:
         self._wanted: tuple[KeptCopy, ...] = ()
         self._working: asyncio.Task[None] | None = None
         self._getting: tuple[_Wanted, Event] | None = None
-        """What is on its way, and what tells its thread that nobody wants it any more."""
+        """The copy that is on its way, and the event that tells its thread to give it up."""
         self.problem = ""
         """Why a copy cannot be had; nobody waits for it then."""
 
@@ -57,7 +57,7 @@ class Copier:
             self._working = self._means.tasks.spawn(self._work(), name="copies")
 
     def close(self) -> None:
-        """Get nothing any more."""
+        """Give up all copies that are on their way."""
         self._wanted = ()
         if self._getting is not None:
             self._getting[1].set()
@@ -65,7 +65,7 @@ class Copier:
             self._working.cancel()
 
     async def _work(self) -> None:
-        """Get what is missing until nothing is; a part that cannot be had does not keep the others back."""
+        """Get parts until none is missing. A part that cannot be had does not hold up the others."""
         loop = asyncio.get_running_loop()
         failing_since: dict[tuple[str, int], float] = {}
         while missing := [one for one in self._all() if not self._is_here(*one)]:

@@ -19,7 +19,7 @@ class Digests:
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._noting: dict[tuple[int, Commit], Future[bool]] = {}
-        """The work that is on, by the place's identity and what it holds."""
+        """The work in progress, by the identity of the place and what it holds."""
 
     def note(self, places: Iterable[Place]) -> None:
         """Note the digest of each place that is whole and has none yet."""

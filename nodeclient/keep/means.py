@@ -17,12 +17,12 @@ THREADS = 8
 """How many parts are received or checked at a time."""
 
 Notify = Callable[[Level, str, str], None]
-"""Shows the user a line: how much it matters, the text, and what has happened as an identifier."""
+"""Shows the user a line: its log level, the text, and the name of the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """The memory, the threads and the ways to the rest of nodeclient; all of it lives as long as nodeclient does."""
+    """The memory, the threads, and the callbacks into nodeclient; all of it lives as long as nodeclient does."""
 
     settings: KeepSettings
     node: str
@@ -31,16 +31,16 @@ class Means:
     arenas: Arenas
     digests: Digests
     threads: Executor
-    """Transfers and checks block, so they are for these."""
+    """The threads for transfers and checks, which block."""
     tasks: Tasks
     submit: Callable[[Event], None]
     """Gives an event to the agent of this node."""
     notify: Notify
     disk: Persister | None = None
-    """Writes steps to a disk, and reads them; None where none is to be used."""
+    """Writes steps to a disk and reads them; None without `--persist`."""
 
     def note_damage(self, held: Held) -> None:
-        """Withdraw a part that is not what was saved."""
+        """Empty the place of a part that is not what was saved, and warn the user."""
         if withdraw(held.place, held.commit):
             commit = held.commit
             text = (

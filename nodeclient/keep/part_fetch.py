@@ -30,7 +30,7 @@ class FetchError(OperationalError):
 
 
 class PartSource(Protocol):
-    """Where a part is to be had."""
+    """The holder of a part, and how to reach it."""
 
     @property
     def address(self) -> str:
@@ -46,7 +46,7 @@ class PartSource(Protocol):
 
 
 def at_once(size: int) -> None:
-    """Let the next piece come at once, whatever the size of the last."""
+    """Return at once: the next piece may come, whatever the size of the last."""
     del size
 
 
@@ -103,7 +103,7 @@ def _take(
     given_up: Event,
     pace: Callable[[int], None],
 ) -> int:
-    """Receive a part into memory; return its CRC, which its holder has worked out for the data that the tag is of.
+    """Receive a part into memory; return the CRC that its holder has worked out.
 
     Raises `ValueError` if they are not what was saved.
     """
@@ -127,7 +127,7 @@ def _receive(connection: socket.socket, length: int, until: float, given_up: Eve
 
 
 def _receive_into(connection: socket.socket, memory: memoryview, until: float, given_up: Event) -> None:
-    """Fill memory with what comes. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
+    """Fill memory from the connection. Raises `TimeoutError`, `EOFError` and other errors of the connection."""
     connection.settimeout(LOOK_UP_S)
     while memory:
         if given_up.is_set():

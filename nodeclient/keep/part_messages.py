@@ -45,7 +45,7 @@ class Kind(IntEnum):
     """Which of the two places of a step a part is in."""
 
     BIG = 1
-    """The state that is saved at the break or at an interval."""
+    """A generation: the state that is saved at a break or at an interval."""
     SMALL = 2
     """The state that is saved at each step."""
 
@@ -125,13 +125,13 @@ def pack_request(name: PartName, nonce: bytes) -> bytes:
 
 
 def read_request(packed: bytes, run: str) -> PartName | None:
-    """Return what is asked for, None if it is nothing of this run. Raises `ValueError` for what is no request."""
+    """Return the part that is asked for; None if it is of another run. Raises `ValueError` for what is no request."""
     digest, rank, round_number, step, kind, _ = _REQUEST.unpack(packed)
     return PartName(run, rank, round_number, step, Kind(kind)) if digest == _digest(run) else None
 
 
 def is_tag(tag: bytes, right: bytes) -> bool:
-    """Whether a tag is right; how long that takes says nothing about it."""
+    """Whether a tag is right, in a time that does not depend on it."""
     return hmac.compare_digest(tag, right)
 
 

@@ -1,7 +1,7 @@
 """Gives parts of the kept state to other agents, over TCP. `part_messages` has what is said.
 
-The event loop talks with strangers, and a thread sends to those who have shown that they know the key. So a peer that
-is slow, or lies, or is nobody's, costs a heartbeat nothing.
+The event loop talks with strangers, and a thread sends to those who have shown that they know the key. So no heartbeat
+is late because of a peer that is slow, lies, or belongs to no job.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PAUSE_S = 1.0
 
 
 class Holder(Protocol):
-    """Whoever holds the parts. All of it is called in the thread of the event loop."""
+    """What holds the parts. All of its methods are called in the thread of the event loop."""
 
     @property
     def run(self) -> str:
@@ -81,12 +81,12 @@ class PartServer:
         self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
         self._connections: set[asyncio.Task[None]] = set()
         self._unproven: dict[asyncio.Task[None], str] = {}
-        """Those that have not shown the key, the oldest first, with their addresses."""
+        """The connections that have not shown the key, the oldest first, with their addresses."""
         self._sending: set[socket.socket] = set()
         self._accepting = self._loop.create_task(self._accept(), name="kept parts")
 
     def close(self) -> None:
-        """Stop to listen and to send."""
+        """Stop listening and sending."""
         self._accepting.cancel()
         for task in self._connections:
             task.cancel()
@@ -156,7 +156,7 @@ class PartServer:
                 await self._send(connection, exchange, held)
 
     def _note_proven(self) -> None:
-        """Note that the peer of the task that runs has shown the key."""
+        """Note that the peer of the current task has shown the key."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._unproven.pop(task, None)

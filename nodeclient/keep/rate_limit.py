@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BURST_S = 0.1
-"""What may come at once after a pause: as much as in so many seconds."""
+"""How many seconds' worth of bytes may come at once after a pause."""
 
 
 class RateLimit:
@@ -13,7 +13,7 @@ class RateLimit:
         """Allow `rate` bytes a second."""
         self._rate = rate
         self._spent_at = now
-        """When all that has come so far would have come, at this rate."""
+        """When all bytes so far would have come at exactly this rate."""
 
     def take(self, size: int, now: float) -> float:
         """Count bytes that have come; return how many seconds to wait before more may."""

@@ -50,9 +50,9 @@ class ReadyParts:
 
     parts: list[tuple[Part, int]] = field(default_factory=list)
     received_bytes: int = 0
-    """The memory of those that came from other nodes."""
+    """The memory of the parts that came from other nodes."""
     received: int = 0
-    """How many came from other nodes."""
+    """How many parts came from other nodes."""
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
         """Add what is in a file; the descriptor becomes this object's."""

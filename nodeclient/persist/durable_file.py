@@ -19,11 +19,12 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
 
 CHUNK_BYTES = 4 << 20
-"""What is written or read in one go: a few milliseconds of a fast disk, and progress is seen after each."""
+"""How many bytes are written or read in one go: that takes a fast disk a few milliseconds, and progress is seen after
+each."""
 
 FLUSH_BYTES = 64 << 20
-"""What is flushed in one go. Written bytes that are in memory alone are no progress: a disk that needs minutes to flush
-many of them at the end would look as if it hangs, and one that writes 64 MiB in 20 s does not."""
+"""How many bytes are flushed in one go. Only flushed bytes count as progress. A disk that needs minutes to flush all at
+the end would look as if it hangs. One that flushes 64 MiB in 20 s does not."""
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""
@@ -34,11 +35,11 @@ class GivenUpError(OperationalError):
 
 
 class Progress:
-    """How far a thread has come that reads or writes; it is looked at, and given up, by other threads."""
+    """How far a thread has come with reading or writing. Other threads look at it, and may give the work up."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        """How many have been checked, written or read: as long as it grows, nothing hangs."""
+        """How many bytes have been checked, written or read: as long as it grows, nothing hangs."""
         self._given_up = Event()
 
     def give_up(self) -> None:
@@ -116,7 +117,7 @@ def make_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> tuple[int, int]:
-    """Return the descriptor and the size of a file that is no link, no pipe and no device. Raises `OSError`."""
+    """Open a file that is no link, no pipe and no device; return its descriptor and size. Raises `OSError`."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):

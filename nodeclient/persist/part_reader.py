@@ -13,7 +13,7 @@ from nodeclient.persist.tensor_file import LENGTH_BYTES, TensorFile, TensorFileE
 from workerlib.keep.arena import Commit, Place
 
 Room = Callable[[Commit], Place]
-"""Returns memory for a part with these control words."""
+"""Returns the memory that a part with these control words is to be read into."""
 
 
 def read_part(

@@ -28,7 +28,7 @@ RANDOM = "random/"
 
 
 class PartLostError(OperationalError):
-    """The memory does not hold any more what was to be written, or is damaged; the text says which."""
+    """What was to be written is not in memory any more, or is damaged there; the text says which."""
 
 
 class DamagedPartError(PartLostError):
@@ -61,7 +61,7 @@ def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, b
 
 
 def small_data(held: Held, data: memoryview) -> memoryview:
-    """Return the small state in the data of a place: all of it, or what is behind the big. Raises `ManifestError`."""
+    """Return the small state in a place's data: all of them, or what follows the big state. Raises `ManifestError`."""
     return data if held.kind is Kind.SMALL else data[_after(read_layout(data)) :]
 
 
@@ -87,7 +87,7 @@ def _of(held: Held) -> tuple[int, int]:
 
 
 def _checked(held: Held, progress: Progress) -> memoryview:
-    """Return the data of a place, if they are what was saved as far as that is known."""
+    """Return the data of a place, if they have the digest that was noted when they were saved, if one was noted."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and _crc(data, progress) != known:
@@ -98,7 +98,7 @@ def _checked(held: Held, progress: Progress) -> memoryview:
 
 
 def _crc(data: memoryview, progress: Progress) -> int:
-    """Return the crc32 of all data. That of a large shard takes a minute, which is no disk that hangs."""
+    """Return the crc32 of all data. It notes progress: of a large shard it takes a minute, which is no hang."""
     crc = 0
     for begin in range(0, len(data), CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]

@@ -1,4 +1,4 @@
-"""What a user chooses about the disk; a command line that is only read imports nothing more."""
+"""What a user chooses about the disk. Command lines import this module, and nothing else of this room."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.persisted_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
-"""The time between two steps on the disk by default: state is in memory meanwhile, so this is for the loss of all."""
+"""The default time between two steps on the disk. State is in memory meanwhile, so the disk is for the loss of all
+hosts."""
 
 PERSIST_KEEP = 2
-"""The steps that stay on the disk by default: one more than is needed, if the newest proves to be damaged."""
+"""How many steps stay on the disk by default: one more than is needed, in case the newest proves to be damaged."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""The door of this room: what the node writes to the disk and finds there, as the coordinator wants it.
+"""The door of this room: it writes what the coordinator wants on the disk, and reports what the disk has.
 
 A disk may be slow, full, broken or away, and a file system of the network may hang for ever. So all that touches it
 runs in threads that nobody waits for at the end, and what hangs is noticed by the bytes that do not come.
@@ -81,10 +81,10 @@ class Persister:
         self._order: tuple[str, PersistOrder] | None = None
         self._work: asyncio.Task[None] | None = None
         self._is_committing = False
-        """The step is being made whole, or that has failed: the order may change meanwhile."""
+        """Whether the step is being made whole, or that has failed: the order may change meanwhile."""
         self._progress = Progress()
         self._hanging: threading.Event | None = None
-        """It is set when the thread has ended that writes, or that was left to itself."""
+        """Set when the writing thread has ended, also one that was given up."""
         self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
         self._unusable = UnusableSteps()
         self._looking = asyncio.Lock()
@@ -156,7 +156,7 @@ class Persister:
         return True
 
     def close(self) -> None:
-        """Let the thread that writes end; nobody waits for it."""
+        """Tell the writing thread to end, without waiting for it."""
         self._progress.give_up()
 
     # What the coordinator wants
@@ -277,7 +277,7 @@ class Persister:
         self._report(order, PersistState.FAILED, clip(why, MESSAGE_MAX))
 
     def _complain(self, text: str) -> None:
-        """Say what is wrong, unless that was the last thing that was said."""
+        """Tell the user what is wrong, unless the user was told that last."""
         if text.partition(": ")[2] != self._said.partition(": ")[2] or not self._said:
             self._notify(Level.WARNING, text, "state_not_persisted")
         self._said = text
@@ -298,7 +298,7 @@ class Persister:
         return await _in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
 
     def withdraw(self, disk: DiskStep, step: int, why: str, *, passes: bool) -> None:
-        """Find a step no more, since it cannot be read; `passes` says that this may be over in a moment."""
+        """Stop reporting a step that cannot be read; `passes` says that this may be over in a moment."""
         key = disk.run, KeptStep(disk.round, step)
         self._unusable.note(key, why, asyncio.get_running_loop().time(), passes=passes)
         self._manifests.pop(key, None)  # so that the next look reads anew what there is

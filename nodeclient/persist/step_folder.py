@@ -39,14 +39,14 @@ MANIFEST_MAX = 64 << 20
 NOTE_MAX = 4096
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
-"""The most folders of a job that are looked at: more are not of these programs' making."""
+"""The most folders of a job that are looked at: these programs never make more."""
 
 SERIAL_MAX = 2**53 - 1
 
 _FORMAT = 1
 
 _NAME_MAX = 120
-"""The characters of a job's folder, with 255 as the limit of file systems."""
+"""The most characters in the name of a job's folder; file systems take 255 bytes."""
 
 _FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}")
 
@@ -82,7 +82,7 @@ class PartFile:
 
 @frozen
 class StepName:
-    """Which step it is that a folder holds: a number alone says little, since runs and rounds may repeat it."""
+    """Which step a folder holds: its number alone says little, since runs and rounds may repeat it."""
 
     run: Name
     round: Counter
@@ -103,7 +103,7 @@ class StepName:
 
 @frozen
 class Note:
-    """What is said of one file before the step is whole."""
+    """What the note beside a file says of it."""
 
     of: StepName
     file: PartFile
@@ -115,7 +115,7 @@ class Manifest:
 
     format: Annotated[int, Range(_FORMAT, _FORMAT)]
     serial: Annotated[int, Range(1, SERIAL_MAX)]
-    """Later steps of a job have higher ones, over all of its runs."""
+    """Counts the steps of a job over all of its runs: a later step has a higher number."""
     of: StepName
     files: Annotated[tuple[PartFile, ...], Length(1, 2 * RANKS_MAX)]
 
@@ -124,7 +124,7 @@ class Manifest:
         return next((one for one in self.files if one.contents is contents and one.rank == rank), None)
 
     def parts(self) -> list[KeptParts]:
-        """Return what is held, a part for each file that `ctx.keep` reads."""
+        """Return the parts that the folder holds, one for each file that `ctx.keep` reads."""
         of = self.of
         return [
             KeptParts(
@@ -176,7 +176,7 @@ def small_file(rank: int) -> str:
 
 
 def write_note(folder: Path, note: Note) -> None:
-    """Say what a file is that is there now. Raises `OSError`."""
+    """Write the note beside a file that is there now. Raises `OSError`."""
     write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], Progress())
 
 
@@ -219,7 +219,7 @@ def commit(job: Path, of: StepName, small: int = 0) -> Manifest:
     """
     folder = job / of.folder
     try:
-        return read_manifest(folder)  # it was made so before, and the word of it was lost
+        return read_manifest(folder)  # it was made whole before, and the report of that was lost
     except FileNotFoundError:
         pass
     names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]

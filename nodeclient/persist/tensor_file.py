@@ -47,7 +47,7 @@ TYPES = {
 _RAW = "U8"
 
 PROBLEM_MAX = 200
-"""The length of an error in characters: what a file says is not repeated at length."""
+"""The most characters of an error: a file may hold a long text."""
 
 _METADATA = "__metadata__"
 _SHARDING = "DCP_SHARDING_INFO"
@@ -55,7 +55,7 @@ _OWN = "coordinatord"
 
 
 class TensorFileError(OperationalError):
-    """A file is not one of tensors as it is written here; the text says what is wrong with it."""
+    """A file does not have the form that is written here; the text says what is wrong with it."""
 
 
 @frozen
@@ -73,7 +73,7 @@ class TensorFile:
     """What a file of tensors consists of."""
 
     header: bytes
-    """Its length comes first, and it is padded, so that the tensors are aligned."""
+    """The header with its length before it, padded so that the tensors are aligned."""
     layout: Layout
     """The same tensors in a place of an arena."""
     spans: tuple[Span, ...]

@@ -21,7 +21,7 @@ Key = tuple[str, KeptStep]
 
 
 class UnusableSteps:
-    """What could not be read."""
+    """The steps that could not be read, each with the reason."""
 
     def __init__(self) -> None:
         self._until: dict[Key, float] = {}
@@ -44,5 +44,5 @@ class UnusableSteps:
         return now < self._until.get(key, -math.inf)
 
     def why(self, there: Iterable[Key], now: float) -> str:
-        """Return why the newest of these steps, the first, is of no use; empty if all of them are of some."""
+        """Return why the first of these steps that is not to be tried now is of no use; empty if all can be tried."""
         return next((self._why[key] for key in there if self.has(key, now)), "")

@@ -19,16 +19,16 @@ from coordinatord.store.interface import UnreadableStoreError
 from coordinatord.store.row_codec import Row
 
 WASTE_ROWS = 1_000
-"""So many rows may be dropped, beyond as many as live, before values are merged."""
+"""Values are merged once this many more rows are dropped than live."""
 
 MERGED_VALUES_MAX = 64
-"""Values that are merged at once: their merger adds some milliseconds to a commit."""
+"""How many values are merged at once: this adds some milliseconds to a commit."""
 
 MERGED_BYTES_MAX = 256 * 1024
 """How large a merged value may become, as they are stored: a commit and a merger fit into one transaction."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
-"""What a value may be unpacked to: a commit of 10,000 nodes is 10 MB."""
+"""The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
 
 
 @frozen
@@ -46,7 +46,7 @@ class _Stored:
 
     size: int
     seqs: list[int]
-    """The numbers of its rows, also of those that were dropped since."""
+    """The numbers of its rows, with those that were dropped since."""
     dropped: list[int] = field(default_factory=list)
 
 
@@ -116,7 +116,7 @@ class CommitLog:
         return Merger(chosen[0], chosen[-1], rows, dropped)
 
     def merge(self, merger: Merger, size: int) -> None:
-        """Note that values have become one of so many bytes; nothing is left of them if nothing of them lives."""
+        """Note that values were merged into one of so many bytes. If no row of theirs lives, none is left."""
         gone = [number for number in self._values if merger.first <= number <= merger.last]
         for number in gone:
             for seq in self._values[number].seqs:

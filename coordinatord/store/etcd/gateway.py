@@ -28,7 +28,7 @@ REACH_WITHIN_S = 1.0
 """How long its kernel may take to accept a connection."""
 
 ALL_WITHIN_S = 6.0
-"""How long one request may take, over all members: then whoever asked says why nothing goes on."""
+"""How long one request may take, over all members. After that the caller reports why nothing goes on."""
 
 ROUNDS = 2
 """How often each member is tried."""
@@ -48,21 +48,21 @@ watches, and tells them nothing."""
 
 
 class _SilentError(EtcdAwayError):
-    """A watch is silent, as where nothing happens."""
+    """A watch was silent for too long, which may mean that nothing has happened."""
 
 
 class Gateway:
     """A cluster. It must be made in the running loop."""
 
     def __init__(self, place: EtcdPlace) -> None:
-        """Connect when something is asked for. Raises `StoreError` if a certificate cannot be read."""
+        """Connect with the first request. Raises `StoreError` if a certificate cannot be read."""
         self._place = place
         self._bases = [_base_of(place, host, port) for host, port in place.members]
         self._tls = _context_of(place)
         limits = aiohttp.ClientTimeout(total=TRY_WITHIN_S, sock_connect=REACH_WITHIN_S)
         self._http = aiohttp.ClientSession(timeout=limits, trust_env=False)
         self._token = ""
-        """What the cluster has given to our user."""
+        """The token that the cluster has given to our user."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -124,7 +124,7 @@ class Gateway:
         return float(number(answer.get("result", {}), "TTL"))
 
     async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
-        """Yield all keys that begin so, as they are at one moment, some at a time. Raises `StoreError`."""
+        """Yield all keys with a prefix as they are at one moment, some at a time. Raises `StoreError`."""
         key, end, revision, more = prefix, after(prefix), 0, True
         while more:
             wanted = {"key": text_of(key), "range_end": text_of(end), "limit": str(page), "revision": str(revision)}

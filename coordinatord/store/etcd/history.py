@@ -36,10 +36,10 @@ VALUE_BYTES_MAX = 1024 * 1024
 """The size of one value. With the rest of its transaction it is below the 1.5 MiB that etcd takes by default."""
 
 PAGE = 16
-"""Values that are read at once."""
+"""How many values are read at once."""
 
 ROWS_AT_ONCE = 2_000
-"""Rows of one value where a whole history is written."""
+"""How many rows a value has where a whole history is written."""
 
 PARTS = b"parts:"
 """The beginning of a value that is in parts, before their number; no packed value begins so."""
@@ -60,7 +60,7 @@ class History:
     """The commits below one prefix."""
 
     def __init__(self, gateway: Gateway, keys: Keys, fence: int = 0) -> None:
-        """Read, and with a `fence`, the revision of the own leader key, write too."""
+        """Begin with nothing read. `fence` is the revision of our own leader key; without it nothing can be written."""
         self._gateway = gateway
         self._keys = keys
         self._fence = fence
@@ -113,7 +113,7 @@ class History:
         await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
-        """Delete what a commit, or a new generation, has left that was never finished. Raises `StoreError`."""
+        """Delete what an unfinished commit or generation has left. Raises `StoreError`."""
         ours = self._keys.commits(self.about.generation)
         all_commits = f"{self._keys.prefix}/commits/".encode()
         unfinished = delete(self._keys.commit(self.about.generation, self._number + 1), after(ours))
@@ -175,7 +175,7 @@ class History:
         self._log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return what stores a value; write its parts already, if it has any: they count for nothing without it."""
+        """Return the requests that store a value. Write its parts at once: they count for nothing without it."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]

@@ -24,12 +24,12 @@ class Keys:
 
     @property
     def leader(self) -> bytes:
-        """Names who leads. It goes with that one's lease, and its revision fences every commit."""
+        """Names the leader. It is deleted with the leader's lease, and its revision fences every commit."""
         return f"{self.prefix}/leader".encode()
 
     @property
     def standbys(self) -> bytes:
-        """The beginning of the keys that name each standby, and go with its lease."""
+        """The beginning of the keys that name the standbys. Each is deleted with the lease of its standby."""
         return f"{self.prefix}/standby/".encode()
 
     @property
@@ -44,7 +44,7 @@ class Keys:
 
     @property
     def pin(self) -> bytes:
-        """Says by which key all coordinators here are known to nodes. The first leader writes it, and nobody after."""
+        """Says by which public key nodes know all coordinators here. Only the first leader writes it."""
         return f"{self.prefix}/pin".encode()
 
     @property
@@ -67,7 +67,7 @@ class Keys:
 
 @frozen
 class About:
-    """What is said of a namespace."""
+    """The facts about a namespace."""
 
     identity: str
     """A token that no other store has."""
@@ -96,7 +96,7 @@ class Head:
 
     number: int
     digest: str
-    """The hash of its value: a try of the same commit is known by it."""
+    """The hash of its value, by which another try of the same commit is recognized."""
 
     def packed(self) -> bytes:
         """Return it as a value."""

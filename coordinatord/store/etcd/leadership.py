@@ -42,7 +42,7 @@ def boot_clock() -> float:
 
 
 class Candidate:
-    """This coordinator among those at a namespace, from its start to its end."""
+    """The part of this coordinator among those at a namespace, from its start to its end."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Candidate:
         self._standby_key = b""
         self.election = Election(lease_s)
         self.leader: Coordinatord | None = None
-        """Who else leads, as far as this one knows."""
+        """The other coordinator that leads, as far as this one knows."""
         self.why = ""
         """Why it is not known who leads; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
@@ -70,7 +70,7 @@ class Candidate:
 
     @property
     def fence(self) -> int:
-        """The revision at which this one's leader key came to be; 0 while it does not lead."""
+        """The revision at which this coordinator made its leader key; 0 while it does not lead."""
         return self.election.fence
 
     async def win(self) -> None:
@@ -113,7 +113,7 @@ class Candidate:
         won.set_result(None)
 
     async def _enroll(self) -> None:
-        """Get a lease, and say by a key that goes with it that this one stands by. Raises `StoreError`."""
+        """Get a lease, and announce this standby by a key that is deleted with the lease. Raises `StoreError`."""
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
         lease = number(answer, "ID")
@@ -160,12 +160,12 @@ class Candidate:
             await tasks.cancel()
 
     async def _notice_end(self) -> None:
-        """Find out at once that the leader key is gone, as after `coordinatord --step-down`."""
+        """Notice at once that the leader key is gone, as after `coordinatord --step-down`."""
         while True:
             try:
                 await self._await_end()
             except StoreError:
-                await asyncio.sleep(RETRY_S)  # the renewals say so where etcd is away
+                await asyncio.sleep(RETRY_S)  # where etcd is away, the renewals report it
             else:
                 self.election.end()
                 raise LeadershipLostError("the leader key is gone, so another coordinator may lead: this one stands by")
@@ -195,7 +195,7 @@ class Candidate:
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 
     async def resign(self) -> None:
-        """Give the lease back, and with it the own keys: a standby leads at once. What fails ends with the lease."""
+        """Give back the lease and our keys, so that a standby leads at once. If that fails, the lease runs out."""
         lease = self.election.resign(self._clock())
         if lease:
             with suppress(StoreError):

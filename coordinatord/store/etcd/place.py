@@ -1,4 +1,4 @@
-"""Where an etcd cluster is, which keys of it are ours, and how it is spoken to."""
+"""Where an etcd cluster is, which of its keys are ours, and how we connect to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PORT = 2379
 """The port that etcd has from IANA, for clients."""
 
 MEMBERS_MAX = 16
-"""How many members may be named: etcd advises seven at most."""
+"""How many members may be named: etcd recommends seven at most."""
 
 _URL = re.compile(r"(?P<scheme>etcds?)://(?P<members>[^/@?#]+)(?:/(?P<prefix>[A-Za-z0-9._/-]{0,200}))?", re.ASCII)
 
@@ -30,17 +30,17 @@ _PORT_MAX = 65_535
 
 
 class EtcdPlaceError(OperationalError):
-    """What was given names no etcd cluster."""
+    """The given text names no etcd cluster."""
 
     exit_code = ExitCode.USAGE
 
 
 @frozen
 class EtcdAccess:
-    """How a cluster is spoken to."""
+    """How we connect to a cluster, and as whom."""
 
     authorities: Path | None = None
-    """Those whose certificates are trusted over TLS; None for those of this host."""
+    """The file of the authorities to trust; None for those of this host."""
     certificate: Path | None = None
     """The certificate to show to a cluster that wants one; with its `key`."""
     key: Path | None = None

@@ -42,7 +42,7 @@ _WORDS = (
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
-"""What etcd says, and what we say."""
+"""Words of etcd's errors, and what a user is told instead."""
 
 
 def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:

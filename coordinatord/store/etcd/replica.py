@@ -27,7 +27,7 @@ REPLICA = "replica.db"
 
 @frozen
 class Change:
-    """What a commit does to the rows."""
+    """What a commit changes: the rows that it adds, and those that it forgets."""
 
     added: tuple[Row, ...]
     dropped: tuple[int, ...]
@@ -70,7 +70,7 @@ class Replica:
         return self._database.load()
 
     def begin(self, entries: Iterable[Entry]) -> Change:
-        """Append, but for the end of the transaction; return what that changes. Raises `StoreError`."""
+        """Append, and leave the transaction open for `end`; return what that changes. Raises `StoreError`."""
         added, dropped = self._database.begin(entries)
         return Change(tuple(self._database.rows(added)), tuple(dropped))
 
@@ -83,7 +83,7 @@ class Replica:
         return self._database.rows(seqs)
 
     def close(self) -> None:
-        """Remove it."""
+        """Remove the file."""
         try:
             self._database.close()
         finally:

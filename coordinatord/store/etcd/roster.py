@@ -1,4 +1,4 @@
-"""Who is at a namespace: the coordinator that leads, and those that stand by."""
+"""The coordinators of a namespace: the one that leads, and those that stand by."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Coordinatord:
 
     @property
     def status(self) -> CoordinatorStatus:
-        """It as people and programs see it."""
+        """The coordinator as status shows it."""
         return CoordinatorStatus(host=self.name, endpoint=self.endpoint, since=self.since)
 
     def packed(self) -> bytes:
@@ -57,12 +57,12 @@ class Coordinatord:
 
 @frozen
 class Members:
-    """Who is there at a namespace."""
+    """The coordinators of a namespace at one moment."""
 
     leader: Coordinatord | None
     standbys: tuple[Coordinatord, ...]
     lease_s: float | None
-    """How long the leader's lease lasts yet, in seconds; None if nobody leads."""
+    """How many seconds are left of the leader's lease; None if nobody leads."""
 
 
 async def members(gateway: Gateway, keys: Keys) -> Members:
@@ -78,7 +78,7 @@ async def members(gateway: Gateway, keys: Keys) -> Members:
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
     """Take the lease from whoever leads; return who that was. Raises `NothingStoredError`, and other `StoreError`.
 
-    That one finds out by its watch of the key, and by its next commit.
+    The former leader finds out by its watch of the key, or by its next commit.
     """
     leaders = key_values(await gateway.call("/v3/kv/range", {"key": text_of(keys.leader)}))
     if not leaders:
@@ -88,21 +88,21 @@ async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
 
 
 class Roster:
-    """Who stands by, as the leader knows it."""
+    """The standbys, as the leader knows them."""
 
     def __init__(self, gateway: Gateway, keys: Keys) -> None:
-        """Know nobody until `watch` runs."""
+        """Begin without a look; `watch` makes them."""
         self._gateway = gateway
         self._keys = keys
         self.standbys: tuple[Coordinatord, ...] = ()
-        """Those that were there at the last look that was answered."""
+        """The standbys that the last successful look has found."""
         self.problem = "nobody has looked yet"
         """Why it is not known who stands by now; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when one of them has changed."""
+        """Called when `standbys` or `problem` has changed."""
 
     async def watch(self) -> None:
-        """Look again and again."""
+        """Look who stands by, again and again."""
         while True:
             before = self.standbys, self.problem
             try:
