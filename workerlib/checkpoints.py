@@ -84,7 +84,7 @@ def checkpointed(step: int) -> None:
 
 
 def connect(planned_end: PlannedEnd) -> None:
-    """Hear nodeclient by a connection that this process has already."""
+    """Use a connection to nodeclient that this process has already."""
     global _planned_end  # noqa: PLW0603 - as above
     _planned_end = planned_end
 
@@ -96,7 +96,7 @@ def end() -> None:
 
 
 def begin_round() -> None:
-    """Know of no connection any more: this process goes on in another round, and makes another one."""
+    """Forget the connection: this process goes on in another round, and makes a new one."""
     global _planned_end  # noqa: PLW0603 - as above
     _planned_end = None
 

@@ -30,11 +30,11 @@ ORDER = {
     Role.READ: (Role.READ, Role.ADMIN),
     Role.ADMIN: (Role.ADMIN, Role.READ),
 }
-"""Which token is shown first for what: no more than is needed."""
+"""The roles of the tokens that are tried for each purpose, in this order: no more rights are shown than needed."""
 
 
 class KeyringError(OperationalError):
-    """A token is in its place and cannot be used."""
+    """A token was found and cannot be used."""
 
 
 @frozen
@@ -49,7 +49,7 @@ class AccessSettings:
     config_home: str = ""
     """XDG_CONFIG_HOME; empty for the usual place."""
     authorities: Path | None = None
-    """Those whose certificates are trusted, instead of the pin in a token."""
+    """The file of the authorities to trust, instead of the pin in a token."""
     certificate: Path | None = None
     """The certificate to show to a coordinator that wants one; with its `key`."""
     key: Path | None = None
@@ -60,10 +60,10 @@ class AccessSettings:
 
 
 USUAL = AccessSettings()
-"""Those without any flag or variable."""
+"""The settings without any flag or variable."""
 
 CLEAR = AccessSettings(insecure=True)
-"""Those for a coordinator of one's own, on this host alone."""
+"""The settings for a coordinator that serves this host alone."""
 
 
 @frozen

@@ -36,7 +36,7 @@ DISTRUSTS_CERTIFICATE = {
 
 
 class AccessError(OperationalError):
-    """A coordinator is there, and is not spoken to: the text says why, and what mends it."""
+    """A coordinator answers, but this client must not speak with it; the text says why, and what to do."""
 
 
 class ClearError(AccessError):
@@ -62,7 +62,7 @@ class SecuredAttempt:
         self.context: ssl.SSLContext | None = None
         """The context to connect with; None for an attempt in the clear."""
         self.shown: AccessToken | None = None
-        """The token that was sent, once one was."""
+        """The token that was sent; None before."""
         try:
             self._keyring = find_keyring(settings)
         except KeyringError as error:
@@ -148,7 +148,7 @@ class SecuredAttempt:
         return context
 
     def _compare(self, pin: str) -> None:
-        """Compare the key of whoever answers; this is a part of the handshake. Raises `PinError`."""
+        """Compare the key of the server, as a part of the handshake. Raises `PinError`."""
         if self._settings.authorities is None and pin not in self._keyring.pins:
             raise PinError(
                 f"its key is none that the tokens in {self._keyring.source} are for, so nothing was sent: somebody else"
@@ -158,4 +158,4 @@ class SecuredAttempt:
 
 
 def _trust_all(_: str) -> None:
-    """Compare nothing: nothing is sent."""
+    """Compare nothing, since nothing secret is sent."""

@@ -248,7 +248,7 @@ class Agent:
     # Time
 
     def _deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return what is due when. The state determines it, so nothing has to be cancelled."""
+        """Return the deadlines, each with what is due then. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         workers = (*self._group.deadlines(), *self._staying.deadlines())
         dues += [(at, partial(self._step, stimulus)) for at, stimulus in workers]
@@ -369,7 +369,7 @@ class Agent:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
     def _take_round(self, _: float) -> Desired:
-        """Take the round of the goal; what was known of an older one is void."""
+        """Take on the round of the goal, and drop what was known of an older one."""
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):

@@ -45,7 +45,7 @@ class Start:
 
 @frozen
 class Restore:
-    """Have what the workers of a round resume from ready for them. More of it may be known later."""
+    """Get what the workers of a round resume from. More of it may become known later."""
 
     run: str
     round: int
@@ -82,7 +82,7 @@ class SaveKept:
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
-    """They are well, and will have the time to go on to a step of their own choice."""
+    """Whether they are well, and will have the time to go on to a step of their own choice."""
 
 
 @frozen
@@ -90,7 +90,8 @@ class HaltWorkers:
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
-    """None before it is named: each worker stands still after the step that it is in, and this node says which."""
+    """None before the step is named: then each worker stands still after the step that it is in, and the node reports
+    that step."""
 
 
 @frozen
@@ -100,14 +101,14 @@ class LeaveRound:
 
 @frozen
 class Hold:
-    """Spare this worker from what ends those of its round: it is out of it, and waits for the next one."""
+    """Do not end this worker with those of its round: it is out of the round, and waits for the next one."""
 
     local_rank: int
 
 
 @frozen
 class Dismiss:
-    """End the workers that wait for a round; none comes for them."""
+    """End the workers that wait for a round, because they will not be in one."""
 
 
 @frozen
@@ -166,7 +167,7 @@ class Waiting:
     reason: str
     until: float | None
     working: bool = False
-    """The workers go on meanwhile; at `until` they are stopped."""
+    """Whether workers go on meanwhile; then they are stopped at `until`."""
 
 
 @frozen

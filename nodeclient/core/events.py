@@ -115,7 +115,7 @@ class WorkerExited:
 
 @frozen
 class WorkerStays:
-    """A worker can go into another round as the same process; or no longer, if it is not `able`."""
+    """A worker can go into another round as the same process, or no longer can: `able` says which."""
 
     local_rank: int
     able: bool = True
@@ -175,7 +175,7 @@ class KeptSaved:
 
 @frozen
 class KeptChanged:
-    """What this node holds of the state of workers is not what it said: a part is withdrawn, or cannot be had."""
+    """The node no longer holds what it reported of workers' state: a part is withdrawn, or cannot be had."""
 
 
 @frozen
@@ -188,7 +188,7 @@ class Swept:
 
 @frozen
 class SweepFailed:
-    """Some process of the round outlives SIGKILL."""
+    """A process of the round outlives SIGKILL."""
 
     message: str
 

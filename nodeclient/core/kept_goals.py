@@ -12,7 +12,7 @@ from nodeclient.core.worker_group import WorkerGroup
 
 
 class KeptGoals:
-    """Notes what was asked for, so that each thing is asked for once."""
+    """Remembers what was asked for, so that each thing is asked for once."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None
@@ -49,12 +49,12 @@ class KeptGoals:
 
 
 def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:
-    """Return what workers are asked first that are to save before they end."""
+    """Return what the workers are asked first, if they are to save before they end."""
     return SaveKept(planned) if group.halt is None else HaltWorkers(group.halt.step)
 
 
 def follow_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[HaltWorkers]:
-    """Pass on which step the workers keep, once it is named. If none will be, the time to come to it is over."""
+    """Pass on the step that the workers keep, once it is named. If none will be named, end their time to come to it."""
     if not group.halting or wanted == group.halt:
         return []
     if wanted is None:

@@ -1,4 +1,4 @@
-"""Gets a part of the kept state from the agent that holds it, over TCP. `part_messages` has what is said."""
+"""Gets a part of the kept state from the agent that holds it, over TCP. `part_messages` has the exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives parts of the kept state to other agents, over TCP. `part_messages` has what is said.
+"""Gives parts of the kept state to other agents, over TCP. `part_messages` has the exchange.
 
 The event loop talks with strangers, and a thread sends to those who have shown that they know the key. So no heartbeat
 is late because of a peer that is slow, lies, or belongs to no job.

@@ -1,4 +1,4 @@
-"""Puts together what the workers of a round resume from: parts of this node, and parts that others hold.
+"""Puts together what the workers of a round resume from: parts of this node, and parts of other nodes or of the disk.
 
 All of them or none: what a round resumes from was chosen for all of its nodes.
 """
@@ -46,7 +46,7 @@ class DamagedError(RestoreError):
 
 @dataclass(slots=True)
 class ReadyParts:
-    """Parts that are on this host, each with a descriptor that cannot be written to."""
+    """Parts that are on this host by now, each with a read-only descriptor."""
 
     parts: list[tuple[Part, int]] = field(default_factory=list)
     received_bytes: int = 0
@@ -55,11 +55,11 @@ class ReadyParts:
     """How many parts came from other nodes."""
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
-        """Add what is in a file; the descriptor becomes this object's."""
+        """Add the part in a file. This object closes the descriptor."""
         self.parts.append((Part(commit.rank, big, small, commit.pending), file))
 
     def close(self, arenas: Arenas) -> None:
-        """Give up the descriptors. Memory that workers have stays theirs."""
+        """Close the descriptors. Workers keep the memory that they have mapped."""
         for _, file in self.parts:
             os.close(file)
         arenas.give_back(self.received_bytes)
@@ -67,7 +67,7 @@ class ReadyParts:
 
 
 class Restoration:
-    """Gets ready what the workers of one round resume from."""
+    """Gets the parts that the workers of one round resume from."""
 
     def __init__(self, means: Means, run: str) -> None:
         """Prepare to get parts of a run.
@@ -106,7 +106,7 @@ class Restoration:
         return self._check if source.node == self._means.node else self._receive
 
     def give_up(self) -> None:
-        """Let threads that still work for this end, and give up what is ready."""
+        """Stop the threads that still get parts, and give up the parts that are ready."""
         self._given_up.set()
         self._progress.give_up()
         self.ready.close(self._means.arenas)
@@ -114,7 +114,7 @@ class Restoration:
     async def _check(
         self, loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
     ) -> None:
-        """Add parts of this node, whose digests are right."""
+        """Add parts of this node, once their digests proved right."""
         by_file: dict[int, list[Held]] = {}
         for kind in _kinds(wanted):
             held = self._means.arenas.find(rank, resume.round, resume.step, kind)
@@ -237,7 +237,7 @@ class _Landing:
                 os.close(file)
 
     def close(self) -> None:
-        """Give it up."""
+        """Give the memory up."""
         with self._lock:
             self._closed = True
             self._arenas.give_back(self.size)

@@ -1,4 +1,4 @@
-"""What the workers of one round resume from: it is got ready, and given to each of them that asks."""
+"""Gets what the workers of one round resume from, and gives it to each of them that asks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Send = Callable[[int, ResumeFrom, Sequence[int]], None]
 
 
 class Resuming:
-    """One round's beginning, as far as kept state goes."""
+    """The beginning of one round, as far as kept state is concerned."""
 
     def __init__(self, means: Means, send: Send, run: str = "", number: int = 0) -> None:
-        """Begin without an answer to what this round resumes from."""
+        """Begin before it is known what this round resumes from."""
         self._means = means
         self._send = send
         self._run = run
@@ -30,7 +30,7 @@ class Resuming:
         self._asking: set[int] = set()
         """The local ranks of workers that wait for what they resume from."""
         self._resumed: set[int] = set()
-        """Those that have it."""
+        """The local ranks of workers that have it."""
         self._answer: ResumeFrom | None = None
         """What the workers resume from, without the parts; None until these are ready."""
         self._restoration: Restoration | None = None
@@ -66,7 +66,7 @@ class Resuming:
         self._asking.discard(local_rank)
 
     def give_up(self) -> None:
-        """Stop to get what the round was to resume from."""
+        """Stop getting what the round was to resume from."""
         if self._getting is not None:
             self._getting.cancel()
         if self._restoration is not None:
@@ -96,7 +96,7 @@ class Resuming:
         self._answer_all()
 
     def _answer_all(self) -> None:
-        """Give the workers that ask what they resume from, if it is ready."""
+        """Give the workers that wait what they resume from, if it is ready."""
         if self._answer is None:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts

@@ -1,4 +1,4 @@
-"""What the workers of one round have said about the state that they keep."""
+"""What the workers of one round have reported about the state that they keep."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ class RoundWorkers:
     """The workers of one round, each by its local rank."""
 
     number: int = 0
-    """The round."""
+    """The number of the round."""
     keepers: set[int] = field(default_factory=set)
-    """Those that have an arena."""
+    """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)
-    """Those whose script writes a checkpoint of its own before a planned end."""
+    """The workers whose script writes a checkpoint of its own before a planned end."""
     reserving: set[int] = field(default_factory=set)
-    """Those that wait for theirs."""
+    """The workers that wait for an arena."""
     promised: dict[int, int] = field(default_factory=dict)
     """The step that each worker does not go beyond, once it was asked to stand still."""
     checkpoints: dict[int, int] = field(default_factory=dict)
     """The step of the last checkpoint that each worker has written by itself."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     why_not: str = ""
-    """Why a worker has not saved its state when it was asked to, if all that were asked have not."""
+    """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
     _saving: set[int] = field(default_factory=set)
-    """Those that were asked to save and have not answered."""
+    """The workers that were asked to save and have not answered."""
     _asked: int = 0
     """The number of the last request to save."""
     _saved: bool = False
-    """Some worker has saved its state when it was asked to."""
+    """Whether a worker has saved its state when it was asked to."""
     _refusal: str = ""
-    """Why a worker has not."""
+    """Why a worker has not saved its state; empty if none has said so."""
 
     def ask(self, number: int, workers: Collection[int]) -> None:
-        """Note a request to save, and to whom it went."""
+        """Note a request to save, and the workers that were sent it."""
         self._asked, self._saving = number, set(workers)
 
     def note_saved(self, local_rank: int, asked: int) -> bool:
@@ -74,7 +74,7 @@ class RoundWorkers:
 
     @property
     def halting(self) -> set[int]:
-        """Those that can be told after which step to stand still."""
+        """The workers that can be told after which step to stand still."""
         return self.keepers | self.checkpointing
 
     @property
@@ -85,18 +85,18 @@ class RoundWorkers:
 
     @property
     def writers(self) -> set[int]:
-        """Those whose script writes checkpoints by itself, as far as is known."""
+        """The workers whose script writes checkpoints by itself, as far as is known."""
         return self.checkpointing | self.checkpoints.keys()
 
     @property
     def checkpointed(self) -> int | None:
-        """The newest step of which all of these have written one; None before the first."""
+        """The newest step of which all of these workers have written a checkpoint; None before the first."""
         written = self.checkpoints
         return min(written.values()) if written and written.keys() >= self.checkpointing else None
 
     @property
     def interval_steps(self) -> int | None:
-        """The largest interval of saves; None if no worker saves at one."""
+        """The largest interval of saves, in steps; None if no worker saves at an interval."""
         steps = max((interval.steps for interval in self.intervals.values()), default=0)
         return min(steps, STEP_MAX) or None
 

@@ -1,4 +1,4 @@
-"""The door of this room: what the node has done about state that its workers keep."""
+"""The door of this room: it does what the agent wants with the state that the workers of this node keep."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class StateKeeper:
         self.run = ""
         """The run whose state is kept."""
         self._wanted: tuple[str, set[tuple[int, int]]] = "", set()
-        """The rounds and steps that are to be protected, and their run, of which nothing may be kept yet."""
+        """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
         self._round = RoundWorkers()
         self._resuming = Resuming(self._means, self._channel.send)
         self._copier = Copier(self._means)
@@ -100,7 +100,7 @@ class StateKeeper:
 
     @property
     def offer(self) -> Keeper | None:
-        """How other nodes get at what is kept here; None if nothing is."""
+        """How other nodes get at what is kept here; None if nothing is kept."""
         if self._server is None:
             return None
         limit, copies = self._settings.limit_bytes, self._settings.copy_rate > 0
@@ -108,7 +108,7 @@ class StateKeeper:
         return Keeper(self._server.port, self._key, limit, persist, takes_copies=copies)
 
     async def look_at_disk(self) -> None:
-        """Find what a first round may resume from, before this node joins."""
+        """Look on the disk for what a first round may resume from, before this node joins."""
         if self._disk is not None:
             await self._disk.look()
 
@@ -127,7 +127,7 @@ class StateKeeper:
     # What the agent wants
 
     def carry_out(self, order: KeptOrder) -> None:
-        """Do what the agent of this node wants."""
+        """Carry out an effect of the agent."""
         match order:
             case Restore():
                 self._restore(order)
@@ -234,7 +234,7 @@ class StateKeeper:
         return self._arenas.find(name.rank, name.round, name.step, name.kind)
 
     def note_damage(self, held: Held) -> None:
-        """Withdraw a part that is not what was saved."""
+        """Empty the place of a part that is not what was saved."""
         self._means.note_damage(held)
 
     # What workers say
@@ -264,7 +264,7 @@ class StateKeeper:
     def _hear_of_the_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
     ) -> None:
-        """Take in what a worker says about a planned end, which may be to come."""
+        """Take in what a worker reports about a planned end, which may be to come."""
         match message:
             case Halted(step):
                 current.promised[local_rank] = min(step, STEP_MAX)
@@ -304,7 +304,7 @@ class StateKeeper:
             current.reserving.discard(local_rank)
 
     def _let_halt(self, current: RoundWorkers, kind: set[int], local_rank: int) -> None:
-        """Note that a worker can be told after which step to stand still, since it is of this kind now."""
+        """Note that this worker can be told after which step to stand still."""
         before = len(current.halting)
         kind.add(local_rank)
         within_s = self._settings.save_within_s(self._arenas.used_bytes)

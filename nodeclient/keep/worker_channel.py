@@ -1,6 +1,6 @@
 """The agent's end of the channels to its workers: Unix sockets of packets, with file descriptors beside them.
 
-`workerlib.keep.channel_messages` says what is said. What a worker sends is not trusted: it may be any program of this
+`workerlib.keep.channel_messages` has the messages. What a worker sends is not trusted: it may be any program of this
 user.
 """
 
@@ -20,17 +20,17 @@ from workerlib.keep.channel_messages import Hello, Message, decode, encode
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 UNSENT_MAX = 1_024
-"""Packets that wait for a worker to read. One that reads none of so many has stopped to listen."""
+"""The most packets that wait for a worker. A worker that reads none of so many has stopped listening."""
 
 
 @dataclass(slots=True, eq=False)
 class _Peer:
-    """A connection; it has no local rank before it has said hello."""
+    """A connection. Its local rank is not known before the worker's hello."""
 
     socket: socket.socket
     local_rank: int | None = None
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
-    """The packets that the socket does not take yet, with descriptors of their own."""
+    """The packets that the socket does not take yet, each with duplicates of its descriptors."""
 
 
 class WorkerChannel:
@@ -69,7 +69,7 @@ class WorkerChannel:
             self._flush(peer)
 
     def close(self) -> None:
-        """End all channels; nobody is told."""
+        """Close all channels, without calling `on_gone`."""
         for peer in list(self._peers):
             self._forget(peer)
         if self._socket is not None:
@@ -94,7 +94,7 @@ class WorkerChannel:
             packet, flags = b"", 0
         try:
             message = decode(b"" if flags & socket.MSG_TRUNC else packet)
-        except ChannelError:  # it ends, or it is no worker of ours
+        except ChannelError:  # the worker ends, or it is not one of this node
             self._end(peer)
             return
         if peer.local_rank is not None:

@@ -45,7 +45,7 @@ class AgentLoop:
         self._recorder = FlightRecorder(RECORDED, agent)
 
     def start(self) -> None:
-        """Begin to keep the agent's deadlines."""
+        """Arm the timer for the agent's deadlines."""
         self._timer.arm(self._agent.next_deadline())
 
     def submit(self, event: Event) -> None:

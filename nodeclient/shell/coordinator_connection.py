@@ -75,7 +75,7 @@ AnswerLog = Callable[[LogChunk, Callable[[], None]], None]
 """Sends a piece of a log, and then makes a call."""
 
 ReadLogs = Callable[[ReadLog, AnswerLog], None]
-"""Takes a request for a piece of a log, and what answers it."""
+"""Takes a request for a piece of a log, and the function that sends the answer."""
 
 
 def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
@@ -84,7 +84,7 @@ def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
 
 
 ReadStacks = Callable[[AskStacks, Callable[[Stacks], None]], None]
-"""Takes a question where workers stand, and what answers it."""
+"""Takes a question where workers stand, and the function that sends the answer."""
 
 
 def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> None:
@@ -93,7 +93,7 @@ def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> Non
 
 
 ReadArrivals = Callable[[AskArrivals, Callable[[Arrivals], None]], None]
-"""Takes a question when workers arrived in their last collectives, and what answers it."""
+"""Takes a question when workers arrived in collectives, and the function that sends the answer."""
 
 
 def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -> None:
@@ -102,7 +102,7 @@ def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -
 
 
 CUT_SHORT = (HandshakeError, ConnectionError)
-"""What a node in the clear meets at a coordinator that speaks TLS."""
+"""The error of a node that connects in the clear to a coordinator that speaks TLS."""
 
 DENIALS = frozenset({401, 403, 429})
 """The answers to a node that is not let in."""
@@ -143,14 +143,15 @@ class CoordinatorConnection:
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
         self._proven: AccessToken | None = None
-        """The token by which it was last let in: while that one is valid, nobody with another one can be this node."""
+        """The token by which this node was last let in: while it is valid, the coordinator refuses the node with any
+        other."""
         self._why_closed = ""
         self._welcome = False
         """The coordinator has sent a desired state. One that only accepts and closes is not tried again at once."""
         self._turned_away = False
         """The coordinator was reached, and has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
-        """The leader that the coordinator has named, which stands by."""
+        """The leader that a standby has named, if one has."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
@@ -308,7 +309,7 @@ class _Session(WebSocketClient):
         self.version = version
         """The protocol version of this session."""
         self.ending: str | Refused | None = None
-        """Why this side has ended it."""
+        """Why this side has ended the connection; None if it has not."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -316,7 +317,7 @@ class _Session(WebSocketClient):
         super().connection_made(transport)
 
     def headers(self) -> Mapping[str, str]:
-        """Return the header with the token, which no other than the coordinator of this token receives."""
+        """Return the header with the token. Only the coordinator that the token is for receives it."""
         return self.attempt.headers
 
     def opened(self) -> None:
@@ -330,7 +331,7 @@ class _Session(WebSocketClient):
             self.close()
 
     def answer(self, answer: LogChunk | Stacks | Arrivals, sent: Callable[[], None] = lambda: None) -> None:
-        """Send what was asked for, in the session in which it was; call `sent` when it is on its way."""
+        """Answer a question in the session in which it came; call `sent` when the answer is on its way."""
         self.put_beside(encode(answer, self.version), sent)
 
 

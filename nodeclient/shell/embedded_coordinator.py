@@ -53,8 +53,8 @@ ALWAYS = ("--ephemeral", "--insecure", "--log-level", "warning")
 for this host alone can be reached from nowhere else."""
 
 STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
-"""Flags of one for this host alone. Only this node can be silent, and it may be stopped for long, as by Ctrl-Z: that
-costs nothing. Its end is noticed at once, so workers never wait for it."""
+"""The flags of a coordinator for this host alone. Only this node can be silent, and it may be stopped for long, as by
+Ctrl-Z: that costs nothing. Its end is noticed at once, so workers never wait for it."""
 
 _LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>\d+))\n")
 
@@ -78,7 +78,7 @@ class EmbeddedCoordinator:
 
 
 ALONE = EmbeddedCoordinator()
-"""Nothing was brought along."""
+"""No coordinator was brought along."""
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ class _Child:
 
     @property
     def embedded(self) -> EmbeddedCoordinator:
-        """What the node needs to know of it."""
+        """How the node reaches the coordinator."""
         if self._process is None:
             return ALONE
         return EmbeddedCoordinator(self._process.pid, None if self._shared else self._ended)
@@ -236,7 +236,7 @@ class _Child:
             transport.close()
 
     async def hand_over(self) -> None:
-        """Let a shared one serve on for as long as other nodes use it; this node need not wait for that."""
+        """Let a shared coordinator serve on for as long as other nodes use it, without waiting for that."""
         process = self._process
         if process is None or not self._shared or self._ended.done():
             return

@@ -1,4 +1,4 @@
-"""A node's log files, for whoever asks the coordinator for them, and their retention.
+"""Sends the log files of a node to the coordinator, which asks for them on behalf of readers, and keeps them in order.
 
 What may be read or deleted is decided in `core/kept_rounds`. Reading and deleting happen in threads of their own: a
 disk that hangs holds up neither the event loop nor a round, and to delete holds up no reader.
@@ -110,7 +110,7 @@ class LogService:
         self._followed: dict[Key, float] = {}
         """When each log was last read by somebody who follows it."""
         self._unread: set[Key] = set()
-        """Logs whose followers have not come to the end yet, while this node ends."""
+        """The logs whose followers have not come to the end yet, while this node ends."""
         self._all_read = asyncio.Event()
         self._ends_at = math.inf
         """When this node began to end."""
@@ -135,7 +135,7 @@ class LogService:
         names = (self._host, self._job, self._node, place.run, place.round)
         kept = KeptRound(*names, first_rank=first_rank, workers=workers, begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
-        self._followed.clear()  # whoever still reads an older round is noted again
+        self._followed.clear()  # a reader of an older round is noted again
         self._keep_in_order(lambda catalogue: catalogue.note(kept))
 
     def end_round(self) -> None:
@@ -188,7 +188,7 @@ class LogService:
         return {key for key, at in self._followed.items() if at >= recently}
 
     async def see_off(self) -> None:
-        """Let those who follow read to the end of what is written by now; it takes no time if nobody does."""
+        """Wait until followers have read what is written by now; return at once if there are none."""
         self._ends_at, self._unread = self._loop.time(), self.followed
         self._all_read.clear()
         if self._unread:
@@ -224,7 +224,7 @@ class LogService:
             self._in_loop(self._put_back, old)
 
     def _put_back(self, old: KeptRound) -> None:
-        """Count a round again, which another process is still writing."""
+        """Enter a round in the list again: another process is still writing it."""
         self._rounds = (old, *self._rounds)
 
     def _keep_in_order(self, work: Callable[[LogCatalogue], object]) -> None:

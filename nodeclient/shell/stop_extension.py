@@ -1,4 +1,4 @@
-"""Asks systemd for the time that a node needs which leaves, as long as what it writes to the disk grows."""
+"""Asks systemd for the time that a leaving node needs, as long as it writes more of its state to the disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ any node after 120 s, so this is not asked for without end."""
 
 
 class StopExtension:
-    """The end of a service, whose unit may allow less time than it takes."""
+    """Extends the end of a service whose unit may allow less time than it takes."""
 
     def __init__(self, notify: Callable[..., None], save_s: float) -> None:
         """Begin with a service that goes on; its workers have `save_s` seconds to save in the end."""
@@ -24,7 +24,7 @@ class StopExtension:
         self._first_s = save_s + LEAVE_MARGIN_S
         self._stops = False
         self._written: tuple[int, int, int] | None = None
-        """The round, the step and the bytes that were written when last looked."""
+        """The round, the step and the bytes that were written at the last look."""
 
     def begin(self) -> None:
         """Ask for the time of a usual end."""
@@ -32,7 +32,7 @@ class StopExtension:
         self._notify("STOPPING=1", _extension(self._first_s))
 
     def note(self, kept: Holding | None) -> None:
-        """Ask for more time if the service ends, and more is on the disk than before."""
+        """Ask for more time if the service ends and more is on the disk than at the last look."""
         report = None if kept is None else kept.persisting
         before, self._written = self._written, None if report is None else (report.round, report.step, report.bytes)
         if self._stops and self._written not in {None, before}:

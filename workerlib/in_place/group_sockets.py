@@ -37,16 +37,16 @@ class GroupSockets:
     """
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Begin with no connection."""
         self._inodes: set[str] = set()
         self._ended: set[str] = set()
-        """Those that were shut down."""
+        """The connections that were shut down."""
         self._before: set[str] | None = None
-        """The sockets that were there before a group that is being made."""
+        """The sockets that were there before the group that is being made now."""
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
-        """Take what is new at the end of the block for connections of the group that is made in it.
+        """Take the sockets that are new at the end of the block for connections of the group that is made in it.
 
         Another thread that connects meanwhile would have its connection taken along: make groups before such threads
         work, as `init` does.

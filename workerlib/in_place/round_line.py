@@ -17,7 +17,7 @@ class RoundLine:
     """A connection to the nodeclient of this host, which lasts as long as this process. A thread listens to it."""
 
     def __init__(self, path: str, local_rank: int, round_number: int) -> None:
-        """Connect, and say who this is. Raises `OSError`."""
+        """Connect, and send which worker this is. Raises `OSError`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._socket.connect(path)
@@ -33,7 +33,7 @@ class RoundLine:
         threading.Thread(target=self._hear_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
 
     def send(self, message: RoundMessage) -> None:
-        """Tell nodeclient, if it is still there."""
+        """Send a message to nodeclient, if it is still there."""
         with suppress(OSError):  # it has gone, and its workers follow
             self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
 

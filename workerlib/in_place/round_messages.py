@@ -24,7 +24,7 @@ STREAMS = 2
 
 @dataclass(frozen=True, slots=True)
 class CanStay:
-    """A worker says who it is, and that it can go into another round as the same process."""
+    """This worker can go into another round as the same process."""
 
     local_rank: int
     round: int
@@ -69,7 +69,7 @@ class NextRound:
 
     round: int
     environ: dict[str, str | None]
-    """What is different in its environment; None for a variable that is gone."""
+    """The variables that change in its environment; None for one that is removed."""
 
 
 RoundMessage = CanStay | AskToLeave | Failed | Left | Refusing | NextRound

@@ -47,24 +47,24 @@ class StayingWorker:
         self._round = round_number
         self._sockets = GroupSockets()
         self._told = threading.Event()
-        """nodeclient has asked to leave the round."""
+        """Set when nodeclient has asked to leave the round."""
         self._out = threading.Event()
-        """The main thread is out of the round."""
+        """Set when the main thread is out of the round."""
         self._keeper: StepKeeper | None = None
         self._keeps = False
-        """The state of this process is brought to that of the others at the beginning of a round."""
+        """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
         self._ended = False
         self._vain = 0
         """Rounds in a row without a step."""
         self.has_left = False
-        """It is out of the round, and waits for the next one."""
+        """Whether this process is out of the round, and waits for the next one."""
         line.listen(self._leave_round)
 
     # The main thread
 
     @contextmanager
     def making_group(self) -> Iterator[None]:
-        """Note whose connections come in the block. Raises `LeftRoundError` if the round is over meanwhile."""
+        """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends before."""
         from workerlib.keep.kept_errors import LeftRoundError
 
         with self._sockets.gathering():
@@ -73,7 +73,7 @@ class StayingWorker:
             raise LeftRoundError
 
     def note_keeper(self, keeper: StepKeeper) -> None:
-        """Note who keeps the state of this round."""
+        """Note the keeper of this round's state."""
         self._keeper, self._keeps = keeper, True
         if self._told.is_set():
             keeper.exit.open()
@@ -124,7 +124,7 @@ class StayingWorker:
         self.has_left = False
 
     def _report(self, error: BaseException) -> None:
-        """Say that a collective has failed, once what can be saved is saved."""
+        """Report that a collective has failed, once what can be saved is saved."""
         if self._keeper is not None:
             self._keeper.close(failed=True)
         said = "".join(traceback.format_exception_only(error)).strip()
@@ -176,7 +176,7 @@ def connect() -> StayingWorker | None:
 
 
 def _take_streams(streams: list[int]) -> None:
-    """Write to other descriptors from now on."""
+    """Let standard output and error lead to other descriptors from now on."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for target, descriptor in enumerate(streams, start=1):

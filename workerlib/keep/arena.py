@@ -190,7 +190,7 @@ class Place:
         """The words that were seen last, and what they say: a writer looks at all places at each step."""
 
     def begin(self) -> None:
-        """Say that it is no longer whole, before its data are overwritten."""
+        """Mark it as no longer whole, before its data are overwritten."""
         self._control[_CHECK] = 0
 
     def resume(self, commit: Commit) -> None:
@@ -198,7 +198,7 @@ class Place:
         self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
-        """Say that it is whole: all of its data are written."""
+        """Mark it as whole: all of its data are written."""
         for number, word in enumerate(commit.words):
             self._control[number] = word
         self._control[_CHECK] = commit.check
@@ -224,7 +224,7 @@ class Place:
         return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _fold(commit) else None
 
     def note_digest(self, commit: Commit, crc: int) -> None:
-        """Note the crc32 of the first `commit.length` bytes; only nodeclient does."""
+        """Note the crc32 of the first `commit.length` bytes. Only nodeclient calls this."""
         self._control[_DIGEST] = _fold(commit) << _CRC_BITS | crc
 
 
@@ -283,9 +283,9 @@ class Arena:
         return steps
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
-        """Say which rounds and steps must not be overwritten, and no others: `PROTECTED_MAX` at most.
+        """Set which rounds and steps must not be overwritten, at most `PROTECTED_MAX`.
 
-        Only nodeclient does, as the coordinator wants it. A step that stays protected is so at each moment.
+        Only nodeclient calls this, as the coordinator wants it. A step that stays protected is so at each moment.
         """
         stay = self.protected & {*steps}
         new = sorted({*steps} - stay)
