@@ -146,7 +146,8 @@ class KeptStateInvariants:
         if formed is None or {ranks.node for ranks in formed.nodes} != kept.keys():
             return
         there = all(host.memory is memory and not memory.withdrawn for host, memory in kept.values())
-        if there and {member.node for member in nodes} >= kept.keys() and all(one.keeper for one in nodes):
+        same = {host.incarnation for host, _ in kept.values()} <= {member.incarnation for member in nodes}
+        if there and same and all(one.keeper for one in nodes):
             at = KeptStep(last[1], self._named[last])
             self._check(chosen == at, "all nodes have kept %s, and %s is chosen", at, chosen)
             self.kept_named += 1
