@@ -34,7 +34,7 @@ from tests.sim.torn_sessions import TORN
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
-CHUNKS = 9
+CHUNKS = 5
 KEEPING_CHUNKS = 2
 COPYING = 40
 """The histories of nodes that copy what others have."""
