@@ -21,7 +21,7 @@ from tests.support.kept_state import a_keeper, kept_parts
 
 if TYPE_CHECKING:  # hosts have one
     from tests.sim.host import Host
-    from tests.sim.workers import Training
+    from tests.sim.workers import Round, Training
     from tests.sim.world import World
 
 PLACES = 3
@@ -222,12 +222,12 @@ class KeptMemory:
         if stepped is None or stepped[0] < step or held == [False]:
             self.later(0.2, self._await_named, training, step)
         elif held:
-            self._named_is_kept()
+            self._named_is_kept(training.key)
         else:
-            self._save(training, step, self._named_is_kept, last=True)
+            self._save(training, step, lambda: self._named_is_kept(training.key), last=True)
 
-    def _named_is_kept(self) -> None:
-        self._world.invariants.kept.keeps_named(self._host)
+    def _named_is_kept(self, key: Round) -> None:
+        self._world.invariants.kept.keeps_named(self._host, key)
         self._host.submit(KeptSaved())
 
     # What happens by itself

@@ -134,10 +134,10 @@ class KeptStateInvariants:
         """Check that the last step of a round can be saved: not all places of a node are protected."""
         self._check(place is not None, "%s has no place for step %d, the last one of its round", host.name, step)
 
-    def keeps_named(self, host: Host) -> None:
-        """Note that a node keeps the step that it was told."""
+    def keeps_named(self, host: Host, key: Round) -> None:
+        """Note that a node keeps the step that it was told, the last one of a round; it may be in another one now."""
         assert host.memory is not None
-        self._keep_named.setdefault(host.memory.key, {})[host.node] = (host, host.memory)
+        self._keep_named.setdefault(key, {})[host.node] = (host, host.memory)
 
     def _judge_named(self, last: Round, nodes: list[Member], chosen: KeptStep | None) -> None:
         """Check that no step is lost where all nodes of the last round have kept the one that was named."""
