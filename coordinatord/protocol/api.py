@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.begun_answers import BegunStatus
 from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
@@ -289,6 +290,8 @@ class NodeStatus:
     """The training state that it keeps in memory; None if it keeps none."""
     late: LateStatus | None = None
     """How late its latest worker is; None where that is not known."""
+    begun: BegunStatus | None = None
+    """How its workers of the round were begun; None if all are cold and could not be otherwise, or none is started."""
 
 
 @frozen(kw_only=True)
@@ -313,6 +316,8 @@ class RoundStatus:
     ended_s: Number | None
     seconds: SecondsStatus
     """The seconds since the round before it ended."""
+    begun: BegunStatus | None = None
+    """How its workers were begun; None if all were cold and could not be otherwise, or they never were all started."""
 
 
 @frozen(kw_only=True)
@@ -336,6 +341,8 @@ class JobStatus:
     ledger: LedgerStatus = LedgerStatus()
     world_size: Whole
     """0 without a round."""
+    begun: BegunStatus | None = None
+    """How the workers of the present round were begun; None as for a round."""
     progress: ProgressStatus = ProgressStatus()
     kept: KeptStatus | None = None
     """The training state that its nodes keep in memory; None if they keep none."""

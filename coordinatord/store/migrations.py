@@ -167,6 +167,7 @@ STEPS: Steps = (
         """,
     ),
     ("UPDATE records SET body = json_set(body, '$.spec.drain_laggards', 0.0) WHERE kind = 'RunOpened'",),
+    ("UPDATE records SET body = json_set(body, '$.begun', NULL) WHERE kind = 'RoundStarted'",),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

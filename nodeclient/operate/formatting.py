@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from coordinatord.protocol.api import RestartsStatus
+from coordinatord.protocol.begun_answers import BegunStatus
 
 NAMES_MAX = 8
 """How many names a sentence has; the rest is counted."""
@@ -29,6 +30,14 @@ def count(number: int, thing: str) -> str:
 def budget(restarts: RestartsStatus) -> str:
     """Return how many restarts were used, and the budget if there is one: restarts 1 of 3."""
     return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
+
+
+def begun(status: BegunStatus | None) -> str:
+    """Return how workers were begun: 3 in place, 1 warm. Empty if there is nothing to say of that."""
+    if status is None:
+        return ""
+    ways = ((status.in_place, "in place"), (status.warm, "warm"), (status.cold, "cold"))
+    return ", ".join(f"{number} {way}" for number, way in ways if number)
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:

@@ -20,7 +20,7 @@ from coordinatord.protocol.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import budget, count, duration, listed
+from nodeclient.operate.formatting import begun, budget, count, duration, listed
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
@@ -151,6 +151,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
+    if job.begun is not None and job.begun.why_not not in job.reason:
+        yield f"not in place on {job.begun.why_not}"
     if job.laggard is not None:
         yield job.laggard.sentence
     if job.kept is not None and (kept := _kept(job.kept)):
@@ -176,7 +178,8 @@ def _earlier(one: EarlierRunStatus) -> str:
 
 def _round(job: JobStatus) -> str:
     if job.world_size:
-        return f"round {job.round}, world size {job.world_size}"
+        ways = begun(job.begun)
+        return f"round {job.round}, world size {job.world_size}{f' ({ways})' if ways else ''}"
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"
     return f"no round now, the last was {job.round}" if job.round else "no round yet"

@@ -8,5 +8,6 @@ a planned end. `report_builder` builds the report of a failure, `job_view` and `
 where workers stand, and `resumption` the step that a round resumes from. `corroboration` says which node is proved to
 be gone. `growth` says what nodes wait for that arrive while a round goes on. `persistence` says which step is written
 to the disk, by whom, and who waits for that. `copying` says which copies each node is to get, and `hanging` when
-workers are looked at that do no step. `arrivals` says when workers are asked how late they came to collectives.
+workers are looked at that do no step. `arrivals` says when workers are asked how late they came to collectives, and
+`begun_view` how those of a round were begun.
 """

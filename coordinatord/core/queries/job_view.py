@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 from coordinatord.core.queries.arrivals import laggard_view, late_views
+from coordinatord.core.queries.begun_view import begun_view
 from coordinatord.core.queries.kept_view import kept_view, node_kept_view
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
@@ -77,6 +78,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         state_s=round(max(0.0, now - since), 3),
         ledger=ledger,
         world_size=_world_size(run),
+        begun=None if run.durable.rounds.current is None else begun_view(run.durable.rounds.current.begun),
         progress=_progress(run, steps_per_s),
         kept=kept_view(run),
         restarts=_restarts(run),
@@ -143,6 +145,7 @@ def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
         stopped_s=ago(one.stopped_at),
         ended_s=ago(one.ended_at),
         seconds=_seconds((one.after or so_far).minus(one.before)),
+        begun=begun_view(one.begun),
     )
 
 
@@ -297,6 +300,7 @@ def _node_status(run: Run, member: Member, ready: str, lead: _Lead, late: LateSt
         behind=lead.lag_of(observed, seen_s) if steps else 0,
         kept=node_kept_view(run, member),
         late=late,
+        begun=begun_view(observed.begun) if here else None,
     )
 
 

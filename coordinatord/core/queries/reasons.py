@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
+from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.resumption import DiskObstacle, disk_obstacle, resume_point
 from coordinatord.core.state.durable import State
@@ -59,21 +60,12 @@ class Reasons:
     @property
     def begun(self) -> str:
         """How the workers of the round were begun, why not in place, and why it was formed: the end of a sentence."""
-        run, formed = self._run, f" ({self.formed_reason})"
-        known = [
-            (member.node, member.observed.begun)
-            for member in run.inside
-            if member.observed.begun is not None and member.observed.round == run.durable.round
-        ]
-        if not known:
+        begun, formed = begun_of(self._run), f" ({self.formed_reason})"
+        if begun is None:
             return formed
-        in_place, warm = (sum(getattr(begun, way) for _, begun in known) for way in ("in_place", "warm"))
-        cold = sum(member.offer.workers for member in run.inside) - in_place - warm
-        ways = [f"{count} {way}" for count, way in ((in_place, "in place"), (warm, "warm"), (cold, "cold")) if count]
-        why_not = next(
-            (f"; not in place on node {node}: {begun.why_not}" for node, begun in known if begun.why_not), ""
-        )
-        return f": {', '.join(ways)}{why_not}{formed}"
+        ways = ((begun.in_place, "in place"), (begun.warm, "warm"), (begun.cold, "cold"))
+        why_not = f"; not in place on {begun.why_not}" if begun.why_not else ""
+        return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{formed}"
 
     @property
     def formed_reason(self) -> str:

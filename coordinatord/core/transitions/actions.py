@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
+from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, member_given_by
@@ -78,11 +79,8 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
 
 def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
-    decision.record(
-        RoundStarted(
-            run.job, run.id, reason.sentence, run.durable.round, run.durable.reports_steps, spent(run, decision.now)
-        )
-    )
+    steps, so_far = run.durable.reports_steps, spent(run, decision.now)
+    decision.record(RoundStarted(run.job, run.id, reason.sentence, run.durable.round, steps, so_far, begun_of(run)))
 
 
 def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:

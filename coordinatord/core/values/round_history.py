@@ -21,6 +21,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.text import clip
+from coordinatord.protocol.worker_starts import Begun
 
 ROUNDS_KEPT = 50
 """The store keeps as many, so a coordinator that starts again shows the same."""
@@ -47,6 +48,8 @@ class Round:
     formed_at: float
     running_at: float | None = None
     """When all its workers were started."""
+    begun: Begun | None = None
+    """How they were begun."""
     stopped: str | None = None
     stopped_at: float | None = None
     planned: bool = False
@@ -79,7 +82,7 @@ class RoundHistory:
                 self._form(record)
             case RoundStarted():
                 if current := self.current:
-                    current.running_at = record.spent.total
+                    current.running_at, current.begun = record.spent.total, record.begun
             case RoundStopped():
                 self._stop(record)
             case RoundEnded() | RunEnded():

@@ -19,6 +19,13 @@ export function plural(number, one, many = `${one}s`) {
   return `${count(number)}${SPACE}${number === 1 ? one : many}`;
 }
 
+// "3 in place, 1 warm": how workers were begun; null if there is nothing to say of that.
+export function begunWords(begun) {
+  if (!begun) return null;
+  const ways = [[begun.in_place, "in place"], [begun.warm, "warm"], [begun.cold, "cold"]];
+  return ways.filter(([number]) => number).map(([number, way]) => `${count(number)} ${way}`).join(", ");
+}
+
 // "0.4 s", "12 s", "3 min 20 s", "2 h 5 min", "3 d 4 h": two units at most.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return NONE;

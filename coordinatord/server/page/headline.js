@@ -1,7 +1,7 @@
 // The top of a job: its state, the reason, and the main figures.
 
 import { badge, h, keep, name, setText, set, show } from "./dom.js";
-import { ago, count, duration, ENDED, NONE, pace, percent, plural, stateOf, toneOf } from "./format.js";
+import { ago, begunWords, count, duration, ENDED, NONE, pace, percent, plural, stateOf, toneOf } from "./format.js";
 
 export function headline() {
   const title = name();
@@ -108,7 +108,7 @@ function sizesOf(view) {
   if (view.spares) notes.push(plural(view.spares, "spare"));
   return [
     { label: "Nodes", value: count(view.nodes.length), note: notes.join(", ") },
-    { label: "Workers", value: view.world_size ? count(view.world_size) : NONE, note: "in the round" },
+    { label: "Workers", value: view.world_size ? count(view.world_size) : NONE, note: begunWords(view.begun) ?? "in the round" },
   ];
 }
 

@@ -2,7 +2,7 @@
 
 import { bar, IN_A_ROUND, swatch, total } from "./activities.js";
 import { h, keep, setText, set, show, style } from "./dom.js";
-import { ago, clock, count, duration, ENDED, plural } from "./format.js";
+import { ago, begunWords, clock, count, duration, ENDED, plural } from "./format.js";
 
 const FEW = 5; // rounds that are listed unless all are asked for
 
@@ -80,13 +80,14 @@ function entry() {
   const charged = h("span", { class: "chip", "data-tone": "bad" }, "cost a restart");
   const when = h("span", { class: "when" });
   const formed = line("formed");
+  const begun = line("begun");
   const stopped = line("stopped");
   const ended = line("ended");
   const causes = bar({ class: "bar thin", "aria-hidden": "true" }, true);
   const spent = h("p", { class: "spent" });
   const element = h("li", {},
     h("div", { class: "row" }, title, size, planned, charged, when),
-    causes.element, formed.element, stopped.element, ended.element, spent);
+    causes.element, formed.element, begun.element, stopped.element, ended.element, spent);
   return {
     element,
     update({ round, elapsed }) {
@@ -97,12 +98,17 @@ function entry() {
       setText(when, `formed ${ago(round.formed_s + elapsed)}`);
       set(when, "title", clock(round.formed_s + elapsed));
       formed.update(round.formed);
+      begun.update(begunText(round.begun));
       stopped.update(round.stopped === round.ended ? null : round.stopped);
       ended.update(round.ended);
       causes.update(round.seconds);
       keep(spent, spentOf(round.seconds), (part) => part.key, sum);
     },
   };
+}
+
+function begunText(begun) {
+  return begun?.why_not ? `${begunWords(begun)}; not in place on ${begun.why_not}` : begunWords(begun);
 }
 
 function line(label) {

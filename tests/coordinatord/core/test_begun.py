@@ -1,4 +1,4 @@
-"""The reason of a round that runs says how its workers were begun, and why not in place."""
+"""Each answer about a round that runs says how its workers were begun, and why not in place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import dataclasses
 
 import pytest
 
+from coordinatord.core.queries.job_view import whole_view
+from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.begun_answers import BegunStatus
 from coordinatord.protocol.worker_starts import Begun
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
@@ -34,3 +37,42 @@ def test_it_counts_each_way_and_says_why_not_in_place(begun: tuple[Begun | None,
         puppet.observed = dataclasses.replace(puppet.observed, begun=one)
         stage.play(f"running {name}")
     assert run_of(stage).durable.reason == f"all workers are started{said}{FORMED}"
+
+
+def shown(stage: Stage) -> JobStatus:
+    """Return what a reader of the job is shown."""
+    run = run_of(stage)
+    return whole_view(run, run.durable.rounds, stage.now, None)
+
+
+def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
+    stage = Stage()
+    for name in ("n1", "n2"):
+        stage.play(f"join {name} min=2 max=2")
+    ways = Begun(1, 0, 0), Begun(0, 1, 0, "it was not out in time")
+    for name, one in zip(("n1", "n2"), ways, strict=True):
+        puppet = stage.puppets[name]
+        puppet.observed = dataclasses.replace(puppet.observed, begun=one)
+        assert shown(stage).begun is None
+        stage.play(f"running {name}")
+    whole = BegunStatus(in_place=1, warm=1, cold=0, why_not="node n2: it was not out in time")
+    view = shown(stage)
+    assert view.begun == whole
+    assert [one.begun for one in view.rounds] == [whole]
+    assert [one.begun for one in view.nodes] == [
+        BegunStatus(in_place=1, warm=0, cold=0, why_not=""),
+        BegunStatus(in_place=0, warm=1, cold=0, why_not="it was not out in time"),
+    ]
+
+
+def test_what_is_said_of_a_round_that_ended_stays_and_the_next_one_says_nothing_yet() -> None:
+    stage = Stage()
+    stage.play("join n1 min=1 max=1")
+    puppet = stage.puppets["n1"]
+    puppet.observed = dataclasses.replace(puppet.observed, begun=Begun(0, 1, 0))
+    stage.play("running n1")
+    stage.play("fail n1")
+    stage.play("stopped n1")
+    view = shown(stage)
+    assert view.begun is None
+    assert next(iter(view.rounds)).begun == BegunStatus(in_place=0, warm=1, cold=0, why_not="")

@@ -16,6 +16,7 @@ from coordinatord.core.values.records import (
     NodesSilent,
     RoundEnded,
     RoundFormed,
+    RoundStarted,
     RoundStopped,
     RunOpened,
     TrainingBegan,
@@ -363,3 +364,25 @@ def test_a_job_from_before_laggards_could_be_drained_drains_none(tmp_path: Path)
     assert isinstance(entry.record, RunOpened)
     assert entry.record.spec == an_opening().spec
     assert entry.record.spec.drain_laggards == 0
+
+
+BEFORE_BEGUN = 16
+"""The last version of the tables in which no round says how its workers were begun."""
+
+
+def test_a_round_from_before_that_does_not_say_how_its_workers_were_begun(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    Database.open(path, migrations.STEPS[:BEFORE_BEGUN]).close()
+    opened = {"reason": "r", "opener": "a", "spec": fields_of(an_opening().spec)}
+    started = {"reason": "r", "steps_awaited": True, "spent": fields_of(Spent())}
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for kind, number, body in (("RunOpened", None, opened), ("RoundStarted", 3, started)):
+            values = (1.0, "job", "e-1", kind, number, json.dumps(body))
+            connection.execute(
+                "INSERT INTO records (at, job, run, kind, round, body) VALUES (?, ?, ?, ?, ?, ?)", values
+            )
+    database = Database.open(path)
+    _, entry = database.load()
+    database.close()
+    assert isinstance(entry.record, RoundStarted)
+    assert (entry.record.round, entry.record.begun) == (3, None)

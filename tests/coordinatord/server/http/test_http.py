@@ -66,6 +66,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "behind": 0,
             "kept": None,
             "late": None,
+            "begun": None,
         }
         ledger = job["ledger"]
         assert sum(ledger["seconds"].values()) == pytest.approx(ledger["total"])
@@ -84,6 +85,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "health": "well",
             "round": 1,
             "world_size": 1,
+            "begun": None,
             "restarts": {"used": 0, "max": 0},
             "progress": {"step": None, "steps_per_s": None, "reached": None, "idle_s": None, "usual_s": None},
             "kept": None,

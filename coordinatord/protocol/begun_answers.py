@@ -1,0 +1,20 @@
+"""What the HTTP API says of how the workers of a round were begun."""
+
+from __future__ import annotations
+
+from coordinatord.protocol.answer_fields import AnyText, Whole
+from coordinatord.protocol.frozen_class import frozen
+
+
+@frozen(kw_only=True)
+class BegunStatus:
+    """The workers of a node or round, by the way in which each was begun."""
+
+    in_place: Whole
+    """They were in the round before, as the same processes."""
+    warm: Whole
+    """They were forked from the parent interpreter of `--preload`."""
+    cold: Whole
+    why_not: AnyText
+    """Why workers that had been able to stay were not begun in place; empty if they were, or never could have been. For
+    a round, it begins with the first node of which that is true."""
