@@ -23,14 +23,46 @@ def is_of_collective(error: BaseException) -> bool:
     return type(error) is RuntimeError and any(sign in str(error) for sign in COLLECTIVE_SIGNS)
 
 
+def end_of_round(error: BaseException) -> BaseException | None:
+    """Return the error that ends the round for this worker, whatever a script has made of it; None for any other one.
+
+    It is an error of a collective, or `LeftRoundError`: the error itself, what it was raised from, or what was being
+    handled when it was raised; or all that an exception group holds. What ends the process on purpose, such as
+    `SystemExit`, is the script's own whatever stands behind it.
+    """
+    return _end_in(error, set())
+
+
+def _end_in(error: BaseException | None, seen: set[int]) -> BaseException | None:
+    from workerlib.keep.kept_errors import LeftRoundError
+
+    if error is None or id(error) in seen:
+        return None
+    seen.add(id(error))
+    if isinstance(error, LeftRoundError) or is_of_collective(error):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        ends = [_end_in(one, seen) for one in error.exceptions]
+        return ends[0] if all(ends) else None
+    if not isinstance(error, Exception):
+        return None
+    shown = None if error.__suppress_context__ else error.__context__
+    return _end_in(error.__cause__, seen) or _end_in(shown, seen)
+
+
 def forget_frames(error: BaseException | None) -> None:
     """Drop what the functions that an error has left hold, such as a model of this round."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    rest: list[BaseException | None] = [error]
+    seen = set[int]()
+    while rest:
+        one = rest.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        one.__traceback__ = None
+        rest += [one.__cause__, one.__context__]
+        rest += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
 def end_groups() -> None:

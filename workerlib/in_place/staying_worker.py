@@ -84,15 +84,12 @@ class StayingWorker:
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it, and not the training; return whether it does."""
-        from workerlib.keep.kept_errors import LeftRoundError
-
-        told = self._told.is_set()
-        if not (isinstance(error, LeftRoundError) or leftovers.is_of_collective(error)):
-            return False
-        if not told and self._obstacle():
+        told, end = self._told.is_set(), leftovers.end_of_round(error)
+        if end is None or (not told and self._obstacle()):
             return False
         if not told:
-            self._report(error)
+            self._report(error, end)
+        del end
         self._out.set()
         self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
         self._sockets.shut()  # its peers are waiting for nothing any more
@@ -123,11 +120,11 @@ class StayingWorker:
         self._out.clear()
         self.has_left = False
 
-    def _report(self, error: BaseException) -> None:
-        """Report that a collective has failed, once what can be saved is saved."""
+    def _report(self, error: BaseException, end: BaseException) -> None:
+        """Report that a collective has failed, as `end` tells, once what can be saved is saved."""
         if self._keeper is not None:
             self._keeper.close(failed=True)
-        said = "".join(traceback.format_exception_only(error)).strip()
+        said = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
         self._line.send(Failed(self._round, said, tuple(lines[-LINES_MAX:])))
 
