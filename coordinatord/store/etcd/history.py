@@ -1,6 +1,7 @@
 """The history in etcd: reads all of it, writes commits, merges what is mostly forgotten, and begins new generations.
 
-Each of these demands that the leader key is still the one of this process, and that nobody has written since.
+Each of these demands that the leader key is still the one of this process, and that nobody has written since. The
+latter also keeps out a request of its own that was sent twice and comes late.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class History:
         self._log = CommitLog()
         self._number = 0
         self._head_revision = 0
+        self._about_revision = 0
         self.about = About("", len(STEPS), 0)
         self.revision = 0
         """The revision of the cluster after the last commit."""
@@ -81,7 +83,7 @@ class History:
         about = await self._value_of(self._keys.about)
         if about is None:
             raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
-        self.about = About.unpack(about)
+        self.about, self._about_revision = About.unpack(about), about.mod_revision
         if self.about.version > len(STEPS):
             raise UnreadableStoreError(
                 f"a newer release of coordinatord has written version {self.about.version}, this one knows up to"
@@ -118,7 +120,7 @@ class History:
         all_commits = f"{self._keys.prefix}/commits/".encode()
         unfinished = delete(self._keys.commit(self.about.generation, self._number + 1), after(ours))
         others = [delete(all_commits, ours), delete(after(ours), after(all_commits))]
-        await self._change([], [unfinished, *others])
+        await self._change([self._nothing_committed], [unfinished, *others])
 
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
         """Make a commit durable, all or nothing; the same one may be tried again after an error.
@@ -128,8 +130,7 @@ class History:
         number, value = self._number + 1, pack(rows, dropped)
         head = Head(number, hashlib.sha256(value).hexdigest()).packed()
         ops = await self._stored(self.about.generation, number, value)
-        demands = [written_at(self._keys.head, self._head_revision)]
-        answer = await self._try(demands, [put(self._keys.head, head), *ops], [get(self._keys.head)])
+        answer = await self._try([self._nothing_committed], [put(self._keys.head, head), *ops], [get(self._keys.head)])
         if answer.get("succeeded"):
             self._head_revision = self.revision = revision_of(answer)
         else:
@@ -147,7 +148,7 @@ class History:
             return
         first, last = (self._keys.commit(self.about.generation, number) for number in (merger.first, merger.last))
         ops = [delete(first, last), delete(last + b"/", after(last + b"/")), put(last, value)]
-        await self._change([written_at(self._keys.head, self._head_revision)], ops)
+        await self._change([self._nothing_committed], ops)
         self._log.merge(merger, len(value))
 
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
@@ -165,13 +166,15 @@ class History:
             number += 1
             await self._write_value(about.generation, number, held)
         last = Head(number, "").packed()
-        answer = await self._change([], [put(self._keys.about, about.packed()), put(self._keys.head, last)])
-        self.about, self._number, self._head_revision = about, number, revision_of(answer)
+        new = [put(self._keys.about, about.packed()), put(self._keys.head, last)]
+        answer = await self._change([self._same_generation], new)
+        self.about, self._number = about, number
+        self._about_revision = self._head_revision = revision_of(answer)
         await self.sweep()
 
     async def _write_value(self, generation: int, number: int, rows: Sequence[Row]) -> None:
         value = pack(rows, ())
-        await self._change([], await self._stored(generation, number, value))
+        await self._change([self._same_generation], await self._stored(generation, number, value))
         self._log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
@@ -181,9 +184,18 @@ class History:
             return [put(key, value)]
         pieces = [value[begin : begin + VALUE_BYTES_MAX] for begin in range(0, len(value), VALUE_BYTES_MAX)]
         for place, piece in enumerate(pieces):
-            same = [written_at(self._keys.head, self._head_revision)]
-            await self._change(same, [put(self._keys.part(generation, number, place), piece)])
+            await self._change([self._nothing_committed], [put(self._keys.part(generation, number, place), piece)])
         return [put(key, PARTS + str(len(pieces)).encode())]
+
+    @property
+    def _nothing_committed(self) -> Body:
+        """The demand that the newest commit is the one that is known."""
+        return written_at(self._keys.head, self._head_revision)
+
+    @property
+    def _same_generation(self) -> Body:
+        """The demand that no new generation was begun."""
+        return written_at(self._keys.about, self._about_revision)
 
     async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
         """Do something as the leader. Raises `LeadershipLostError`, and `StoreError`."""

@@ -1,0 +1,82 @@
+"""A request that was sent twice, and is done once more at any later time, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+import pytest
+
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.history import History
+from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.roster import Coordinatord
+from coordinatord.store.row_codec import Row
+from tests.support.modelled_etcd import KEYS, ModelledEtcd
+
+Result = TypeVar("Result")
+
+
+class RepeatingGateway(Gateway):
+    """Answers at once, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self._etcd = ModelledEtcd()
+        self._asked: list[tuple[str, Mapping[str, Any]]] = []
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Carry out a request."""
+        self._asked.append((path, body))
+        return self._etcd.do(path, body)
+
+    def repeat(self) -> None:
+        """Carry out all transactions again, the oldest first."""
+        for path, body in self._asked:
+            if path == "/v3/kv/txn":
+                self._etcd.do(path, body)
+
+
+def _done(work: Coroutine[Any, Any, Result]) -> Result:
+    with pytest.raises(StopIteration) as stop:
+        work.send(None)
+    result: Result = stop.value.value
+    return result
+
+
+def _row(number: int) -> Row:
+    return (number, 0.0, "job", "run", "JobStopAsked", None, None, "{}")
+
+
+@pytest.fixture(autouse=True)
+def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 0)
+    monkeypatch.setattr("coordinatord.store.etcd.commit_log.MERGED_VALUES_MAX", 5)
+
+
+def test_what_is_done_again_later_changes_nothing() -> None:
+    gateway = RepeatingGateway()
+    candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
+    _done(candidate.win_at_once())
+    history = History(gateway, KEYS, candidate.fence)
+    _done(history.begin())
+    _done(history.read())
+    _done(history.sweep())
+    lives: dict[int, Row] = {}
+
+    def judge() -> None:
+        gateway.repeat()
+        assert list(_done(History(gateway, KEYS).read()).rows) == list(lives.values())
+
+    for number in range(1, 30):
+        dropped = [next(iter(lives))] if len(lives) > 3 else []
+        lives = {seq: row for seq, row in lives.items() if seq not in dropped} | {number: _row(number)}
+        _done(history.commit([_row(number)], dropped))
+        judge()
+        merger = history.log.next_merger()
+        if merger is not None:
+            _done(history.merge(merger, [lives[seq] for seq in merger.rows]))
+            judge()
+        if number == 15:
+            _done(history.replace(lives.values(), "again"))
+            judge()
+    assert len(history.log) < 20
