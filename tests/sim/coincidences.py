@@ -12,7 +12,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
-from tests.sim.daemon import CrashPoint
+from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.faults import LOOK_AGAIN_S, Strike
 from tests.sim.host import Host

@@ -15,6 +15,7 @@ from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
 from tests.sim.standstills import Doing
+from tests.sim.takeovers import TAKEOVERS, take_over
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import World
 
@@ -27,6 +28,9 @@ LAST_S = 45.0
 SETTLED_WITHIN_S = 180.0
 """The time to settle after the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and
 two rounds, each at its longest."""
+
+LED_WITHIN_S = 30.0
+"""The time within which one of several coordinators leads: two leases, and as long as etcd is asked in vain."""
 
 HANGS_FOR_S = 480.0
 """The same where workers hang: a coordinator that was started again waits for five minutes before it looks."""
@@ -232,6 +236,27 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
+def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes, and of two coordinators that share an etcd. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    scenario = replace(draw_scenario(chance), standbys=1, skips_idle=False, skew=chance.choice([0.0, 0.001]))
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.comes_back = chance.choice([0.7, 1.0])
+    for _ in range(chance.randint(1, 6)):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), take_over, world, chance.choice(list(TAKEOVERS)))
+    for _ in range(chance.randint(0, 4)):
+        world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_TAKEOVERS))
+    world.go_on(FAULTS_FOR_S)
+    world.go_on(chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+BESIDE_TAKEOVERS = [name for name in FAULTS if not name.startswith("disk")]
+"""A coordinator that shares an etcd has no disk of its own that decides anything."""
+
+
 def _stand_still(world: World, doing: Doing) -> None:
     """Let the training of the present round do no step: for a while, or if it hangs for ever."""
     if not world.is_running():
@@ -319,15 +344,19 @@ def start_again(world: World) -> None:
 
 def come_to_rest(world: World, within_s: float = SETTLED_WITHIN_S) -> None:
     """End all faults, and check that everything comes to its end or goes on. Raises `BrokenError`."""
-    daemon = world.daemon
     world.trace.note("-- all faults are over")
     world.wires.calm()
     world.on_done.clear()
-    daemon.disk.repair()
+    world.etcd.calm()
     world.disks.repair()
-    daemon.wake()
-    daemon.start()
-    daemon.spare()
+    for coordinator in world.coordinators:
+        coordinator.disk.repair()
+        coordinator.heal()
+        coordinator.wake()
+        coordinator.start()
+        coordinator.spare()
+    world.until(lambda: world.daemon.up, LED_WITHIN_S)
+    daemon = world.daemon
     for host in world.hosts.values():
         host.slow_s = 0.0
         host.wake()

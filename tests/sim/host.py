@@ -12,14 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
+from nodeclient.config.flag_values import Endpoint
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
 from nodeclient.core.events import Event
-from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.network import DOWN, UP, Said, Session
+from tests.sim.seeker import Seeker
 from tests.sim.workers import LocalWorkers, Round
 
 if TYPE_CHECKING:  # the world imports its hosts
@@ -79,8 +80,8 @@ class Host:
         self._spec = world.scenario.spec
         self._alarm: Alarm
         self._begun: Round = ("", 0)
-        """The round in which this life of the nodeclient last started workers."""
-        self._pause_s = PAUSE_FIRST_S
+        """The round in which this nodeclient last started workers."""
+        self._seeker: Seeker
         self._welcome = False
         self._asleep: list[Event] | None = None
         self._events: deque[Event] = deque()
@@ -106,7 +107,7 @@ class Host:
         self.memory = None if keeps is None else KeptMemory(self, world, keeps)
         self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))
         self._alarm.arm()
-        self._pause_s = PAUSE_FIRST_S
+        self._seeker = Seeker(world)
         self._spec = world.spec
         if within_s:
             self._queue.after(world.chance.random() * within_s, self._prepare, agent)
@@ -209,19 +210,19 @@ class Host:
                 self._queue.after(0.5, self._dial, agent)
                 return
             self._welcome = False
-            self.session = Session(self, self.incarnation)
+            self.session = Session(self, self._seeker.target, self.incarnation)
             self._world.wires.dial(self.session)
 
-    def dial_failed(self, session: Session, reason: str) -> None:
-        """Handle a failed attempt to connect; one that succeeded meanwhile stands."""
+    def dial_failed(self, session: Session, reason: str, leader: Endpoint | None = None) -> None:
+        """Handle a failed attempt to connect, which may name a `leader`; one that succeeded meanwhile stands."""
         if self.session is session and not session.established:
             session.open_at_host, session.broken = False, True
+            self._seeker.sent_on(leader)
             self._closed(session, reason)
 
     def opened(self, session: Session) -> None:
         """Handle the coordinator's answer: send the `Join`."""
-        agent = self.agent
-        if self.session is not session or agent is None:
+        if self.session is not session or (agent := self.agent) is None:
             return
         if self._asleep is not None:
             self._queue.after(0.5, self.opened, session)
@@ -267,8 +268,7 @@ class Host:
             self._close("the coordinator closed the connection")
 
     def _close(self, reason: str) -> None:
-        session = self.session
-        if session is not None:
+        if (session := self.session) is not None:
             self._world.wires.close_up(session)
             self._closed(session, reason)
 
@@ -276,16 +276,15 @@ class Host:
         if self.session is session:
             self.session = None
             self.submit(events.SessionClosed(reason))
-            self._pause_s = PAUSE_FIRST_S if self._welcome else min(2 * self._pause_s, PAUSE_MOST_S)
+            at_once = self._seeker.over(welcome=self._welcome)
             if self.agent is not None:
-                self._queue.after(self._pause_s * self._world.chance.uniform(0.5, 1.0), self._dial, self.agent)
+                self._queue.after(0.0 if at_once else self._seeker.draw_pause(), self._dial, self.agent)
 
     # The agent, as `nodeclient/shell/node.py` has it
 
     def submit(self, event: Event) -> None:
         """Let the agent handle an event, now or after the one that it is handling."""
-        agent = self.agent
-        if agent is None:
+        if (agent := self.agent) is None:
             return
         if self._asleep is not None:
             self._asleep.append(event)
@@ -367,9 +366,9 @@ class Host:
         """Probe the master, and again each second until it answers; a host that sleeps or is gone does not."""
         if self.agent is not agent:
             return
-        hosts = self._world.hosts.values()
         node = probe.assignment.master_node
-        if any(host.node == node and host.agent is not None and host._asleep is None for host in hosts):
+        masters = [host for host in self._world.hosts.values() if host.node == node]
+        if any(host.agent is not None and host._asleep is None for host in masters):
             self.submit(events.Reached(probe.run, probe.round))
         elif left_s > 0:
             self._queue.after(1.0, self._probe, agent, probe, left_s - 1.0)
@@ -378,6 +377,7 @@ class Host:
 
     def _give_up(self, session: Session | None, reason: str) -> None:
         if session is not None and self.session is session:
+            self._seeker.give_up()
             self._close(reason)
 
     def _end(self) -> None:

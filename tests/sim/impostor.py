@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from coordinatord.core.events import Connected
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, Phase
+from tests.sim.coordinator import OWN_ADDRESS
 from tests.support.builders import a_failure
 
 if TYPE_CHECKING:  # the world has one
@@ -32,6 +34,8 @@ class Impostor:
     def __init__(self, world: World) -> None:
         """Have it make some claims, each at a moment of its own."""
         self._world = world
+        self._number = 10**9
+        """The last session of a claim."""
         self._chance = random.Random(f"impostor {world.seed}")  # noqa: S311 - repeatable on purpose
         for _ in range(CLAIMS):
             world.queue.after(self._chance.uniform(0.0, WITHIN_S), self._claim)
@@ -43,9 +47,17 @@ class Impostor:
         incarnation, observed = chance.choice(others), self._make_up()
         if daemon.up and not daemon.paused and self._world.invariants.identities.is_taken(host.node, daemon.machine):
             offer = self._world.scenario.offer_of(host.name)
-            daemon.claim(
-                Join(PROTOCOL_VERSION, "job", host.node, incarnation, self._world.spec, offer, observed), TOKEN
-            )
+            self._send(Join(PROTOCOL_VERSION, "job", host.node, incarnation, self._world.spec, offer, observed))
+
+    def _send(self, join: Join) -> None:
+        """Have the coordinator read a `Join` that nobody waits for an answer to."""
+        self._number += 1
+        daemon, identities = self._world.daemon, self._world.invariants.identities
+        claim = Connected(self._number, join, OWN_ADDRESS, OWN_ADDRESS, TOKEN)
+        before = identities.standing(daemon.machine)
+        batch = daemon.machine.handle(claim, daemon.clock.read())
+        identities.judge_claim(claim, before, batch)
+        daemon.carry_out(batch)
 
     def _make_up(self) -> Observed:
         """Return what the node might say, or something that would do harm if it were believed."""

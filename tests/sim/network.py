@@ -15,8 +15,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import Degraded, Desired, Join, Observed, Refused
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, REACH_WITHIN_S
 
 if TYPE_CHECKING:  # the world imports its network
+    from tests.sim.coordinator import SimulatedCoordinator
     from tests.sim.host import Host
     from tests.sim.world import World
 
@@ -24,9 +27,6 @@ Said = Join | Observed | Desired | Degraded | Refused
 Mail = list[Said | None]
 """One message on its way; None is the end of the connection. It can still be exchanged at the moment it is sent, as the
 real session has one unsent message, whose place a newer one takes."""
-
-CONNECT_WITHIN_S = 5.0
-"""The same as in nodeclient."""
 
 UNACKNOWLEDGED_S = 20.0
 """When the coordinator's host gives a connection up that does not answer, as coordinatord has it."""
@@ -37,6 +37,7 @@ class Session:
 
     __slots__ = (
         "arrives",
+        "at",
         "broken",
         "established",
         "held",
@@ -46,10 +47,15 @@ class Session:
         "life",
         "number",
         "open_at_host",
+        "reached",
     )
 
-    def __init__(self, host: Host, incarnation: int) -> None:
+    def __init__(self, host: Host, at: SimulatedCoordinator, incarnation: int) -> None:
         self.host = host
+        self.at = at
+        """The coordinator that is asked."""
+        self.reached = False
+        """Its kernel has taken the connection."""
         self.incarnation = incarnation
         """The incarnation of its nodeclient."""
         self.life = 0
@@ -87,17 +93,34 @@ class Wires:
     def dial(self, session: Session) -> None:
         """Try to connect; the host is notified, or gives up after a while."""
         self._queue.after(self._delay(session.host), self._knock, session)
-        self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+        if len(self._world.coordinators) > 1:
+            self._queue.after(REACH_WITHIN_S, self._unreached, session)
+        else:
+            self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+
+    def _unreached(self, session: Session) -> None:
+        if session.reached:
+            self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+        else:
+            session.host.dial_failed(session, "its host does not take the connection")
 
     def _knock(self, session: Session) -> None:
         host = session.host
-        if host.is_cut or not session.open_at_host:
+        if _is_cut(session) or not session.open_at_host:
             return
-        daemon = self._world.daemon
-        if daemon.up:
-            daemon.knock(session)
-        elif daemon.host_up:
+        if session.at.listens:
+            session.reached = True
+            session.at.knock(session)
+        elif session.at.host_up:
             self._queue.after(self._delay(host), host.dial_failed, session, "connection refused")
+
+    def send_on(self, session: Session, leader: Endpoint | None) -> None:
+        """Notify the host that the coordinator stands by, and who leads if that is known."""
+        self._queue.after(self._delay(session.host), self._sent_on, session, leader)
+
+    def _sent_on(self, session: Session, leader: Endpoint | None) -> None:
+        if not _is_cut(session) and not session.broken:
+            session.host.dial_failed(session, "the coordinator stands by", leader)
 
     def welcome(self, session: Session, life: int) -> None:
         """Notify the host that the coordinator answers."""
@@ -105,7 +128,7 @@ class Wires:
         self._queue.after(self._delay(session.host), self._opened, session)
 
     def _opened(self, session: Session) -> None:
-        if not session.host.is_cut and not session.broken:
+        if not _is_cut(session) and not session.broken:
             session.host.opened(session)
 
     # Carrying
@@ -152,7 +175,7 @@ class Wires:
     def _arrive(self, session: Session, way: int, mail: Mail) -> None:
         if session.broken:
             return
-        if session.host.cut[way] or session.held[way]:
+        if session.host.cut[way] or session.at.is_cut or session.held[way]:
             session.held[way].append(mail)
             if session not in self._torn:
                 self._torn.append(session)
@@ -161,7 +184,7 @@ class Wires:
 
     def _deliver(self, session: Session, way: int, mail: Mail) -> None:
         if way == UP:
-            self._world.daemon.receive(session, mail[0])
+            session.at.receive(session, mail[0])
         else:
             session.host.receive(session, mail[0])
 
@@ -169,10 +192,10 @@ class Wires:
         """Stop losing and delaying messages."""
         self._manners = replace(self._manners, spike_chance=0.0, loss=0.0, repeats=0.0, disorder=0.0)
 
-    def heal(self, host: Host) -> None:
-        """Let all messages through that waited for a host's network."""
-        waiting = [session for session in self._torn if session.host is host]
-        self._torn = [session for session in self._torn if session.host is not host]
+    def heal(self, healed: Host | SimulatedCoordinator) -> None:
+        """Let all messages through that waited for the network of a host, or for that of a coordinator alone."""
+        waiting = [one for one in self._torn if healed in {one.host, one.at} and not _is_cut(one)]
+        self._torn = [one for one in self._torn if one not in waiting]
         for session in waiting:
             for way in (UP, DOWN):
                 held = list(session.held[way])
@@ -219,8 +242,12 @@ class Wires:
             held.clear()
 
     def _reset_seen(self, session: Session) -> None:
-        self._world.daemon.receive(session, None)
+        session.at.receive(session, None)
 
     def _end_seen(self, session: Session) -> None:
-        if not session.host.cut[DOWN]:
+        if not session.host.cut[DOWN] and not session.at.is_cut:
             session.host.ended(session)
+
+
+def _is_cut(session: Session) -> bool:
+    return session.host.is_cut or session.at.is_cut

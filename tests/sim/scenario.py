@@ -120,6 +120,8 @@ class Scenario:
     """How many nodeclients keep none all the same, if nodes do."""
     prepares_within_s: float = 0.0
     """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
+    standbys: int = 0
+    """How many coordinators stand by beside the one that leads; with any, their records are in etcd."""
     policy: Policy = POLICY
     network: Network = field(default_factory=Network)
     workers: Workers = field(default_factory=Workers)

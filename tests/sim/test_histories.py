@@ -15,8 +15,9 @@ from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES, KEEPING
-from tests.sim.daemon import CrashPoint
+from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
+from tests.sim.etcd import LEASE_S
 from tests.sim.history import (
     coincident_keeping_world,
     coincident_world,
@@ -26,10 +27,12 @@ from tests.sim.history import (
     lagging_world,
     persisting_world,
     small_world,
+    standby_world,
     staying_world,
     torn_world,
 )
 from tests.sim.scenario import Network, Scenario, Workers
+from tests.sim.takeovers import TAKEOVERS
 from tests.sim.torn_sessions import TORN
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
@@ -50,6 +53,9 @@ STAYING = 40
 
 LAGGING = 40
 """The histories of workers that come late to collectives."""
+
+STANDBY = 100
+"""The histories of two coordinators that share an etcd; each takes less time than others."""
 
 COINCIDENCES_OF_KEEPING = 40
 """Fewer, since each takes twice as long."""
@@ -173,6 +179,14 @@ def test_every_history_of_workers_that_come_late_keeps_the_invariants_and_laggar
 
 
 @pytest.mark.slow
+def test_every_history_of_two_coordinators_over_one_etcd_keeps_the_invariants() -> None:
+    worlds = [standby_world(seed) for seed in range(STANDBY)]
+    assert {name for world in worlds for name in world.faults} >= set(TAKEOVERS)
+    assert sum(world.takeovers for world in worlds) > STANDBY
+    assert any(world.former.spoke for world in worlds)
+
+
+@pytest.mark.slow
 def test_every_coincidence_keeps_the_invariants() -> None:
     worlds = [coincident_world(seed) for seed in range(SEEDS_PER_CHUNK)]
     assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
@@ -246,6 +260,22 @@ def test_a_crash_at_any_point_of_a_commit_leaves_the_round_or_the_nodes_unaware_
     world.until(world.is_running, within=30)
     assert world.run.durable.round == 1
     assert world.run.durable.restarts_used == 0
+
+
+def test_a_leader_that_is_killed_is_followed_by_a_standby_and_no_worker_is_touched() -> None:
+    world = World(1, replace(TRIO, standbys=1))
+    world.boot()
+    world.until(world.is_running, within=30)
+    started = {name: host.workers.training for name, host in world.hosts.items()}
+    for _ in range(3):
+        killed = world.daemon
+        killed.crash(host=True)
+        world.until(lambda: world.daemon.up and world.daemon.machine.sessions == 3, within=LEASE_S + 3)
+        assert world.daemon is not killed
+        killed.start()
+        world.go_on(1.0)
+    assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
+    assert {name: host.workers.training for name, host in world.hosts.items()} == started
 
 
 @pytest.mark.parametrize(("scale_up", "rounds"), [(ScaleUp.NOW, 2), (ScaleUp.NEVER, 1)])

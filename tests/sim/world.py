@@ -24,17 +24,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.messages import Assignment
+from tests.sim.contender import Contender
+from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.daemon import Daemon
+from tests.sim.etcd import Etcd
 from tests.sim.event_queue import EventQueue
 from tests.sim.host import Host
 from tests.sim.idle_skip import IdleSkip
 from tests.sim.invariants.decisions import AllInvariants
+from tests.sim.invariants.former_leaders import FormerLeaders
 from tests.sim.kept_disk import Disks
 from tests.sim.laggards import Laggards
 from tests.sim.network import Wires
@@ -81,17 +85,42 @@ class World:
         self.disks = Disks()
         """Where nodes write steps, if they do."""
         self.wires = Wires(self)
-        self.daemon = Daemon(self)
+        self.lives = 0
+        """How often a coordinator has begun to decide."""
+        self.etcd = Etcd(self)
+        """What coordinators share, if there are several."""
+        self.coordinators = self._coordinators()
+        self.daemon = self.coordinators[0]
+        """The coordinator that decides, or did last."""
         self.invariants = AllInvariants(self)
+        self.former = FormerLeaders(self)
+        """What must be true of coordinators that decided before the present one."""
+        self.takeovers = 0
+        """How often another coordinator than before has begun to decide."""
         self.hosts: dict[str, Host] = {}
         for number in range(1, self.scenario.hosts + 1):
             self.add_host(f"n{number}")
         self.laggards: Laggards | None = None
         """What asks who is late to collectives, if anything does."""
         self.idle_skip = IdleSkip(self) if self.scenario.skips_idle else None
-        self.daemon.start()
+        for coordinator in self.coordinators:
+            coordinator.start()
 
     # Building
+
+    def _coordinators(self) -> Sequence[SimulatedCoordinator]:
+        names = [f"h{number}" for number in range(1, self.scenario.standbys + 2)]
+        return [Contender(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
+
+    def lead(self, coordinator: SimulatedCoordinator) -> None:
+        """Have a coordinator decide from now on; another one that did may not have found out yet."""
+        if self.daemon is coordinator:
+            return
+        if self.daemon.up:
+            self.invariants.crashed()
+        self.daemon = coordinator
+        self.former.led()
+        self.takeovers += 1
 
     def add_host(self, name: str, node: str = "") -> Host:
         """Put up another host, on which nothing runs yet; `node` is the node id, which ought to be its own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
@@ -15,8 +16,8 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
-from coordinatord.store.etcd.refusals import EtcdAwayError
-from coordinatord.store.etcd.requests import text_of
+from coordinatord.store.etcd.refusals import Code, EtcdAwayError, EtcdRefusedError
+from coordinatord.store.etcd.requests import KeyValue, key_values, text_of
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError, NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
@@ -40,15 +41,18 @@ class ModelledEtcd:
         self.revision = 1
         self._kvs: dict[bytes, dict[str, Any]] = {}
         self._leases = 0
+        self._alive: set[str] = {"0"}
+        """The leases that are not over, and the word for none."""
 
     def do(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out a request."""
+        """Carry out a request. Raises `EtcdRefusedError`."""
         if path == "/v3/kv/txn":
             return self._txn(body)
         if path == "/v3/kv/range":
             return self._range(body)
         if path == "/v3/lease/grant":
             self._leases += 1
+            self._alive.add(str(self._leases))
             return {"ID": str(self._leases), "TTL": body["TTL"]}
         assert path == "/v3/lease/revoke", path
         self.expire(body["ID"])
@@ -56,10 +60,16 @@ class ModelledEtcd:
 
     def expire(self, lease: str) -> None:
         """End a lease, and the keys that go with it."""
+        self._alive.discard(lease)
         gone = [key for key, found in self._kvs.items() if found["lease"] == lease]
         self.revision += bool(gone)
         for key in gone:
             del self._kvs[key]
+
+    @property
+    def leader(self) -> KeyValue | None:
+        """The leader key; None if there is none."""
+        return next(iter(key_values(self._range({"key": text_of(KEYS.leader)}))), None)
 
     def expire_leader(self) -> None:
         """End the lease of whoever leads."""
@@ -69,6 +79,8 @@ class ModelledEtcd:
     def _txn(self, body: Mapping[str, Any]) -> dict[str, Any]:
         holds = all(self._holds(demand) for demand in body["compare"])
         ops = body["success" if holds else "failure"]
+        if not {op["request_put"]["lease"] for op in ops if "request_put" in op} <= self._alive:
+            raise EtcdRefusedError(Code.NOT_FOUND, "requested lease not found")
         self.revision += any("request_range" not in op for op in ops)
         return {"succeeded": holds, "responses": [{"response": self._op(op)} for op in ops], **self._header}
 
@@ -107,6 +119,12 @@ class ModelledEtcd:
         return {"header": {"revision": str(self.revision)}}
 
 
+def changes_history(body: Mapping[str, Any]) -> bool:
+    """Whether a transaction, if its demands hold, makes a commit or begins a generation."""
+    keys = {op["request_put"]["key"] for op in body["success"] if "request_put" in op}
+    return bool(keys & {text_of(KEYS.head), text_of(KEYS.about)})
+
+
 class _Turn:
     """What a coroutine awaits to stand still; it is given the fate of its request."""
 
@@ -117,19 +135,32 @@ class _Turn:
 class ModelledGateway(Gateway):
     """The requests of one coordinator."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, name: str) -> None:
         self._world = world
+        self._name = name
 
     async def call(self, path: str, body: Mapping[str, Any]) -> Any:
         """Stand still, and then do what fate wants."""
         fate = await _Turn()
         if fate is Fate.LATE:
-            self._world.late.append(lambda: self._world.etcd.do(path, body))
+            self._world.late.append(lambda: self._do_late(path, body))
         if fate in {Fate.UNSENT, Fate.LATE}:
             raise EtcdAwayError("no answer")
-        answer = self._world.etcd.do(path, body)
+        answer = self._do(path, body)
         if fate is Fate.UNANSWERED:
             raise EtcdAwayError("no answer")
+        return answer
+
+    def _do_late(self, path: str, body: Mapping[str, Any]) -> None:
+        with suppress(EtcdRefusedError):
+            self._do(path, body)
+
+    def _do(self, path: str, body: Mapping[str, Any]) -> Any:
+        answer = self._world.etcd.do(path, body)
+        if path == "/v3/kv/txn" and answer["succeeded"] and changes_history(body):
+            leader = self._world.etcd.leader
+            leads = leader is not None and Coordinatord.unpack(leader).name == self._name
+            assert leads, f"{self._name} changes the history, and does not lead"
         return answer
 
 
@@ -174,7 +205,7 @@ class World:
     async def _live(self, name: str) -> None:
         """Lead whenever that is possible, as `commands/turns_to_lead` does it."""
         while True:
-            gateway = ModelledGateway(self)
+            gateway = ModelledGateway(self, name)
             candidate = Candidate(gateway, KEYS, Coordinatord(name, f"{name}:1", secure=False, since=0.0), 5.0)
             try:
                 await candidate.win_at_once()

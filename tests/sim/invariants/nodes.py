@@ -110,7 +110,8 @@ class NodeInvariants:
     def _hidden(self, host: Host) -> bool:
         """Whether the messages of a host cannot show the coordinator when its workers have ended."""
         daemon, network = self.world.daemon, self.world.scenario.network
-        deaf = not daemon.up or daemon.paused or daemon.machine.store_error is not None
+        elsewhere = host.session is not None and host.session.at is not daemon
+        deaf = not daemon.up or daemon.paused or daemon.machine.store_error is not None or elsewhere
         late = network.harsh or network.spike_chance > 0 or network.spread_s > 0.1 or host.slow_s > 0
         return deaf or late or host.is_cut or host.paused or host.session is None or not host.session.established
 

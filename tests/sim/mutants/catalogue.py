@@ -20,6 +20,7 @@ from tests.sim.mutants import (
     root_cause,
     rounds,
     staying,
+    takeovers,
     time_ledger,
 )
 
@@ -37,4 +38,5 @@ MUTANTS = (
     *time_ledger.MUTANTS,
     *hangs.MUTANTS,
     *staying.MUTANTS,
+    *takeovers.MUTANTS,
 )

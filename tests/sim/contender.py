@@ -1,0 +1,356 @@
+"""One of several coordinators that share an etcd, in a shell like `commands/turns_to_lead.py` and `etcd_store.py`.
+
+Who leads, for how long that one may speak, and what it may change is decided by the code of life: `Candidate` with its
+`Election`, and `History`. This shell has their timers and their pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coordinatord.core.events import Event
+from coordinatord.core.journal import Decided
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.server.driver import OVER, RETRY_S
+from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S
+from coordinatord.store.etcd.history import History, StoredHistory
+from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.requests import KeyValue, text_of
+from coordinatord.store.etcd.roster import Coordinatord
+from coordinatord.store.interface import Entry, LeadershipLostError, NothingStoredError, StoreError
+from nodeclient.access.turns import leader_in
+from tests.sim.coordinator import SimulatedCoordinator
+from tests.sim.crash_point import CrashPoint
+from tests.sim.disk import Disk
+from tests.sim.errands import Errand, SimulatedGateway
+from tests.sim.etcd import LEASE_S
+from tests.sim.event_queue import Clock
+from tests.sim.network import Session
+from tests.support.modelled_etcd import KEYS
+
+if TYPE_CHECKING:  # the world has some of these
+    from tests.sim.world import World
+
+Result = TypeVar("Result")
+
+
+class Replica(Disk):
+    """The history as the leader has it in a database of its own."""
+
+    def __init__(self, found: StoredHistory) -> None:
+        super().__init__()
+        self._database.fill(found.rows, found.about.identity)
+        self._database.note_changes()
+
+
+class Contender(SimulatedCoordinator):
+    """One coordinatord after another on one host, each of which leads or stands by."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.world = world
+        self.running = False
+        """Whether its process is there."""
+        self.is_cut_from_etcd = False
+        self.commit: tuple[Decided, ...] = ()
+        """What etcd is asked to keep."""
+        self._gateway = SimulatedGateway(self)
+        self._candidate = self._new_candidate()
+        self._history = History(self._gateway, KEYS)
+        self._errands: list[Errand] = []
+        self.turn = 0
+        """The number of the present try to stand by, or of the present term: what was begun before is forgotten."""
+        self._stands_by = False
+        self._written: Sequence[Entry] = ()
+        """What is being written, with the times that it had when that began."""
+        self._due: list[Callable[[], None]] = []
+        """What it does when it is woken."""
+        self._stopped = False
+
+    # Its process
+
+    def start(self) -> None:
+        """Start it, to stand by until it leads."""
+        if self.running:
+            return
+        self.running = self.host_up = True
+        self._stopped, self._due = False, []
+        self.clock = Clock(self._queue, self.world.chance.uniform(0.0, 1e5), self.world.draw_rate())
+        self.world.trace.note("%s starts", self.endpoint)
+        self._stand_by()
+
+    def crash(self, *, host: bool = False) -> None:
+        """Kill it; with its `host`, nothing is there to close its connections."""
+        if not self.running:
+            return
+        self.world.trace.note("%s is killed%s", self.endpoint, " with its host" if host else "")
+        self._forget_turn()
+        self.running, self.host_up, self._asleep, self._stopped = False, not host, None, False
+        self._end_lead(notified=not host)
+        knocking, self._knocking = self._knocking, []
+        for session in knocking:
+            self.world.wires.lose_coordinator(session, notified=not host)
+
+    def stop(self) -> None:
+        """End it as with SIGTERM: it gives back its lease before it ends."""
+        if self.running and not self._stopped:
+            self.world.trace.note("%s ends", self.endpoint)
+            self._forget_turn()
+            self._end_lead(notified=True)
+            self._run(self._candidate.resign(), lambda _: self.crash(), lambda _: self.crash())
+
+    def pause(self) -> None:
+        """Stop its process, as with SIGSTOP, whether it leads or stands by."""
+        if self.running and not self._stopped:
+            self.world.trace.note("%s is stopped", self.endpoint)
+            self._stopped = True
+            self._asleep = []
+            self.world.touch()
+
+    def wake(self) -> None:
+        """Resume it: what it had to do meanwhile comes before or after what has arrived."""
+        if not self._stopped:
+            return
+        self._stopped = False
+        due, self._due = self._due, []
+        after = self.world.chance.random() < 0.5
+        if not after:
+            _do_all(due)
+        if self.up:
+            super().wake()
+        self._asleep = None
+        if after:
+            _do_all(due)
+        if self._stands_by:
+            self._knock_again()
+
+    def cut_off(self, *, etcd: bool, nodes: bool) -> None:
+        """Let nothing through to etcd, or to the nodes, either way."""
+        self.world.trace.note("%s is cut off: etcd %s, nodes %s", self.endpoint, etcd, nodes)
+        self.is_cut_from_etcd, self.is_cut = etcd, nodes
+        self._trouble_nodes()
+
+    def heal(self) -> None:
+        """Let everything through again."""
+        if self.is_cut:
+            self._trouble_nodes()
+        self.is_cut_from_etcd = False
+        super().heal()
+
+    def _trouble_nodes(self) -> None:
+        for host in self.world.hosts.values():
+            host.trouble()
+
+    def is_named_by(self, leader: KeyValue) -> bool:
+        """Whether the leader key is of this one."""
+        return Coordinatord.unpack(leader).endpoint == str(self.endpoint)
+
+    def when_awake(self, act: Callable[[], None]) -> None:
+        """Do something now, or when it is woken."""
+        if self._stopped:
+            self._due.append(act)
+        elif self.running:
+            act()
+
+    def _run(
+        self,
+        work: Coroutine[Any, Any, Result],
+        done: Callable[[Result], None],
+        failed: Callable[[OperationalError], None],
+    ) -> None:
+        self._errands = [errand for errand in self._errands if not errand.is_over]
+        turn, errand = self.turn, Errand(self, work, done, failed)
+        if self.turn == turn:
+            self._errands.append(errand)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something in so many seconds by its own clock, unless the turn is over by then."""
+        turn = self.turn
+        wait_s = self.clock.wait_for(self.clock.read() + seconds)
+        self._queue.after(wait_s, lambda: self.when_awake(lambda: act() if self.turn == turn else None))
+
+    def _forget_turn(self) -> None:
+        self.turn += 1
+        self._stands_by = False
+        errands, self._errands = self._errands, []
+        for errand in errands:
+            errand.drop()
+
+    # Standing by
+
+    def _new_candidate(self) -> Candidate:
+        me = Coordinatord(self.endpoint.host, str(self.endpoint), secure=False, since=0.0)
+        return Candidate(self._gateway, KEYS, me, LEASE_S, self.clock.read)
+
+    def _stand_by(self) -> None:
+        self._candidate = self._new_candidate()
+        self._enroll()
+        self._knock_again()
+
+    def _knock_again(self) -> None:
+        knocking, self._knocking = self._knocking, []
+        for session in knocking:
+            self.knock(session)
+
+    def _enroll(self) -> None:
+        self._forget_turn()
+        self._stands_by = True
+        self._run(self._candidate._enroll(), lambda _: self._enrolled(), self._try_again)
+
+    def _enrolled(self) -> None:
+        self._later(self._candidate.election.renew_every_s, self._renew_as_standby)
+        self._campaign()
+
+    def _campaign(self) -> None:
+        self._run(self._candidate._try(), self._tried, self._try_again)
+
+    def _tried(self, leads: bool) -> None:
+        if leads:
+            self._win()
+        else:
+            self._run(self._candidate._await_end(), lambda _: self._campaign(), self._try_again)
+
+    def _try_again(self, error: OperationalError) -> None:
+        self._candidate._see(None, str(error))
+        self._forget_turn()
+        self._stands_by = True
+        self._later(ASK_AGAIN_S, self._enroll)
+
+    def _renew_as_standby(self) -> None:
+        election, sent_at = self._candidate.election, self.clock.read()
+
+        def renewed(left_s: float) -> None:
+            if election.renewed(sent_at, self.clock.read(), left_s) is None:
+                self._try_again(StoreError("the lease of this standby is over"))
+            else:
+                self._later(election.renew_every_s, self._renew_as_standby)
+
+        self._run(self._gateway.renew(election.lease), renewed, self._try_again)
+
+    # Leading
+
+    def _win(self) -> None:
+        self._forget_turn()
+        self._renew()
+        self._notice_end()
+        self._run(self._read(), self._lead, self._lose)
+
+    def _renew(self) -> None:
+        election, sent_at = self._candidate.election, self.clock.read()
+        answers: list[float | None] = []
+
+        def renewed(left_s: float | None) -> None:
+            if answers:
+                return  # it was too late
+            answers.append(left_s)
+            pause_s = election.renewed(sent_at, self.clock.read(), left_s)
+            if pause_s is None:
+                self._lose(LeadershipLostError("the lease is over"))
+            else:
+                self._later(pause_s, self._renew)
+
+        self._later(max(0.0, election.term.until - sent_at), lambda: renewed(None))
+        self._run(self._gateway.renew(election.lease), renewed, lambda _: renewed(None))
+
+    def _notice_end(self) -> None:
+        def ended(_: None) -> None:
+            self._candidate.election.end()
+            self._lose(LeadershipLostError("the leader key is gone"))
+
+        self._run(self._candidate._await_end(), ended, lambda _: self._later(ASK_AGAIN_S, self._notice_end))
+
+    async def _read(self) -> StoredHistory:
+        """Read what there is, as `EtcdStore.open` does it."""
+        self._history = History(self._gateway, KEYS, self._candidate.fence)
+        try:
+            found = await self._history.read()
+        except NothingStoredError:
+            await self._history.begin()
+            found = await self._history.read()
+        await self._history.sweep()
+        return found
+
+    def _lead(self, found: StoredHistory) -> None:
+        self.world.trace.note("%s leads", self.endpoint)
+        self.disk = Replica(found)
+        self.world.lead(self)
+        self._begin_life()
+        self._welcome_all()
+
+    def _lose(self, error: OperationalError) -> None:
+        """Lead no more, and stand by as soon as etcd has the lease back."""
+        self.world.trace.note("%s leads no more: %s", self.endpoint, error)
+        self._forget_turn()
+        self._end_lead(notified=True)
+        self._run(self._candidate.resign(), lambda _: self._stand_by(), lambda _: self._stand_by())
+
+    def _end_lead(self, *, notified: bool) -> None:
+        if self.up:
+            self._writing, self.commit = 0, ()
+            self._end_life(notified=notified)
+
+    # Events
+
+    @property
+    def listens(self) -> bool:
+        """Whether a process is there that takes connections."""
+        return self.running
+
+    def knock(self, session: Session) -> None:
+        """Answer an attempt to connect: serve it, or name the leader; or let it wait."""
+        if self._stopped or not (self.up or self._stands_by):
+            self._knocking.append(session)
+        elif self.up:
+            super().knock(session)
+        else:
+            leader = self._candidate.leader
+            self.world.wires.send_on(session, None if leader is None else leader_in(f"http://{leader.endpoint}/"))
+
+    def _handle(self, event: Event) -> None:
+        if self._candidate.holds():
+            super()._handle(event)
+        else:
+            self._lose(LeadershipLostError(OVER))
+
+    # Records
+
+    def _write(self) -> None:
+        if self._dies(CrashPoint.BEFORE):
+            return
+        if self.commit is not self._decided:
+            self.commit, self._written = self._decided, self._entries()
+        database = self.disk._database
+        added, dropped = database.begin(self._written)
+        self._run(self._history.commit(database.rows(added), dropped), lambda _: self._committed(), self._not_committed)
+
+    def did(self, body: Mapping[str, Any], commit: object) -> None:
+        """Note that etcd has done a transaction that this one sent, which may have been a commit, maybe long ago."""
+        self.world.former.wrote(self, body)
+        head = text_of(KEYS.head)
+        if commit and any(op.get("request_put", {}).get("key") == head for op in body["success"]):
+            assert isinstance(commit, tuple)
+            self.world.trace.records("durable", [record for _, record in commit])
+            self._laws.durable(commit)
+
+    def _committed(self) -> None:
+        self.disk._database.end(keep=True)
+        self.commit = ()
+        if self._candidate.holds():
+            self._wrote()
+        else:
+            self._lose(LeadershipLostError(OVER))
+
+    def _not_committed(self, error: OperationalError) -> None:
+        self.disk._database.end(keep=False)
+        if isinstance(error, LeadershipLostError):
+            self._lose(error)
+            return
+        self._writing = self._attempts = self._attempts + 1
+        self._later(RETRY_S, lambda: self._retry(self._attempts))
+        self._store_failed(str(error))
+
+
+def _do_all(due: Sequence[Callable[[], None]]) -> None:
+    for act in due:
+        act()

@@ -1,0 +1,400 @@
+"""A coordinator of the simulated world: the real machine and journal, in a shell like `server/driver.py`.
+
+What keeps its records is not here: `daemon` is one alone on its disk, `contender` one of several that share an etcd.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from coordinatord.core.effects import Answer, Batch, Effect, Refuse, ReportDegraded, Send
+from coordinatord.core.events import (
+    AdminRequested,
+    Connected,
+    Disconnected,
+    Event,
+    PolicyChanged,
+    Reported,
+    StoreFailed,
+    StoreRecovered,
+    Tick,
+)
+from coordinatord.core.journal import Decided, Journal
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.values.admin_requests import Request
+from coordinatord.core.values.records import Record
+from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.messages import Join, Observed
+from coordinatord.server.driver import PATIENCE_S
+from coordinatord.store.interface import Entry
+from nodeclient.config.flag_values import Endpoint
+from tests.sim.crash_point import CrashPoint
+from tests.sim.disk import Disk
+from tests.sim.event_queue import Alarm, Clock
+from tests.sim.network import DOWN, Said, Session
+from tests.sim.standstills import Looks
+
+if TYPE_CHECKING:  # the world imports its coordinators
+    from tests.sim.host import Host
+    from tests.sim.invariants.decisions import AllInvariants
+    from tests.sim.invariants.former_leaders import FormerLeaders
+    from tests.sim.world import World
+
+OWN_ADDRESS = "10.255.0.1"
+
+
+class SimulatedCoordinator(abc.ABC):
+    """One coordinatord after another, on one host."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.endpoint = Endpoint(name, DEFAULT_PORT)
+        """Where nodes find it."""
+        self._world = world
+        self._queue = world.queue
+        self.disk = Disk()
+        self.clock = Clock(world.queue)
+        self.host_up = True
+        """Whether the host is there to answer that the port is closed."""
+        self.is_cut = False
+        """Whether no node can reach it, nor it any node."""
+        self.wall_offset = 1.7e9
+        """The reading of its host's wall clock at the time 0: it may step at any time."""
+        self.life = 0
+        """The number of its present or last life as the one that decides; of all coordinators, each has another."""
+        self.up = False
+        """Whether it decides, or would if it were not stopped."""
+        self.started_at = 0.0
+        self.machine = Coordinator(world.scenario.policy, "")
+        self._journal = Journal()
+        self._writing = 0
+        """The number of the present attempt to write; 0 while there is none."""
+        self._attempts = 0
+        self._decided: tuple[Decided, ...] = ()
+        """What is being written."""
+        self._alarm: Alarm
+        self._looks: Looks
+        self._ages_s: dict[tuple[int, str, int], float] = {}
+        """How old each process was at its last join, by life of the coordinator, node and incarnation."""
+        self._sessions: dict[int, Session] = {}
+        self._numbers = 0
+        self._asked = 0
+        """The last request of an operator, numbered downward."""
+        self._asking: dict[int, tuple[Request, str | None]] = {}
+        """The requests in progress, with the run that was on then."""
+        self._asleep: list[Event] | None = None
+        """The events that it has not read yet, while it is stopped."""
+        self._knocking: list[Session] = []
+        self._doom: CrashPoint | None = None
+        self._doomed_with: type[Record] = Record
+
+    # Life and death
+
+    @abc.abstractmethod
+    def start(self) -> None:
+        """Start its process, if that is down."""
+
+    @abc.abstractmethod
+    def crash(self, *, host: bool = False) -> None:
+        """Kill it; with its `host`, nothing is there to close its connections."""
+
+    def _begin_life(self) -> None:
+        """Go on from what the disk has."""
+        world = self._world
+        world.lives += 1
+        self.life, self.up, self.started_at = world.lives, True, self._queue.now
+        self.machine = Coordinator(world.scenario.policy, f"life{self.life}")
+        self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
+        machine, life = self.machine, self.life
+        self._sessions = {}
+        self._looks = Looks(world, lambda looked: self.take(looked, life), self._sessions)
+        self._alarm = Alarm(self._queue, self.clock, machine.next_deadline, lambda: self._ring(machine))
+        entries = self.disk.load()
+        now, wall_now = self.clock.read(), self.wall  # as `server/app.py` does it
+        past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
+        if past:
+            self.machine.restore(past, now, {host.token for host in world.hosts.values()})
+        world.trace.note("coordinatord starts, life %d, with %d records", self.life, len(entries))
+        world.invariants.restored(self.machine, past)
+        self._alarm.arm()
+
+    def _end_life(self, *, notified: bool) -> None:
+        """Decide no more, and lose all connections; `notified`: the host is there to close them."""
+        self.up = False
+        sessions, self._sessions = self._sessions, {}
+        for session in [*sessions.values(), *self._knocking]:
+            self._world.wires.lose_coordinator(session, notified=notified)
+        self._knocking = []
+        self._laws.crashed()
+        self._world.touch()
+
+    def set_store_back(self, copy: bytes) -> None:
+        """Kill it, and put an old copy of its store in place: what it sent since is forgotten."""
+        self.crash()
+        self.disk.set_back(copy)
+        self._world.trace.note("the store is set back")
+        self._world.invariants.set_back([entry.record for entry in self.disk.load()], self.clock.read())
+
+    def doom(self, point: CrashPoint, record: type[Record] = Record) -> None:
+        """Have it killed at its next commit, or the next one that has a record of some type."""
+        if self.up:
+            self._doom, self._doomed_with = point, record
+
+    def _is_doomed(self, point: CrashPoint) -> bool:
+        return self._doom is point and any(isinstance(record, self._doomed_with) for _, record in self._decided)
+
+    def _dies(self, point: CrashPoint) -> bool:
+        """Let it die at this point of a commit if it is to; return whether it has."""
+        if not self._is_doomed(point):
+            return False
+        self._writing = 0
+        self._world.trace.note("coordinatord dies %s", point)
+        self.crash()
+        return True
+
+    def spare(self) -> None:
+        """Take back that it is to be killed."""
+        self._doom = None
+
+    def pause(self) -> None:
+        """Stop its process, as with SIGSTOP, or as a host does that swaps."""
+        if self.up and self._asleep is None:
+            self._world.trace.note("coordinatord is stopped")
+            self._asleep = []
+            self._world.touch()
+
+    def wake(self) -> None:
+        """Resume it; its timer may come before or after the messages that arrived meanwhile."""
+        if self.up and self._asleep is not None:
+            self._world.trace.note("coordinatord goes on")
+            unread, self._asleep = self._asleep, None
+            life = self.life
+            if self._world.chance.random() < 0.5:
+                unread.insert(0, Tick())
+            for event in unread:
+                if self.life == life and self.up:
+                    self._handle(event)
+            self._alarm.arm()
+            self._welcome_all()
+            self._world.touch()
+
+    def heal(self) -> None:
+        """Let nodes reach it again."""
+        if self.is_cut:
+            self.is_cut = False
+            self._world.wires.heal(self)
+
+    def _welcome_all(self) -> None:
+        knocking, self._knocking = self._knocking, []
+        for session in knocking:
+            self._world.wires.welcome(session, self.life)
+
+    def ask(self, request: Request) -> None:
+        """Have an operator send a request; if the daemon is away, nothing follows."""
+        if self.up and self._asleep is None:
+            self._asked -= 1
+            run = self.machine.jobs.get(request.target)
+            self._asking[self._asked] = request, None if run is None else run.id
+            self._world.trace.note("operator asks for %s", request)
+            self._submit(AdminRequested(self._asked, request))
+
+    def change_policy(self, policy: Policy) -> None:
+        """Have it read other settings, as on SIGHUP; if the daemon is away, nothing follows."""
+        if self.up and self._asleep is None:
+            self._world.trace.note("the settings are now %s", policy)
+            self._submit(PolicyChanged(policy))
+
+    def take(self, event: Event, life: int) -> None:
+        """Have it handle what its shell has found out in one of its lives."""
+        if self.up and self.life == life:
+            self._submit(event)
+
+    @property
+    def writing(self) -> bool:
+        """Whether something is not durable yet."""
+        return self._writing != 0
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is stopped."""
+        return self._asleep is not None
+
+    @property
+    def wall(self) -> float:
+        """What its host's clock on the wall shows."""
+        return self.wall_offset + self._queue.time
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is up and well, and all that it decided is durable."""
+        well = self.disk.fault is None and self._doom is None and self.machine.store_error is None
+        return self.up and well and not self._writing and self._asleep is None and not self._knocking
+
+    @property
+    def _laws(self) -> AllInvariants | FormerLeaders:
+        """What must be true of what it does; another one may decide by now."""
+        return self._world.invariants if self._world.daemon is self else self._world.former
+
+    # Events in
+
+    @property
+    def listens(self) -> bool:
+        """Whether a process is there that takes connections."""
+        return self.up
+
+    def knock(self, session: Session) -> None:
+        """Answer an attempt to connect, or let it wait."""
+        if self._asleep is None:
+            self._world.wires.welcome(session, self.life)
+        else:
+            self._knocking.append(session)
+
+    def receive(self, session: Session, said: Said | None) -> None:
+        """Read a message of a connection."""
+        if not self.up or session.life != self.life:
+            if self.host_up and said is not None:
+                self._world.wires.lose_coordinator(session, notified=True)  # the kernel knows no such connection
+            return
+        if isinstance(said, Join):
+            self._numbers += 1
+            session.number = self._numbers
+            self._sessions[session.number] = session
+            self._laws.joined(said)
+            self._world.trace.note("%s joins, session %d, round %d", said.node, session.number, said.observed.round)
+            self._submit(Connected(session.number, said, session.host.address, OWN_ADDRESS, session.host.token))
+        elif session.number in self._sessions:
+            if isinstance(said, Observed):
+                self._submit(Reported(session.number, said))
+            else:
+                del self._sessions[session.number]
+                self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
+                self._submit(Disconnected(session.number))
+
+    def revoke(self, host: Host) -> None:
+        """Have the token of a host's node revoked: its session ends."""
+        numbers = [number for number, session in self._sessions.items() if session.host is host]
+        for number in numbers:
+            self._world.trace.note("the token of %s is revoked", host.name)
+            self._world.wires.send(self._sessions.pop(number), DOWN, None)
+            self._submit(Disconnected(number, revoked=True))
+
+    def _ring(self, machine: Coordinator) -> None:
+        if self.up and self.machine is machine:
+            self._submit(Tick())
+
+    def _submit(self, event: Event) -> None:
+        if self._asleep is not None:
+            if not isinstance(event, Tick):
+                self._asleep.append(event)
+            return
+        self._handle(event)
+
+    def _is_overtaken(self, event: Event) -> bool:
+        """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused."""
+        if not isinstance(event, Connected) or event.join.age_s is None:
+            return False
+        key, age_s = (self.life, event.join.node, event.join.incarnation), event.join.age_s
+        self._ages_s[key] = max(age_s, self._ages_s.get(key, 0.0))
+        return age_s < self._ages_s[key]
+
+    def _handle(self, event: Event) -> None:
+        if not self._is_overtaken(event):
+            self._laws.hears(event)
+        batch = self.machine.handle(event, self.clock.read())
+        for look in batch.looks if self._world.daemon is self else ():
+            self._looks.begin(look)
+        if batch.records:
+            self._laws.decided(batch.records)
+            self._world.touch()
+        self.carry_out(batch)
+        if batch.records and not self._writing and self.up:
+            self._write_next()
+
+    def carry_out(self, batch: Batch) -> None:
+        """Say what may be said already, and be woken for what follows."""
+        self._alarm.arm()
+        self._release(self._journal.take(batch, self.clock.read()))
+
+    # Records out
+
+    def _write_next(self) -> None:
+        self._decided = self._journal.begin()
+        if self._decided:
+            self._try_to_write()
+        else:
+            self._writing = 0
+            self._laws.settled(self.machine)
+
+    def _try_to_write(self) -> None:
+        """Try to make durable what is decided, within the usual patience."""
+        self._attempts += 1
+        self._writing = self._attempts
+        self._queue.after(PATIENCE_S, self._lose_patience, self._writing)
+        self._write()
+
+    @abc.abstractmethod
+    def _write(self) -> None:
+        """Begin to make durable what is decided; `_wrote` or `_store_failed` follows."""
+
+    def _lose_patience(self, attempt: int) -> None:
+        if self.up and self._writing == attempt:
+            self._store_failed(f"the disk has not answered for {PATIENCE_S:g} s")
+
+    def _wrote(self) -> None:
+        """Go on when what was decided is durable."""
+        if self._dies(CrashPoint.AFTER):
+            return
+        effects = self._journal.finish()
+        if self._is_doomed(CrashPoint.AMONG):
+            self._release(effects[: self._world.chance.randint(0, len(effects))])
+            self._dies(CrashPoint.AMONG)
+            return
+        self._release(effects)
+        if self.machine.store_error is not None:
+            self._world.trace.note("coordinatord can record again")
+            self._handle(StoreRecovered())
+        self._write_next()
+
+    def _retry(self, attempt: int) -> None:
+        if self.up and self._writing == attempt:
+            self._try_to_write()
+
+    def _entries(self) -> Sequence[Entry]:
+        """Return what is decided, with its times by the clock on the wall."""
+        began_at = self.wall - self.clock.read()
+        return [Entry(began_at + at, record) for at, record in self._decided]
+
+    def _store_failed(self, why: str) -> None:
+        if self.machine.store_error != why:
+            self._world.trace.note("coordinatord decides nothing: %s", why)
+            self._submit(StoreFailed(why))
+
+    # Effects out
+
+    def _release(self, effects: Iterable[Effect]) -> None:
+        wires = self._world.wires
+        for effect in effects:
+            if isinstance(effect, Answer):
+                self._world.trace.note("operator is answered: %s: %s", effect.result, effect.text)
+                self._laws.answered(*self._asking.pop(effect.session), effect)
+                continue
+            session = self._sessions.get(effect.session)
+            if session is None:
+                continue
+            if isinstance(effect, Send | ReportDegraded):
+                self._laws.sent(session, effect.message)
+                wires.send(session, DOWN, effect.message)
+                continue
+            if isinstance(effect, Refuse):
+                self._laws.refused(session, effect.message)
+                wires.send(session, DOWN, effect.message)
+            del self._sessions[effect.session]
+            wires.send(session, DOWN, None)
+            self._queue.after(0.0, self._closed, self.life, effect.session)
+
+    def _closed(self, life: int, number: int) -> None:
+        """Handle the shell's notice that its end of a session is closed."""
+        if self.up and self.life == life:
+            self._submit(Disconnected(number))

@@ -1,0 +1,133 @@
+"""What a simulated coordinator asks of etcd: the real coroutines, each of which stands still while it waits for it.
+
+`SimulatedGateway` is what they know as the `Gateway`; the requests go to `etcd`, again and again as those of the real
+one do, until one is answered or the time is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX, TRY_WITHIN_S, Gateway
+from coordinatord.store.etcd.refusals import EtcdAwayError
+from coordinatord.store.etcd.requests import KeyValue, key_values, revision_of, text_of
+
+if TYPE_CHECKING:  # coordinators have errands
+    from tests.sim.contender import Contender
+
+Result = TypeVar("Result")
+Answered = Callable[[Any], None]
+
+
+class _Wait:
+    """What a coroutine awaits: `begin` is given what to call with the answer, or with an error."""
+
+    def __init__(self, begin: Callable[[Answered], None]) -> None:
+        self.begin = begin
+
+    def __await__(self) -> Generator[_Wait, Any, Any]:
+        return (yield self)
+
+
+class SimulatedGateway(Gateway):
+    """The requests of one coordinator."""
+
+    def __init__(self, by: Contender) -> None:
+        self._by = by
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Return the answer to a request. Raises `EtcdAwayError` if nobody answers, and what etcd refuses."""
+
+        def begin(answered: Answered) -> None:
+            tries = int(ALL_WITHIN_S / TRY_WITHIN_S)
+            for number in range(tries):
+                self._by.world.queue.after(number * TRY_WITHIN_S, self._by.when_awake, ask)
+            self._by.world.queue.after(ALL_WITHIN_S, take, EtcdAwayError(f"no answer within {ALL_WITHIN_S:g} s"))
+            open_tries.append(answered)
+
+        def ask() -> None:
+            if open_tries and self._by.turn == turn:
+                self._by.world.etcd.request(self._by, path, body, take)
+
+        def take(answer: Any) -> None:
+            if open_tries:
+                open_tries.pop()(answer)
+
+        open_tries: list[Answered] = []
+        turn = self._by.turn
+        return await _Wait(begin)
+
+    async def watch(self, key: bytes) -> AsyncGenerator[KeyValue | None]:
+        """Yield the leader key as it is now, and again after changes, and read it anew where a watch is silent."""
+        before = -1  # no revision
+        while True:
+            now = await self.call("/v3/kv/range", {"key": text_of(key)})
+            found = next(iter(key_values(now)), None)
+            written_at = 0 if found is None else found.mod_revision
+            if written_at != before:
+                yield found
+            before = written_at
+            await self._change_after(revision_of(now))
+
+    async def _change_after(self, revision: int) -> None:
+        """Wait until the leader key changes, or the watch was silent for too long."""
+
+        def begin(answered: Answered) -> None:
+            self._by.world.queue.after(SILENT_S_MAX, answered, None)
+            self._by.world.etcd.watch(self._by, revision + 1, lambda: answered(None))
+
+        await _Wait(begin)
+
+
+class Errand:
+    """A coroutine on its way; errors of the store end it, others are bugs."""
+
+    def __init__(
+        self,
+        by: Contender,
+        work: Coroutine[_Wait, Any, Result],
+        done: Callable[[Result], None],
+        failed: Callable[[OperationalError], None],
+    ) -> None:
+        """Begin."""
+        self._by = by
+        self._work = work
+        self._done = done
+        self._failed = failed
+        self._waits = 0
+        """The number of its present wait: what comes after that is not for it any more."""
+        self._go_on(lambda: work.send(None))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to its end."""
+        return self._waits < 0
+
+    def drop(self) -> None:
+        """Forget it."""
+        self._waits = -1
+        self._work.close()
+
+    def _go_on(self, step: Callable[[], _Wait]) -> None:
+        self._waits += 1
+        try:
+            wait = step()
+        except StopIteration as stop:
+            self._waits = -1
+            self._done(stop.value)
+        except OperationalError as error:
+            self._waits = -1
+            self._failed(error)
+        else:
+            number = self._waits
+            wait.begin(lambda answer: self._by.when_awake(lambda: self._take(number, answer)))
+
+    def _take(self, number: int, answer: Any) -> None:
+        if number != self._waits:
+            return
+        if isinstance(answer, Exception):
+            self._go_on(lambda: self._work.throw(answer))
+        else:
+            self._go_on(lambda: self._work.send(answer))

@@ -1,0 +1,188 @@
+"""The etcd that the coordinators of a simulated world share: `ModelledEtcd`, and the network and the time around it.
+
+Any request may be lost, come late, or be done and not be answered. The cluster may elect a leader of its own, lose its
+majority, be slow, and be out of space. What a coordinator sends is sent again as `Gateway.call` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from coordinatord.store.etcd.refusals import EtcdRefusedError
+from coordinatord.store.etcd.requests import KeyValue
+from tests.support.modelled_etcd import ModelledEtcd
+
+if TYPE_CHECKING:  # the world has one
+    from tests.sim.contender import Contender
+    from tests.sim.world import World
+
+LEASE_S = 5.0
+"""How long a lease lasts: the default of coordinatord."""
+
+DELAY_S = (0.001, 0.01)
+"""How long a request, and its answer, are on their way: at least, and how much longer at most."""
+
+SPIKE = 0.01
+"""How many requests are late, as after a retransmission, and how many answers."""
+
+SPIKE_S = 3.0
+"""How late they are at most."""
+
+REVOKES_WITHIN_S = 0.5
+"""How late etcd notices that a lease is over at most: it looks twice in a second."""
+
+RESOURCE_EXHAUSTED = 8
+"""The code of gRPC with which etcd refuses what needs space."""
+
+Answered = Callable[[Any], None]
+Changed = Callable[[], None]
+
+
+class Etcd:
+    """One cluster, as it is seen from outside."""
+
+    def __init__(self, world: World) -> None:
+        """Begin well, with nothing in it."""
+        self._world = world
+        self._queue = world.queue
+        self._model = ModelledEtcd()
+        self._ends: dict[str, float] = {}
+        """When each lease is over, in the queue's `now`."""
+        self._watchers: dict[Contender, Changed] = {}
+        self._changed_at = 0
+        """The revision at which the leader key last changed."""
+        self._is_calm = False
+        self.up = True
+        """Whether it has a majority, and a leader of its own."""
+        self.full = False
+        """Whether it is out of space."""
+        self.slow_s = 0.0
+        """How much longer each answer takes at most."""
+
+    # What can be done to it
+
+    def stop(self) -> None:
+        """Take its majority, or the leader that it had."""
+        self._world.trace.note("etcd has no leader")
+        self.up = False
+
+    def go_on(self) -> None:
+        """Give it a leader again, who lets all leases begin anew."""
+        if not self.up:
+            self._world.trace.note("etcd has a leader")
+            self.up = True
+            for lease in self._ends:
+                self._renew(lease)
+
+    def calm(self) -> None:
+        """Let all be well."""
+        self._is_calm = True
+        self.make_room()
+        self.speed_up()
+        self.go_on()
+
+    def make_room(self) -> None:
+        """Let it have space again."""
+        self.full = False
+
+    def speed_up(self) -> None:
+        """Let it be as fast as ever."""
+        self.slow_s = 0.0
+
+    def end_term(self) -> None:
+        """Revoke the lease of whoever leads, as `coordinatord --step-down` does it."""
+        leader = self.leader
+        if leader is not None and self.up:
+            self._expire(str(leader.lease))
+
+    @property
+    def leader(self) -> KeyValue | None:
+        """The leader key; None if there is none."""
+        return self._model.leader
+
+    # Requests
+
+    def request(self, by: Contender, path: str, body: Mapping[str, Any], answered: Answered) -> None:
+        """Carry a request there, do it, and carry the answer back, if nothing comes between."""
+        self._queue.after(self._delay(), self._arrive, by, path, body, by.commit, answered)
+
+    def _delay(self) -> float:
+        chance = self._world.chance
+        spike_s = SPIKE_S * chance.random() if not self._is_calm and chance.random() < SPIKE else 0.0
+        return DELAY_S[0] + DELAY_S[1] * chance.random() + spike_s
+
+    def _arrive(self, by: Contender, path: str, body: Mapping[str, Any], commit: object, answered: Answered) -> None:
+        if not self.up or by.is_cut_from_etcd:
+            return
+        answer = self._do(path, body)
+        if path == "/v3/kv/txn" and isinstance(answer, dict) and answer.get("succeeded"):
+            by.did(body, commit)
+        self._queue.after(self._delay() + self.slow_s * self._world.chance.random(), self._answer, by, answer, answered)
+
+    def _answer(self, by: Contender, answer: Any, answered: Answered) -> None:
+        if self.up and not by.is_cut_from_etcd:
+            answered(answer)
+
+    def _do(self, path: str, body: Mapping[str, Any]) -> Any:
+        if self.full and (path == "/v3/lease/grant" or _puts(body)):
+            return EtcdRefusedError(RESOURCE_EXHAUSTED, "etcd is out of space")
+        if path == "/v3/lease/keepalive":
+            lease = body["ID"]
+            if lease in self._ends:
+                self._renew(lease)
+            return {"result": {"ID": lease, "TTL": str(round(LEASE_S)) if lease in self._ends else "0"}}
+        if path == "/v3/lease/revoke":
+            self._expire(body["ID"])
+            return {}
+        before = self.leader
+        try:
+            answer = self._model.do(path, body)
+        except EtcdRefusedError as error:
+            return error
+        if path == "/v3/lease/grant":
+            self._renew(answer["ID"])
+        self._tell(before)
+        return answer
+
+    # Leases
+
+    def _renew(self, lease: str) -> None:
+        self._ends[lease] = self._queue.now + LEASE_S
+        late_s = REVOKES_WITHIN_S * self._world.chance.random()
+        self._queue.after(LEASE_S + late_s, self._look, lease)
+
+    def _look(self, lease: str) -> None:
+        if self.up and lease in self._ends and self._queue.now >= self._ends[lease]:
+            self._expire(lease)
+
+    def _expire(self, lease: str) -> None:
+        before = self.leader
+        self._ends.pop(lease, None)
+        self._model.expire(lease)
+        self._tell(before)
+
+    # Watches
+
+    def watch(self, by: Contender, revision: int, changed: Changed) -> None:
+        """Report the next change of the leader key, or the last one if that was at `revision` or later."""
+        if self._changed_at >= revision and not by.is_cut_from_etcd and self.up:
+            self._queue.after(self._delay(), changed)
+        else:
+            self._watchers[by] = changed
+
+    def _tell(self, before: KeyValue | None) -> None:
+        leader = self.leader
+        if leader == before:
+            return
+        name = "nobody" if leader is None else leader.value.decode()
+        self._world.trace.note("etcd: the leader key names %s", name)
+        self._changed_at = self._model.revision
+        watchers, self._watchers = self._watchers, {}
+        for by, changed in watchers.items():
+            if not by.is_cut_from_etcd:
+                self._queue.after(self._delay(), changed)
+
+
+def _puts(body: Mapping[str, Any]) -> bool:
+    return any("request_put" in op for op in body.get("success", ()))

@@ -1,0 +1,96 @@
+"""Mistakes about which of several coordinators leads, and what a former leader may still do."""
+
+from __future__ import annotations
+
+from tests.sim.mutants.mutant import Mutant
+
+MUTANTS = (
+    Mutant(
+        "no-fence",
+        "coordinatord.store.etcd.history",
+        "a commit does not demand that this coordinator still leads",
+        "        fenced = [created_at(self._keys.leader, self._fence), *demands]\n",
+        "        fenced = demands\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "late-commit-done-again",
+        "coordinatord.store.etcd.history",
+        "a commit does not demand that nobody has written since: one that was sent twice and comes late is done twice",
+        "        answer = await self._try([self._nothing_committed], [put",
+        "        answer = await self._try([], [put",
+        plays="standby_world",
+    ),
+    Mutant(
+        "late-sweep",
+        "coordinatord.store.etcd.history",
+        "the sweep of a leader that begins deletes its own commits if it comes late",
+        "        await self._change([self._nothing_committed], [unfinished, *others])\n",
+        "        await self._change([], [unfinished, *others])\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "speaks-before-etcd",
+        "coordinatord.core.journal",
+        "nodes receive what etcd is still asked to keep",
+        "        last.hold(batch, now)\n        return ()\n",
+        "        last.hold(batch, now)\n        return () if batch.records else batch.effects\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "unanswered-commit-is-done",
+        "coordinatord.store.etcd.history",
+        "whatever was committed last is taken for the commit whose answer was lost",
+        "            if found is None or found.value != head:\n",
+        "            if found is None:\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "believes-its-clock",
+        "coordinatord.store.etcd.election",
+        "a leader that was paused takes its lease for its own until it is told otherwise",
+        "        return now >= self._until\n",
+        "        return False\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "renewed-when-answered",
+        "coordinatord.store.etcd.election",
+        "a lease counts from when its renewal was answered, and not from when it was sent",
+        "            self.term.renew(sent_at)\n",
+        "            self.term.renew(now)\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "end-not-noticed",
+        "coordinatord.store.etcd.election",
+        "whoever waits for the end of a leader sees it only where another one leads at once",
+        "        return created_at != self._seen\n",
+        "        return created_at is not None and created_at != self._seen\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "own-key-not-known",
+        "coordinatord.store.etcd.leadership",
+        "a coordinator stands by for itself, as the answer to its first try to lead was lost",
+        "        leads = self.election.tried(found.create_revision, found.lease)\n",
+        "        leads = False\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "leader-not-asked",
+        "nodeclient.access.turns",
+        "a node passes over the leader that a standby names",
+        "            self._leader, self._served = Turn(leader), False\n            return True\n",
+        "            return True\n",
+        plays="standby_world",
+    ),
+    Mutant(
+        "silent-coordinator-asked-again",
+        "nodeclient.access.turns",
+        "a node asks a coordinator again for ever that takes connections and answers nothing",
+        "        self._go_on(addresses)\n        self._served = False\n",
+        "        if served:\n            self._go_on(addresses)\n        self._served = False\n",
+        plays="standby_world",
+    ),
+)

@@ -1,0 +1,55 @@
+"""Which coordinator a nodeclient asks next, and after what pause, as `nodeclient/shell/coordinator_connection.py`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nodeclient.access.turns import Turns
+from nodeclient.config.flag_values import Endpoint
+from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
+
+if TYPE_CHECKING:  # hosts have one, and the world has hosts
+    from tests.sim.coordinator import SimulatedCoordinator
+    from tests.sim.world import World
+
+
+class Seeker:
+    """The coordinators that one nodeclient was given."""
+
+    def __init__(self, world: World) -> None:
+        """Begin with the first of them."""
+        self._world = world
+        self._turns = Turns([coordinator.endpoint for coordinator in world.coordinators])
+        self._pause_s = PAUSE_FIRST_S
+        self._leader: Endpoint | None = None
+        self._gave_up = False
+
+    @property
+    def target(self) -> SimulatedCoordinator:
+        """The coordinator to ask now."""
+        wanted = self._turns.turn.coordinator
+        return next(coordinator for coordinator in self._world.coordinators if coordinator.endpoint == wanted)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other one."""
+        return self._turns.alone
+
+    def sent_on(self, leader: Endpoint | None) -> None:
+        """Note that the present one stands by, and whom it has named as the leader."""
+        self._leader = leader
+
+    def give_up(self) -> None:
+        """Note that the node has lost patience with the present one."""
+        self._gave_up = True
+
+    def over(self, *, welcome: bool) -> bool:
+        """Note the end of an attempt, which may have been `welcome`; return whether the next one follows at once."""
+        leader, self._leader = self._leader, None
+        silent, self._gave_up = welcome and self._gave_up, False
+        self._pause_s = PAUSE_FIRST_S if welcome else min(2 * self._pause_s, PAUSE_MOST_S)
+        return self._turns.note(served=welcome, silent=silent, leader=leader)
+
+    def draw_pause(self) -> float:
+        """Draw the pause before the next attempt, in seconds."""
+        return self._pause_s * self._world.chance.uniform(0.5, 1.0)

@@ -1,0 +1,140 @@
+"""What goes wrong between coordinators that share an etcd: with their processes, their network, and etcd itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.sim.contender import Contender
+from tests.sim.crash_point import CrashPoint
+
+if TYPE_CHECKING:
+    from tests.sim.faults import Strike
+    from tests.sim.world import World
+
+
+def contenders(world: World) -> list[Contender]:
+    """Return all coordinators."""
+    return [one for one in world.coordinators if isinstance(one, Contender)]
+
+
+def _leader(world: World) -> Contender:
+    return next(one for one in contenders(world) if one is world.daemon)
+
+
+def _any(world: World) -> Contender:
+    """Draw one, which leads more often than not."""
+    return world.chance.choice([_leader(world), *contenders(world)])
+
+
+def _lasts(world: World) -> float:
+    """Draw how long something lasts: often less than a lease, sometimes several."""
+    return world.chance.choice([world.chance.uniform(0.01, 3.0), world.chance.uniform(3.0, 8.0), 20.0])
+
+
+def _killed(world: World) -> None:
+    one = _any(world)
+    one.crash(host=world.chance.random() < 0.3)
+    world.queue.plan(_lasts(world), one.start)
+
+
+def _all_killed(world: World) -> None:
+    for one in contenders(world):
+        one.crash()
+        world.queue.plan(world.chance.uniform(0.1, 5.0), one.start)
+
+
+def _killed_in_commit(world: World) -> None:
+    one = _leader(world)
+    one.doom(world.chance.choice(list(CrashPoint)))
+    world.chance.choice(list(world.hosts.values())).reset()
+    world.chance.choice(list(world.hosts.values())).workers.fail()
+    world.queue.plan(_lasts(world), one.start)
+
+
+def _paused(world: World) -> None:
+    one = _any(world)
+    one.pause()
+    world.queue.plan(_lasts(world), one.wake)
+
+
+def _paused_in_commit(world: World) -> None:
+    """Stop the leader just when it has decided something."""
+    one = _leader(world)
+    world.chance.choice(list(world.hosts.values())).workers.fail()
+    world.queue.plan(world.chance.uniform(0.0, 0.05), one.pause)
+    world.queue.plan(0.1 + _lasts(world), one.wake)
+
+
+def _ended(world: World) -> None:
+    one = _any(world)
+    one.stop()
+    world.queue.plan(1.0 + _lasts(world), one.start)
+
+
+def _steps_down(world: World) -> None:
+    world.etcd.end_term()
+
+
+def _cut_from_etcd(world: World) -> None:
+    _cut(world, etcd=True, nodes=False)
+
+
+def _cut_from_nodes(world: World) -> None:
+    _cut(world, etcd=False, nodes=True)
+
+
+def _cut_off(world: World) -> None:
+    _cut(world, etcd=True, nodes=True)
+
+
+def _cut(world: World, *, etcd: bool, nodes: bool) -> None:
+    one = _any(world)
+    one.cut_off(etcd=etcd, nodes=nodes)
+    world.queue.plan(_lasts(world), one.heal)
+
+
+def _etcd_elects(world: World) -> None:
+    world.etcd.stop()
+    world.queue.plan(world.chance.uniform(0.2, 3.0), world.etcd.go_on)
+
+
+def _etcd_away(world: World) -> None:
+    world.etcd.stop()
+    world.queue.plan(_lasts(world), world.etcd.go_on)
+
+
+def _etcd_slow(world: World) -> None:
+    world.etcd.slow_s = world.chance.choice([0.5, 2.5])
+    world.queue.plan(_lasts(world), world.etcd.speed_up)
+
+
+def _etcd_full(world: World) -> None:
+    world.etcd.full = True
+    world.queue.plan(_lasts(world), world.etcd.make_room)
+
+
+TAKEOVERS: dict[str, Strike] = {
+    "coordinator of several killed": _killed,
+    "all coordinators killed": _all_killed,
+    "leader killed in a commit": _killed_in_commit,
+    "coordinator of several paused": _paused,
+    "leader paused in a commit": _paused_in_commit,
+    "coordinator of several ended": _ended,
+    "leader steps down": _steps_down,
+    "coordinator cut off from etcd": _cut_from_etcd,
+    "coordinator cut off from nodes": _cut_from_nodes,
+    "coordinator cut off from all": _cut_off,
+    "etcd elects": _etcd_elects,
+    "etcd away": _etcd_away,
+    "etcd slow": _etcd_slow,
+    "etcd full": _etcd_full,
+}
+"""These faults by name. Each may strike at any time, also while others last."""
+
+
+def take_over(world: World, name: str) -> None:
+    """Make one of these faults happen, and count it."""
+    world.faults[name] += 1
+    world.trace.note("-- fault: %s", name)
+    world.touch()
+    TAKEOVERS[name](world)
