@@ -1,6 +1,7 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-Several addresses are tried in turn, of a name each, and so is the leader that a standby names. Every failure is a
+Several addresses are tried in turn, of a name each, and so is the leader that a standby names. One that does not answer
+is passed over (`answering`), also as a leader: the standby that names it leads in a moment. Every failure is a
 `RequestError`, one line that says which address failed and how. `protocol.api` defines the answers.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from http import HTTPMethod, HTTPStatus
@@ -25,6 +28,7 @@ from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
 from nodeclient.access.turns import ADDRESSES_MAX, ELSEWHERE, Turn, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint
+from nodeclient.operate.answering import sort_by_answers
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 
 ANSWER_WITHIN_S = 10.0
@@ -32,6 +36,15 @@ ANSWER_WITHIN_S = 10.0
 
 REACH_WITHIN_S = 2.0
 """How long to wait for a host's kernel where another coordinator may be tried."""
+
+TAKEOVER_WITHIN_S = 10.0
+"""How long those are asked again of which the one that leads does not answer: twice a lease."""
+
+AGAIN_S = 0.5
+"""The pause before that."""
+
+HEALTH_PATH = "/healthz"
+"""What a coordinator answers to anybody, one that stands by too."""
 
 SILENT_S_MAX = 45.0
 """How long a stream may be silent: a coordinator sends a comment every 15 s, so two may be missed before the connection
@@ -78,6 +91,10 @@ class _StandbyError(OperationalError):
         """Name who leads, if it has."""
         super().__init__("stands by, and nobody leads")
         self.leader = leader
+
+
+class _SilentLeaderError(OperationalError):
+    """A coordinator stands by, has done nothing, and names a leader that does not answer."""
 
 
 class _UnknownOutcomeError(RequestError):
@@ -186,12 +203,38 @@ class Client:
         return attempt.explain(error)
 
     def _in_turn(self, ask: Callable[[Turn], Found]) -> Found:
-        """Try one address after the other; the next time, the address that answered comes first."""
-        errors: list[str] = []
-        refusals: list[str] = []
-        for turn in [one for several in self._turns for one in _addresses_in(several)]:
+        """Try one address after the other; the next time, the address that answered comes first.
+
+        Where the leader is silent, another one leads when its lease is over: all are looked at again until then.
+        """
+        ends_at = time.monotonic() + TAKEOVER_WITHIN_S
+        while True:
+            turns, silent = [one for several in self._turns for one in _addresses_in(several)], list[Turn]()
+            if len(turns) > 1:
+                turns, silent = sort_by_answers(turns, self._is_well, ANSWER_WITHIN_S)
             try:
-                served, found = _ask_leader(ask, turn)
+                return self._ask_each(ask, turns, silent)
+            except _SilentLeaderError as error:
+                if time.monotonic() >= ends_at:
+                    raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
+            threading.Event().wait(AGAIN_S)
+
+    def _is_well(self, turn: Turn) -> bool:
+        """Whether a coordinator answers, and leads or knows who does."""
+        look = Client([turn.coordinator], self._access)
+        try:
+            with look._connected(turn, Role.READ) as (connection, _):
+                connection.request(HTTPMethod.GET, HEALTH_PATH)
+                return connection.getresponse().status == HTTPStatus.OK
+        except (*_TROUBLES, OperationalError):
+            return False
+
+    def _ask_each(self, ask: Callable[[Turn], Found], turns: Sequence[Turn], silent: Sequence[Turn]) -> Found:
+        errors = [f"{turn}: it does not answer" for turn in silent]
+        refusals: list[str] = []
+        for turn in turns:
+            try:
+                served, found = _ask_leader(ask, turn, silent)
             except _TROUBLES as error:
                 errors.append(f"{turn}: {_why(error)}")
             except AccessError as error:
@@ -204,14 +247,19 @@ class Client:
         raise LostError(f"{'; '.join(errors)}: is coordinatord running there? see --coord")
 
 
-def _ask_leader(ask: Callable[[Turn], Found], turn: Turn) -> tuple[Turn, Found]:
-    """Ask one coordinator, or the leader that it names if it stands by; return who answered, and what."""
+def _ask_leader(ask: Callable[[Turn], Found], turn: Turn, silent: Sequence[Turn]) -> tuple[Turn, Found]:
+    """Ask one coordinator, or the leader that it names if it stands by; return who answered, and what.
+
+    Raises `_SilentLeaderError` if that is one of the silent.
+    """
     try:
         return turn, ask(turn)
     except _StandbyError as error:
         if error.leader is None:
             raise
         leader = Turn(error.leader)
+    if leader.coordinator in [one.coordinator for one in silent]:
+        raise _SilentLeaderError(f"{turn}: stands by, and names {leader} as the leader, which does not answer")
     try:
         return leader, ask(leader)
     except _TROUBLES as error:

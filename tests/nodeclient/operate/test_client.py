@@ -11,11 +11,25 @@ import pytest
 from coordinatord.protocol.api import AdminBody
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import endpoints
+from nodeclient.operate import answering, client
 from nodeclient.operate.client import Client
 from nodeclient.operate.request_errors import LostError
-from tests.support.canned_http import canned, hang_up, packed, stands_by
+from tests.support.canned_http import Answer, canned, hang_up, packed, stands_by
 
 NOBODY_LEADS = packed({"error": "standby", "message": "it stands by, and nobody leads"}, 503)
+
+
+HEALTH = "GET /healthz"
+
+LONG_S = 600.0
+"""Longer than any test may take."""
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """Yield an address where connections are taken and nothing is said, as by a process that is paused."""
+    with socket.create_server(("127.0.0.1", 0)) as paused:
+        yield f"127.0.0.1:{paused.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -28,10 +42,11 @@ def nobody() -> Iterator[str]:
 
 def test_the_leader_that_a_standby_names_is_asked_and_comes_first_then() -> None:
     with canned(packed("yes")) as (leader, asked), canned(stands_by(leader)) as (standby, turned_away):
-        client = Client(endpoints(standby), CLEAR)
-        assert [client.get("/jobs") for _ in range(2)] == ["yes"] * 2
-        assert client.where == leader
-        assert (asked, turned_away) == (["GET /jobs"] * 2, ["GET /jobs"])
+        one = Client(endpoints(standby), CLEAR)
+        assert [one.get("/jobs") for _ in range(2)] == ["yes"] * 2
+        assert one.where == leader
+        assert [what for what in asked if what != HEALTH] == ["GET /jobs"] * 2
+        assert turned_away == ["GET /jobs"]
 
 
 def test_a_command_is_carried_out_once_and_by_the_leader() -> None:
@@ -76,11 +91,58 @@ def test_of_a_name_each_address_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(
             socket, "getaddrinfo", lambda host, *rest, **more: found if host == "coord" else real(host, *rest, **more)
         )
-        client = Client(endpoints(f"coord:{port}"), CLEAR)
-        assert client.get("/jobs") == "yes"
-        assert client.where == f"coord:{port}"
+        named = Client(endpoints(f"coord:{port}"), CLEAR)
+        assert named.get("/jobs") == "yes"
+        assert named.where == f"coord:{port}"
 
 
 def test_one_that_hangs_up_is_followed_by_the_next_one() -> None:
     with canned(hang_up) as (first, _), canned(packed("yes")) as (second, _):
         assert Client(endpoints(f"{first},{second}"), CLEAR).get("/jobs") == "yes"
+
+
+def _leads(answer: object) -> dict[str, Answer]:
+    return {HEALTH: packed({}), "GET /jobs": packed(answer), "POST /jobs/mnist/stop": packed(answer)}
+
+
+def test_one_that_takes_connections_and_is_silent_is_passed_over(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
+    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    with canned(_leads("yes")) as (leader, asked):
+        several = Client(endpoints(f"{silent},{leader}"), CLEAR)
+        assert several.get("/jobs") == "yes"
+        assert several.where == leader
+        assert Client(endpoints(f"{silent},{leader}"), CLEAR).post("/jobs/mnist/stop", AdminBody("why")) == "yes"
+        assert asked.count("POST /jobs/mnist/stop") == 1
+
+
+def test_a_standby_that_names_a_silent_leader_is_asked_until_it_leads(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def lead_later(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        answer = packed("yes") if asked.count("/jobs") > 2 or handler.path == "/healthz" else stands_by(silent)
+        answer(handler)
+
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", LONG_S)
+    monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", LONG_S)
+    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    with canned(lead_later) as (standby, _):
+        assert Client(endpoints(f"{silent},{standby}"), CLEAR).get("/jobs") == "yes"
+
+
+def test_where_nobody_says_anything_each_is_named(silent: str, nobody: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_WITHIN_S", 0.5)
+    with pytest.raises(LostError, match=f"{silent}: it does not answer; {nobody}: "):
+        Client(endpoints(f"{silent},{nobody}"), CLEAR).get("/jobs")
+
+
+def test_a_standby_whose_leader_stays_silent_is_named_with_it(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TAKEOVER_WITHIN_S", 0.0)
+    monkeypatch.setattr(answering, "NEXT_AFTER_S", 0.05)
+    with canned({HEALTH: packed({}), "GET /jobs": stands_by(silent)}) as (standby, _):
+        words = f"{standby}: stands by, and names {silent} as the leader, which does not answer"
+        with pytest.raises(LostError, match=words):
+            Client(endpoints(f"{silent},{standby}"), CLEAR).get("/jobs")

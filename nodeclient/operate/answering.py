@@ -1,0 +1,49 @@
+"""Which of several coordinators answers at all: one that is paused takes connections, and then says nothing.
+
+They are looked at in turn. The next one is looked at after a moment, and those before may still answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+
+from nodeclient.access.turns import Turn
+
+NEXT_AFTER_S = 1.0
+"""How long one may take before the next one is looked at too: a hundred times what a coordinator takes."""
+
+
+def sort_by_answers(
+    turns: Sequence[Turn], look: Callable[[Turn], bool], within_s: float
+) -> tuple[list[Turn], list[Turn]]:
+    """Return whom to ask, the first that is well at the front, and who has not answered by then.
+
+    `look` returns whether one answers, and is well. It is called in threads, and raises nothing. This returns when one
+    is well, when all have answered, or after so many seconds.
+    """
+    ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[Turn, bool]]()
+    ahead, silent, ill = list(turns), list[Turn](), list[Turn]()
+    while ahead or silent:
+        if ahead:
+            silent.append(ahead.pop(0))
+            threading.Thread(target=_report, args=(silent[-1], look, results), daemon=True).start()
+        for _ in tuple(silent):
+            left_s = ends_at - time.monotonic()
+            try:
+                turn, is_well = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if ahead else left_s))
+            except Empty:
+                if ahead:
+                    break
+                return ill, silent
+            silent.remove(turn)
+            if is_well:
+                return [turn, *ahead, *ill], silent
+            ill.append(turn)
+    return ill, []
+
+
+def _report(turn: Turn, look: Callable[[Turn], bool], results: SimpleQueue[tuple[Turn, bool]]) -> None:
+    results.put((turn, look(turn)))
