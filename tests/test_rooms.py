@@ -76,6 +76,7 @@ SMALL_BOUNDARIES = {
     "keep/means": "what the modules of the room share, so that none has to know another",
     "keep/rate_limit": "pure, and apart from what has to wait",
     "operate/admin_commands": "a group of commands",
+    "operate/answering": "threads of its own: whom to ask, apart from what is asked",
     "operate/cli": "what the command line calls",
     "operate/formatting": "pure, and used by all commands",
     "operate/page_link": "a command",

@@ -32,8 +32,6 @@ class FormerLeaders:
         self._world = world
         self._led_at = 0.0
         """When the present leader began to lead."""
-        self.spoke = 0
-        """How often a former one has spoken."""
 
     def _check(self, holds: bool, text: str, *arguments: Any) -> None:
         self._world.invariants.check(holds, text, *arguments)
@@ -58,7 +56,6 @@ class FormerLeaders:
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
         """Check that it speaks only while it cannot know better, and of what is durable."""
-        self.spoke += 1
         since_s = self._world.queue.now - self._led_at
         self._check(since_s < LEASE_S, "%s speaks %.1f s after another one leads", session.at.endpoint, since_s)
         if isinstance(message, Degraded) or message.goal is not Goal.RUN:
