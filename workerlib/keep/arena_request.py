@@ -17,7 +17,7 @@ WITHIN_S = 1.0
 """How long training waits for memory at its beginning: milliseconds, unless much of it is new."""
 
 SLACK = 8
-"""A generation has room for an eighth more than is needed at first."""
+"""The room of a generation, compared with what is needed at first: an eighth more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +29,22 @@ class WaitingState:
 
 
 class ArenaRequest:
-    """The memory that this worker has, and the request for more."""
+    """This worker's memory for kept state, and its request for more."""
 
     def __init__(self, send: Callable[[Reserve], None], shard: int, shards: int) -> None:
-        """Begin without memory; `send` tells nodeclient."""
+        """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
         self._shard, self._shards = shard, shards
         self.arena: Arena | None = None
         self.refused = False
         self.answered = threading.Event()
-        """nodeclient has given memory, or refused it."""
+        """Set when nodeclient has given memory, or refused it."""
         self._waiting: WaitingState | None = None
 
     def want(self, big: int, small: int, step: int, taken: Taken) -> None:
-        """Ask for places of so many bytes unless there are such, or were asked for, or nodeclient has refused any.
+        """Ask for places of so many bytes, unless there are such, or were asked for, or nodeclient has refused any.
 
-        Of the steps that pass before memory is there, the small state of the last one waits for it.
+        The small state of the last step that is done before the answer waits for the memory.
         """
         held = self.arena.sizes if self.arena is not None else None
         suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
@@ -60,7 +60,7 @@ class ArenaRequest:
         return self._waiting is not None
 
     def take(self, arena: Arena) -> WaitingState | None:
-        """Take the memory that was given; return what has waited for it."""
+        """Take the memory that was given; return the small state that has waited for it."""
         self.arena = arena
         waiting, self._waiting = self._waiting, None
         return waiting

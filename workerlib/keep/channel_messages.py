@@ -34,7 +34,7 @@ StepOrNone = int
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker says who it is."""
+    """The first message of a worker: which one it is."""
 
     local_rank: int
     round: int
@@ -48,7 +48,7 @@ class Reserve:
     generation: int
     small: int
     shard: int
-    """Which part of the big state it keeps; see `arena.Commit`."""
+    """The part of the big state that it keeps; see `arena.Commit`."""
     shards: int
 
 
@@ -106,12 +106,12 @@ class SaveNow:
     """
 
     number: int
-    """The answer has it too, which tells it from a save at an interval that was on its way."""
+    """The answer repeats it. So it is told from the answer to an earlier request, or from a save at an interval."""
     planned: bool = False
 
 
 BEFORE_NAMED = -1
-"""It stands for a step that is not chosen yet: all workers of the round are to keep the same one."""
+"""Stands for a step that is not chosen yet: all workers of the round are to keep the same one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class HaltAt:
     """
 
     number: int
-    """The answer has it too."""
+    """The answer repeats it."""
     step: StepOrNone
 
 

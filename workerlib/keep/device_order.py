@@ -1,4 +1,4 @@
-"""Knows how far a GPU is with what it was given: the host is ahead of it, so a step that is done here may be on there.
+"""Knows how far a GPU has come: the host is ahead of it, so a step that is done on the host may go on there.
 
 A save at the break of a round must not wait behind a collective that hangs, as it would in the queue of training. So it
 has a queue of its own, and begins only when the end of the step has passed in the other one.
@@ -23,20 +23,20 @@ class DeviceOrder(Protocol):
     """The order in which a device does what training gives it."""
 
     def note_end(self) -> None:
-        """Note that all that belongs to a step was given to the device; for the training thread."""
+        """Note that the device was given all work of a step. The training thread calls this."""
 
     def has_ended(self, within_s: float | None) -> bool:
-        """Wait until the device is done with that step, for ever if None; return whether it is."""
+        """Wait until the device is done with that step, for ever if `within_s` is None; return whether it is."""
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         """Copy beside training; return when it is done."""
 
 
 class CudaOrder:
-    """The order of a GPU. It was not tried on one yet."""
+    """The order of a GPU. This was not tried on a GPU yet."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make a queue for copies."""
+        """Make the queue for copies."""
         self._device = device
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._end: torch.cuda.Event | None = None
@@ -63,7 +63,7 @@ class CudaOrder:
         return True
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Copy in the queue for that. Raises `RuntimeError` as above."""
+        """Copy in the queue for copies. Raises `RuntimeError` as `wait` does."""
         with torch.cuda.stream(self._copies):
             copy(to, of)
         self._copies.synchronize()

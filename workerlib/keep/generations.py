@@ -21,7 +21,7 @@ WITHIN_S = 0.5
 """How long the last save of a round waits for a GPU, which may be stuck in a collective."""
 
 SAMPLE = 4
-"""The tensors, more or less, that are looked at for changes outside `optimizer.step`."""
+"""About how many tensors are looked at for changes outside `optimizer.step`."""
 
 
 class NotNowError(Exception):
@@ -40,7 +40,7 @@ class Generations:
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
         self.order = order_of(one for _, one in self.tensors())
-        """That of the GPU; None where there is none."""
+        """The order of the GPU; None where there is none."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""

@@ -32,9 +32,9 @@ class SaveInterval:
 
     def __init__(self) -> None:
         self.steps = 0
-        """The interval; 0 until it is known."""
+        """The interval in steps; 0 until it is known."""
         self.least_s = 0.0
-        """How much time lies between two saves at least."""
+        """The least time between two saves, in seconds."""
         self._step_s: float | None = None
         self._timed = 0
         self._save_s = 0.0
@@ -75,7 +75,7 @@ class SaveInterval:
         self._skipped += 1
 
     def news(self) -> Interval | None:
-        """Return what nodeclient shows of it, if the interval has changed or a save was skipped."""
+        """Return what nodeclient is to show, if the interval has changed or a save was skipped."""
         now = Interval(self.steps, self._save_s, self._skipped)
         if (now.steps, now.skipped) == (self._told.steps, self._told.skipped):
             return None

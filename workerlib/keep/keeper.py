@@ -75,29 +75,29 @@ class StepKeeper:
         self._interval = SaveInterval()
         self._whole = threading.Lock()
         self._ring = threading.Lock()
-        """Held by who writes a small state."""
+        """Held while a small state is written."""
         self._pending = PendingStates(small, self._ring, lambda: self._commits.of(self._numbers.next, PENDING))
         self._in_step = False
-        """The training thread holds `_whole`, since `optimizer.step` began."""
+        """Whether the training thread holds `_whole`, which it does from the beginning of `optimizer.step`."""
         self._asked: SaveNow | None = None
-        """nodeclient wants a save, and the training thread makes it if it gets there first."""
+        """The request of nodeclient for a save. The training thread makes the save if it gets there first."""
         self._over = False
-        """The round is over and its state saved: training stands still, since `_whole` is never released."""
+        """Whether the round is over and its state saved. Then `_whole` is never released, so training stands still."""
         self._closed = False
         self._torn = False
-        """Training has ended, and its state may be that of no whole step."""
+        """Whether training has ended, so that its state may be that of no whole step."""
         self._numbers = StepNumbers()
         self._saved = -1
         self._count = 0
         self._problem = ""
-        """Why nothing is kept any more."""
+        """Why nothing is kept any more; empty if something is."""
         self._commits = StepCommits(environment, [one for _, one in generations.tensors()])
         self._alone = self._commits.alone
         self._follows = not (self._alone and small.on_device)
-        """The small state of each step is kept. Where buffers are on a GPU, that waits for it at each step."""
+        """Whether the small state of each step is kept. Where buffers are on a GPU, each step waits for it then."""
         self._saves = self._alone or environment.local_rank < SAVERS
         self._at_intervals = self._alone or generations.on_device
-        """A save at the break may fail or come too late, so there are saves before."""
+        """Whether there are saves at an interval, because a save at the break may fail or come too late."""
         self._memory = ArenaRequest(channel.tell, self._commits.shard, self._commits.shards)
         self._hooks = ProcessHooks()
         way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over)
@@ -173,7 +173,7 @@ class StepKeeper:
 
     @property
     def _is_held(self) -> bool:
-        """Whether who has `_whole` finds the state of a whole step, with its small state."""
+        """Whether the holder of `_whole` finds the state of a whole step, with its small state."""
         return self._follows and (not self._alone or self._numbers.has_optimizer)
 
     def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -183,7 +183,7 @@ class StepKeeper:
         return wrapped
 
     def _begin_change(self) -> None:
-        """Note that parameters are about to change: a whole step begins to be none."""
+        """Note that parameters are about to change, so that the state is no longer that of a whole step."""
         if self._closed:
             return
         if self._follows:
@@ -195,7 +195,7 @@ class StepKeeper:
         self._numbers.note_optimizer()
 
     def _after_forward(self, *_: object) -> None:
-        """Note what forward has changed: from now on this rank may contribute to the step."""
+        """Save what forward has changed: from now on this rank may contribute to the step."""
         if torch.compiler.is_compiling() or self._closed:
             return
         self.exit.check()
@@ -209,7 +209,7 @@ class StepKeeper:
         return self._memory.arena is not None and not self._problem
 
     def _hold(self) -> None:
-        """Take `_whole`. Raises `KeptStateError` where the round was over long ago."""
+        """Acquire `_whole`. Raises `KeptStateError` where the round was over long ago."""
         if not self._whole.acquire(timeout=STAND_STILL_S):
             self._closed = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")

@@ -21,7 +21,7 @@ LOG = logging.getLogger("workerlib.keep")
 
 
 def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
-    """Keep objects from now on, brought to the newest common state; return its step, and who keeps them.
+    """Bring objects to the newest common state, and keep them from now on; return the step, and their keeper.
 
     Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
     """

@@ -1,4 +1,4 @@
-"""What a training script is told by what keeps its state."""
+"""The exceptions that kept state raises in a training script."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.plain_values import from_plain, to_plain
 
 Slot = tuple[str, MutableMapping[str, Any], str]
-"""A name, and the mapping and key where the present tensor of that name is found."""
+"""A name, and the mapping and the key under which the present tensor of that name is found."""
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""
@@ -34,10 +34,10 @@ class KeptObject(Protocol):
     """An adapter; the module's docstring says what its methods are for."""
 
     late: bool
-    """Its values are known to change between `optimizer.step` and `ctx.step`, if at all."""
+    """Whether its values change between `optimizer.step` and `ctx.step` alone, if at all."""
 
     iterates: bool
-    """A question for its values may begin an iteration, so nobody asks before the first step is done."""
+    """Whether to read its values may begin an iteration. Then they are not read before the first step is done."""
 
     growth: int
     """Counts how often there was more or less state than before when `values` was called."""
@@ -58,7 +58,7 @@ class KeptObject(Protocol):
         """Take the values; the targets are filled."""
 
     def forget_step(self) -> None:
-        """Have nothing of a step that was left in the middle, as an object that was just made."""
+        """Drop what a step has left that was broken off, so that the object is as if it was just made."""
 
 
 class _Nothing:
@@ -82,7 +82,7 @@ class _Nothing:
         return {}
 
     def forget_step(self) -> None:
-        """Have nothing of a step that was left in the middle."""
+        """Drop what a step has left that was broken off."""
 
 
 class KeptModule(_Nothing):
@@ -134,7 +134,7 @@ class KeptModule(_Nothing):
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
 
     def forget_step(self) -> None:
-        """Have no gradients, and be in training or not as when `keep` was called."""
+        """Drop the gradients, and be in training mode or not as when `keep` was called."""
         for _, parameter in self._parameters:
             parameter.grad = None
         for module, training in self._training:
@@ -151,9 +151,9 @@ class KeptOptimizer(_Nothing):
         self._name = name
         self._prefix = f"{name}.state/"
         self._seen: list[Any] = []
-        """What the parameter groups had at the last look."""
+        """The values of the parameter groups at the last look."""
         self._fixed = False
-        """None of it can change by itself."""
+        """Whether none of these values can change by itself."""
         self._values: Any = None
         self._entries = 0
         self._number_slots: list[tuple[str, str]] = []
@@ -220,7 +220,7 @@ class KeptOptimizer(_Nothing):
         self._new = {}
 
     def forget_step(self) -> None:
-        """Have no gradients."""
+        """Drop the gradients."""
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None

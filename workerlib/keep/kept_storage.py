@@ -1,4 +1,4 @@
-"""Kept state for who calls `torch.distributed.checkpoint` by themselves: a StorageWriter and a StorageReader.
+"""Kept state for scripts that call `torch.distributed.checkpoint`: a StorageWriter and a StorageReader.
 
     dcp.save(state, storage_writer=workerlib.KeptWriter(step))
 
@@ -146,10 +146,10 @@ class KeptWriter(StorageWriter):
         """Do nothing: the step says which checkpoint it is."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: no rank has a part of its own in this."""
+        """Do nothing: no rank prepares anything of its own."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Note what this rank has."""
+        """Note the plan of this rank."""
         self._own = plan
         return plan
 
@@ -220,7 +220,7 @@ class KeptReader(StorageReader):
         """Do nothing: there is one step to load."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return what is kept, made of the descriptions of all parts."""
+        """Return the metadata of what is kept, put together from the descriptions of all parts."""
         known: dict[str, Any] = {}
         for name, pieces in self._pieces.items():
             if name.endswith(_BYTES_MARK):

@@ -1,4 +1,4 @@
-"""When the small state is looked at within a step: from the end of a forward on, this rank may contribute to the step.
+"""Saves the small state within a step: from the end of a forward on, this rank may contribute to the step.
 
 The others may then complete the step without this rank, and its own state at the end of the step must be known. After
 an optimizer's step only a forward with gradients is looked at, as that of a second network: it may contribute, too. An
@@ -19,25 +19,25 @@ from workerlib.keep.small_state import SmallStates
 
 
 class PendingStates:
-    """Writes the small state of a step that is on."""
+    """Writes the small state of the current step, before it is done."""
 
     def __init__(self, small: SmallStates, ring: threading.Lock, commit: Callable[[], Commit]) -> None:
-        """Begin. `ring` is held by who writes a small state, and `commit` returns what is known of the step."""
+        """Begin. `ring` is held while a small state is written, and `commit` returns what is known of the step."""
         self._small = small
         self._ring = ring
         self._commit = commit
 
     def note_forward(self, *, with_gradients: bool, optimized: bool) -> None:
-        """Look at the state after a forward; `optimized` says that an optimizer has made its step."""
+        """Save the state after a forward; `optimized` says that an optimizer has made its step."""
         if with_gradients or (self._small.is_pending and not optimized):
             self.write()
 
     def write(self) -> None:
-        """Write the present state."""
+        """Write the present small state."""
         try:
             taken = self._small.take_pending()
         except KeptStateError:
-            return  # the end of the step says it
+            return  # the end of the step reports it
         with self._ring:
             self._small.write(taken, self._commit())
 
