@@ -68,8 +68,8 @@ class ArrivalReads:
 
     async def _ask_all(self, run: str, number: int, sources: tuple[ArrivalSource, ...]) -> None:
         answers = await asyncio.gather(*(self._ask(source) for source in sources))
-        told = tuple(answer for answer in answers if answer is not None)
-        self._driver.submit(Compared(run, number, told))
+        given = tuple(answer for answer in answers if answer is not None)
+        self._driver.submit(Compared(run, number, given))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
         """Ask one node; None if it does not answer. It can tell nothing of workers that it does not have."""

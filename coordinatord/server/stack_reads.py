@@ -9,31 +9,39 @@ from coordinatord.core.effects import Look
 from coordinatord.core.events import Looked
 from coordinatord.core.queries.stack_groups import seen_workers
 from coordinatord.core.values.stack_source import StackSource
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
 from coordinatord.server.node_reads import NoAnswerError, NodeReads
 
 ANSWER_WITHIN_S = 5.0
-"""A node takes a second at most; who waits for a job that hangs would rather know that its node is silent."""
-
-Told = tuple[StackSource, tuple[WorkerStacks, ...], str]
-"""Whom was asked, where its workers stand, and why that is not known; empty if it is."""
+"""A node takes a second at most; a person at a job that hangs wants to know soon that a node is silent."""
 
 
-async def ask_all(reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource]) -> list[Told]:
+@frozen
+class SourceStacks:
+    """Where the workers of one source stand."""
+
+    source: StackSource
+    workers: tuple[WorkerStacks, ...] = ()
+    problem: str = ""
+    """Why that is not known; empty if it is."""
+
+
+async def ask_all(reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource]) -> list[SourceStacks]:
     """Ask all of them at once."""
     return await asyncio.gather(*(_ask(reads, source) for source in sources))
 
 
-async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource) -> Told:
+async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource) -> SourceStacks:
     if source.session is None:
-        return source, (), source.problem
+        return SourceStacks(source, problem=source.problem)
     try:
         answer = await reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
     except NoAnswerError as error:
-        return source, (), str(error)
-    return source, answer.workers, answer.problem
+        return SourceStacks(source, problem=str(error))
+    return SourceStacks(source, answer.workers, answer.problem)
 
 
 class HangLooks:
@@ -49,6 +57,6 @@ class HangLooks:
         self._tasks.spawn(self._look(look), name="look at the workers")
 
     async def _look(self, look: Look) -> None:
-        told = await ask_all(self._reads, look.sources)
-        seen = seen_workers((source, workers) for source, workers, _ in told)
+        answers = await ask_all(self._reads, look.sources)
+        seen = seen_workers((answer.source, answer.workers) for answer in answers)
         self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen)))

@@ -138,7 +138,8 @@ class Persister:
             try:
                 whole, problems = await _in_thread(lambda: step_folder.find_whole(self._folder, known))
             except OSError as error:
-                self._complain(f"{self._folder} cannot be read: {error.strerror or error}")
+                why = error.strerror or error
+                self._complain(f"{self._folder} cannot be read: {why}; this is tried again every {LOOK_EVERY_S:g} s")
                 return False
         for problem in problems:
             if problem not in self._problems:
@@ -147,7 +148,7 @@ class Persister:
         now = asyncio.get_running_loop().time()
         found = {(one.of.run, one.of.at): one for one in whole}
         self._unusable.forget_gone(found.keys())
-        self._manifests = {key: one for key, one in found.items() if not self._unusable.has(key, now)}
+        self._manifests = {key: one for key, one in found.items() if not self._unusable.is_barred(key, now)}
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
         self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)

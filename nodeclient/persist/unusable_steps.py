@@ -39,10 +39,10 @@ class UnusableSteps:
         for key in self._why.keys() - {*there}:
             del self._until[key], self._pause_s[key], self._why[key]
 
-    def has(self, key: Key, now: float) -> bool:
+    def is_barred(self, key: Key, now: float) -> bool:
         """Whether a step is not to be tried now."""
         return now < self._until.get(key, -math.inf)
 
     def why(self, there: Iterable[Key], now: float) -> str:
         """Return why the first of these steps that is not to be tried now is of no use; empty if all can be tried."""
-        return next((self._why[key] for key in there if self.has(key, now)), "")
+        return next((self._why[key] for key in there if self.is_barred(key, now)), "")

@@ -71,9 +71,9 @@ def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) 
     """Return where each worker stands that was asked for, also of nodes that have not answered."""
     found = []
     for source, workers in answers:
-        told = {worker.rank: worker for worker in workers}
+        answered = {worker.rank: worker for worker in workers}
         ranks = (source.first_rank + local_rank for local_rank in source.wanted.local_ranks)
-        found += [SeenWorker(source.node, rank, told.get(rank)) for rank in ranks]
+        found += [SeenWorker(source.node, rank, answered.get(rank)) for rank in ranks]
     return found
 
 

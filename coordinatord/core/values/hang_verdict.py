@@ -70,21 +70,22 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
         return None
     rest = [one for one in seen_workers if _state(one) is not CollectiveState.WAITS]
     if rest:
-        kind, blamed = _not_waiting(rest)
-        does = _does(kind, blamed)
-        return _verdict(kind, blamed, waiting, f"{_who(blamed)} {does} for {_since(waiting)}; {_others(waiting)}")
-    places = _by_place(waiting)
-    if len(places) == 1:
-        [(place, everybody)] = places.items()
+        kind, blamed = _culprits(rest)
+        who, does = _name_workers(blamed), _describe_blamed(kind, blamed)
+        sentence = f"{who} {does} for {_longest_wait(waiting)}; {_describe_waiting(waiting)}"
+        return _verdict(kind, blamed, waiting, sentence)
+    by_collective = _by_collective(waiting)
+    if len(by_collective) == 1:
+        [(collective, everybody)] = by_collective.items()
         sentence = (
-            f"all {len(waiting)} workers wait in {place} for {_since(waiting)}, and it completes for none: "
-            f"look at the network between {_nodes(everybody)}"
+            f"all {len(waiting)} workers wait in {collective} for {_longest_wait(waiting)}, and it completes for none: "
+            f"look at the network between {_name_nodes(everybody)}"
         )
         return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
-    (usual, most), *other = sorted(places.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
-    place, blamed = other[-1]
-    verb = "waits" if len(blamed) == 1 else "wait"
-    sentence = f"{_who(blamed)} {verb} in {place}, where {_these(most)} in {usual}, for {_since(waiting)}"
+    (usual, most), *others = sorted(by_collective.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
+    collective, blamed = others[-1]
+    who, wait = _name_workers(blamed), "waits" if len(blamed) == 1 else "wait"
+    sentence = f"{who} {wait} in {collective}, where {_count_waiting(most)} in {usual}, for {_longest_wait(waiting)}"
     return _verdict(HangKind.MISMATCHED, blamed, waiting, sentence)
 
 
@@ -92,7 +93,7 @@ def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Say whom the others wait for, and what that one does: `waiting for rank 0 on node a, which computes in ...`."""
     ranks = set(verdict.ranks)
     named = [one for one in seen_workers if one.rank in ranks]
-    return f"waiting for {_who(named)}, which {_does(verdict.kind, named)}"
+    return f"waiting for {_name_workers(named)}, which {_describe_blamed(verdict.kind, named)}"
 
 
 def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
@@ -117,7 +118,7 @@ def _collective(one: SeenWorker) -> Collective:
     return one.now.collective
 
 
-def _not_waiting(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
+def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
     """Return which of the workers that wait in no collective are to blame.
 
     The busy ones are, if there are any: the others may wait for these by other means.
@@ -148,10 +149,10 @@ def _main(worker: WorkerStacks) -> bytes:
     return worker.stacks.partition(b"\n\n")[0]
 
 
-# Words
+# Sentences
 
 
-def _does(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
+def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
     """Describe what the workers do that are to blame, and where the first of them does it."""
     alone, one = len(blamed) == 1, blamed[0].now
     if one is None or kind is HangKind.ABSENT:
@@ -186,17 +187,17 @@ def _split(frame: str) -> tuple[str, str, str]:
     return name, file, line
 
 
-def _by_place(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
+def _by_collective(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
     """Group the waiting workers by collective. Its name has the group and the size only where these differ."""
     collectives = [_collective(one) for one in waiting]
     groups = len({each.group for each in collectives}) > 1
     names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
     if len(set(names)) == 1 and _is_even(collectives[0]) and len({each.shape for each in collectives}) > 1:
         names = [f"{_name(each)} with {each.shape or 'nothing'}" for each in collectives]
-    places: dict[str, list[SeenWorker]] = {}
+    found: dict[str, list[SeenWorker]] = {}
     for name, one in zip(names, waiting, strict=True):
-        places.setdefault(name, []).append(one)
-    return places
+        found.setdefault(name, []).append(one)
+    return found
 
 
 def _is_even(collective: Collective) -> bool:
@@ -213,11 +214,11 @@ def _name(collective: Collective) -> str:
     return f"{_operation(collective)} {collective.number:,}"
 
 
-def _since(waiting: Sequence[SeenWorker]) -> str:
+def _longest_wait(waiting: Sequence[SeenWorker]) -> str:
     return f"{find_longest(waiting):.0f} s"
 
 
-def _others(waiting: Sequence[SeenWorker]) -> str:
+def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
     """Describe where the other workers wait; where most of them do, if they wait at several places."""
     [(place, number)] = Counter(_name(_collective(one)) for one in waiting).most_common(1)
     if len(waiting) == 1:
@@ -225,18 +226,18 @@ def _others(waiting: Sequence[SeenWorker]) -> str:
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
 
 
-def _these(seen_workers: Sequence[SeenWorker]) -> str:
+def _count_waiting(seen_workers: Sequence[SeenWorker]) -> str:
     return f"rank {seen_workers[0].rank} waits" if len(seen_workers) == 1 else f"{len(seen_workers)} others wait"
 
 
-def _who(blamed: Sequence[SeenWorker]) -> str:
+def _name_workers(blamed: Sequence[SeenWorker]) -> str:
     """Name those who are to blame, and their nodes."""
     named = ", ".join(str(one.rank) for one in blamed[:NAMED_MAX])
     more = f" and {len(blamed) - NAMED_MAX} more" if len(blamed) > NAMED_MAX else ""
-    return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_nodes(blamed)}"
+    return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_name_nodes(blamed)}"
 
 
-def _nodes(seen_workers: Sequence[SeenWorker]) -> str:
+def _name_nodes(seen_workers: Sequence[SeenWorker]) -> str:
     nodes = list(dict.fromkeys(one.node for one in seen_workers))
     more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
     return f"node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}"

@@ -58,12 +58,12 @@ class Offset:
         return self.error_s + DRIFT * (now - self.at)
 
 
-def better(known: Offset | None, told: NodeArrivals) -> Offset:
+def better(known: Offset | None, answer: NodeArrivals) -> Offset:
     """Return the offset that is more exact by now: the known one, or that of a new answer.
 
     A known offset that the new answer rules out is dropped: the host was started again.
     """
-    new = Offset(told.answered_at - told.clock_s, told.error_s, told.answered_at)
+    new = Offset(answer.answered_at - answer.clock_s, answer.error_s, answer.answered_at)
     if known is None or new.error_s <= known.error_at(new.at):
         return new
     return new if abs(known.shift_s - new.shift_s) > new.error_s + known.error_at(new.at) else known
@@ -149,13 +149,13 @@ class Lateness:
         return self.step_s / max(self.step_s - found.late_s, 1e-9)
 
 
-def arrivals_of(told: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
+def arrivals_of(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
     """Yield the arrivals of a node's workers, each with its process group."""
-    answered_at = told.clock_s + offset.shift_s
-    for worker in told.workers:
+    answered_at = answer.clock_s + offset.shift_s
+    for worker in answer.workers:
         for group in worker.groups:
             times = [answered_at - age_s for age_s in unpack_ages(group.ages)]
-            yield group.group, Arrival(worker.rank, told.node, offset.error_at(now), group.first, times)
+            yield group.group, Arrival(worker.rank, answer.node, offset.error_at(now), group.first, times)
 
 
 def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> Lateness | None:

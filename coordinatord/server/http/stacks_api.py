@@ -35,7 +35,7 @@ class StacksApi:
     async def _serve(self, request: web.Request) -> web.Response:
         job = request.match_info["job"]
         ranks = _ranks(request)
-        refusal = f"{READERS_MAX} others ask where workers stand already, the limit"
+        refusal = f"{READERS_MAX} others ask where workers stand already, the limit: try again later"
         with self._readers.one_more(READERS_MAX, refusal):
             run = await self._driver.written_run(job)
             if run is None:
@@ -46,10 +46,10 @@ class StacksApi:
             except NoStacksError as error:
                 return complain(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
-        found = [(source, worker) for source, workers, _ in answers for worker in workers]
-        hang = None if ranks else find_hang(seen_workers((source, workers) for source, workers, _ in answers))
-        notes = [f"node {source.node}: {why}" for source, _, why in answers if why]
-        answer = StacksAnswer(
+        found = [(answer.source, worker) for answer in answers for worker in answer.workers]
+        hang = None if ranks else find_hang(seen_workers((answer.source, answer.workers) for answer in answers))
+        notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
+        whole = StacksAnswer(
             job=job,
             run=run_id,
             round=number,
@@ -57,7 +57,7 @@ class StacksApi:
             groups=group_stacks(found),
             notes=tuple(dict.fromkeys(notes)),
         )
-        return respond(request, answer)
+        return respond(request, whole)
 
 
 def _ranks(request: web.Request) -> tuple[range, ...]:

@@ -15,15 +15,15 @@ OLD, NEW = ("r-1", KeptStep(1, 4)), ("r-1", KeptStep(1, 8))
 def test_a_damaged_step_is_never_tried_again() -> None:
     steps = UnusableSteps()
     steps.note(NEW, "digest", 0.0, passes=False)
-    assert steps.has(NEW, 1e9)
-    assert not steps.has(OLD, 0.0)
+    assert steps.is_barred(NEW, 1e9)
+    assert not steps.is_barred(OLD, 0.0)
 
 
 def test_pauses_after_errors_of_the_file_system_grow_to_a_limit() -> None:
     steps, now, pauses = UnusableSteps(), 0.0, []
     for _ in range(7):
         steps.note(NEW, "EIO", now, passes=True)
-        again = next(at for at in range(int(now), int(now + AGAIN_MAX_S) + 2) if not steps.has(NEW, at))
+        again = next(at for at in range(int(now), int(now + AGAIN_MAX_S) + 2) if not steps.is_barred(NEW, at))
         pauses.append(again - now)
         now = again
     assert pauses == [AGAIN_S * 2**number for number in range(5)] + [AGAIN_MAX_S] * 2
@@ -45,6 +45,6 @@ def test_a_step_that_is_gone_is_forgotten() -> None:
     steps = UnusableSteps()
     steps.note(NEW, "its checksum is wrong", 0.0, passes=False)
     steps.forget_gone([NEW])
-    assert steps.has(NEW, 1.0)
+    assert steps.is_barred(NEW, 1.0)
     steps.forget_gone([])
-    assert not steps.has(NEW, 1.0)
+    assert not steps.is_barred(NEW, 1.0)
