@@ -124,7 +124,8 @@ def _connect_if_offered() -> None:
         channel = AgentChannel(path)
         channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
     except OSError as error:
-        LOG.warning("nodeclient cannot be reached at %s: %s", path, error.strerror)
+        text = "nodeclient cannot be reached at %s, so no checkpoint is asked for before a planned end: %s"
+        LOG.warning(text, path, error.strerror)
         return
     planned_end = PlannedEnd(channel)
     planned_end.listen()

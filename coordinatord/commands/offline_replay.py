@@ -21,7 +21,9 @@ def replayed(entries: Sequence[Entry]) -> Iterator[tuple[Entry, DurableRun]]:
         try:
             apply(cluster, entry.record, entry.at)
         except HistoryError as error:
-            raise UnreadableStoreError(f"record {number} of the run cannot be: {error}; {REMEDY}") from error
+            raise UnreadableStoreError(
+                f"record {number} of the run does not follow from those before it: {error}; {REMEDY}"
+            ) from error
         run = cluster.jobs.get(entry.record.job)
         if run is None:
             raise UnreadableStoreError(f"record {number} of the run forgets it, and records follow; {REMEDY}")

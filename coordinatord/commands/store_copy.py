@@ -61,7 +61,8 @@ def _write_into(folder: Path, rows: list[Row], identity: str) -> None:
         database = Database.open(directory.database)
         try:
             if database.count():
-                raise StoreError(f"state directory {folder}: it holds {counted(database.count(), 'record')} already")
+                held = counted(database.count(), "record")
+                raise StoreError(f"state directory {folder}: it holds {held} already: name an empty directory")
             database.fill(rows, identity)
         finally:
             database.close()
@@ -87,7 +88,7 @@ async def _write_to(place: EtcdPlace, rows: list[Row], identity: str) -> None:
         except NothingStoredError:
             held = 0
         if held:
-            raise StoreError(f"{place} holds {counted(held, 'record')} already")
+            raise StoreError(f"{place} holds {counted(held, 'record')} already: name a prefix that holds none")
         await history.replace(rows, identity)
 
 

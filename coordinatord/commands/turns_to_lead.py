@@ -99,7 +99,9 @@ class TurnsToLead:
         except UnreadableStoreError:
             raise
         except StoreError as error:  # etcd is away, or the disk of this host is full
-            log.warning("it cannot lead now: %s", error, extra=fields("leading_failed"))
+            log.warning(
+                "this coordinator cannot lead now, although it is its turn: %s", error, extra=fields("leading_failed")
+            )
             self._hindrance = str(error)
         finally:
             await candidate.resign()

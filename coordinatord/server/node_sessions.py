@@ -118,7 +118,7 @@ class NodeSessions:
             if is_over(session.caller):
                 session.revoked = True
                 names = fields("session_revoked", job=session.job, node=session.node)
-                log.warning("its token %s is valid no more, its session ends", session.caller.name, extra=names)
+                log.warning("its token %s is no longer valid, so its session ends", session.caller.name, extra=names)
                 session.close(CloseCode.POLICY_VIOLATION)
 
     async def ended(self) -> None:

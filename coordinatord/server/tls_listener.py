@@ -77,7 +77,8 @@ class TlsListener:
 
     def _rest(self, error: OSError) -> None:
         """Accept nobody for a moment."""
-        log.warning("connections wait: %s", error.strerror, extra=fields("accept_paused"))
+        text = "new connections have to wait for %g s: %s"
+        log.warning(text, PAUSE_S, error.strerror, extra=fields("accept_paused"))
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(PAUSE_S, self._go_on)
 

@@ -281,7 +281,7 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         decoded = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         if answer.status == HTTPStatus.OK:
-            raise _StrangeError("gives no answer as a coordinatord does") from error
+            raise _StrangeError("does not answer as a coordinatord does") from error
         decoded = None
     if answer.status == HTTPStatus.OK:
         return decoded
@@ -300,7 +300,7 @@ def _check_stream(answer: http.client.HTTPResponse) -> None:
     if answer.status != HTTPStatus.OK:
         _decoded(answer)
     if not (answer.getheader("Content-Type") or "").startswith(STREAM):
-        raise _StrangeError("gives no stream of events, as a coordinatord does")
+        raise _StrangeError("does not send a stream of events, as a coordinatord does")
 
 
 def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
@@ -313,7 +313,7 @@ def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
             try:
                 yield json.loads(data)
             except (ValueError, RecursionError) as error:
-                raise _StrangeError("sends no events as a coordinatord does") from error
+                raise _StrangeError("does not send events as a coordinatord does") from error
 
 
 def _why(error: Exception) -> str:

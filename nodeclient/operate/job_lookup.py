@@ -66,7 +66,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     living = [job.job for job in jobs if live and not job.ended]
     names = living or [job.job for job in jobs]
     if not names:
-        raise RequestError("the coordinator has no job")
+        raise RequestError("the coordinator knows no job: nodeclient join starts one")
     if len(names) > 1:
         which = "jobs that have not ended" if living else "jobs"
         raise RequestError(f"there are {len(names)} {which}, name one: {listed(names)}", ExitCode.USAGE)

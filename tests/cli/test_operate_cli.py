@@ -191,7 +191,7 @@ def within(endpoint: str, *arguments: str) -> int:
         (packed({"error": "malformed", "message": "what?"}, 400), 64, "what?"),
         (packed({"error": "unknown_job", "message": "no"}, 404), 69, "did you mean 'mnist'?"),
         (body(b"no such page", 404), 69, "answers with HTTP 404, not as a coordinatord does"),
-        (body(b"<html>"), 69, "gives no answer as a coordinatord does"),
+        (body(b"<html>"), 69, "does not answer as a coordinatord does"),
         (packed({"done": True}), 69, "answer lacks message"),
         (packed([]), 69, "answer must be a map, not list"),
         (hang_up, 69, "so it is not known whether it was done: see nodeclient events"),
@@ -268,7 +268,7 @@ def test_commands_of_wrong_words_are_refused() -> None:
         ("stop", ["failed", "stopped"], 64, "there are 2 jobs, name one: job0, job1"),
         ("forget", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),
         ("report", ["failed", "running"], 64, "there are 2 jobs, name one: job0, job1"),
-        ("stop", [], 69, "the coordinator has no job"),
+        ("stop", [], 69, "the coordinator knows no job: nodeclient join starts one"),
     ],
 )
 def test_which_job_is_meant_where_none_is_named(

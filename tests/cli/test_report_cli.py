@@ -54,7 +54,11 @@ def test_where_nothing_has_failed_that_is_said(own_coordinator: Callable[..., Co
     coordinator = own_coordinator()
     report = (BIN / "nodeclient", "report", "--coord", coordinator.endpoint)
     ended = run(*report)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (69, "", "nodeclient: the coordinator has no job\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        69,
+        "",
+        "nodeclient: the coordinator knows no job: nodeclient join starts one\n",
+    )
     cluster = Cluster(coordinator, "mnist")
     try:
         cluster.join("a", "--nnodes", "1")

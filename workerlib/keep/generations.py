@@ -105,7 +105,7 @@ class Generations:
             raise NotNowError(f"the state of {length:,} bytes has outgrown its memory")
         place = self._arena.begin_generation(last=last)
         if place is None:
-            raise NotNowError("all generations have to stay")
+            raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
         beside = copy if self.order is None else self.order.copy
         beside(self._views_of(place), [local_part(one) for _, one in tensors])

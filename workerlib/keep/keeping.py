@@ -13,7 +13,7 @@ from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.generations import Generations
 from workerlib.keep.keeper import StepKeeper
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, UnreachableError
 from workerlib.keep.kept_objects import adapt
 from workerlib.keep.small_state import SmallStates
 
@@ -38,5 +38,5 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     try:
         keeper = StepKeeper(environment, adapters, generations, small, AgentChannel(path))
     except OSError as error:
-        raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
+        raise UnreachableError(path, error) from error
     return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper

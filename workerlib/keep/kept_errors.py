@@ -7,6 +7,28 @@ class KeptStateError(RuntimeError):
     """State cannot be kept or restored; the text says what, and what to do."""
 
 
+class UnreachableError(KeptStateError):
+    """There is no connection to nodeclient, which has the memory for kept state."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        """Name the socket and the error of the system."""
+        super().__init__(
+            f"nodeclient cannot be reached at {path} ({error.strerror}): run the script in the same container as"
+            " nodeclient, or start nodeclient with --keep-memory 0"
+        )
+
+
+class UnfitStateError(KeptStateError):
+    """The kept state does not fit the objects of this script."""
+
+    def __init__(self, what: str) -> None:
+        """Say `what` does not fit, and what to do."""
+        super().__init__(
+            f"{what}: if the script was changed, run the former one, or begin a new run of the job"
+            " (with --persist in another directory)"
+        )
+
+
 class LeftRoundError(BaseException):
     """The round is over, and this process takes part in the next one: it is for `workerlib.rounds` alone.
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.plain_values import from_plain, to_plain
 
@@ -192,7 +192,7 @@ class KeptOptimizer(_Nothing):
             if path.startswith(self._prefix):
                 name, _, key = path.removeprefix(self._prefix).rpartition("/")
                 if name not in self._parameters:
-                    raise KeptStateError(f"{self._name} has no parameter {name} any more, whose state was kept")
+                    raise UnfitStateError(f"{self._name} has no parameter {name}, whose state was kept")
                 new = _empty(self._parameters[name], saved.shape(path), saved.dtype(path))
                 targets[path] = self._new.setdefault(name, {})[key] = new
         return targets
@@ -204,7 +204,7 @@ class KeptOptimizer(_Nothing):
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
         if len(values["groups"]) != len(self._optimizer.param_groups):
-            raise KeptStateError(f"{self._name} has another number of parameter groups than was kept")
+            raise UnfitStateError(f"{self._name} has another number of parameter groups than was kept")
         for group, kept in zip(self._optimizer.param_groups, values["groups"], strict=True):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})

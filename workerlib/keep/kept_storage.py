@@ -57,7 +57,7 @@ from workerlib.keep.channel_messages import (
     SaveNow,
 )
 from workerlib.keep.generations import after, read_generation
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, UnreachableError
 from workerlib.keep.manifest import Piece, lay_out
 from workerlib.keep.pieces import narrow, views_of
 from workerlib.keep.planned_end import PlannedEnd
@@ -91,7 +91,7 @@ class _Link:
             self._channel = AgentChannel(path)
             self._channel.send(Hello(self.environment.local_rank, self.environment.round, os.getpid()))
         except OSError as error:
-            raise KeptStateError(f"nodeclient cannot be reached at {path}: {error.strerror}") from error
+            raise UnreachableError(path, error) from error
         self.point = restoring.ask(self._channel)
         planned_end = PlannedEnd(self._channel)
         planned_end.listen(self._take)

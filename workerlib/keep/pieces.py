@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.manifest import Layout, Piece
 
 
@@ -43,7 +43,9 @@ def piece_of(name: str, tensor: Any) -> Piece:
     if is_sharded(tensor):
         chunks = tensor.__create_chunk_list__()
         if len(chunks) != 1:
-            raise KeptStateError(f"{name} has {len(chunks)} pieces on this rank, where one is understood")
+            raise KeptStateError(
+                f"{name} has {len(chunks)} pieces on this rank, and keep() takes only tensors with one"
+            )
         offsets = tuple(chunks[0].offsets)
     dtype = str(local.dtype).removeprefix("torch.")
     return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size())
@@ -130,9 +132,10 @@ class SavedTensors:
         for name, target in targets.items():
             saved = self._pieces.get(name)
             if saved is None:
-                raise KeptStateError(f"{name} is not in the kept state: is the script another one?")
+                raise UnfitStateError(f"{name} is not in the kept state")
             if self.shape(name) != tuple(target.shape):
-                raise KeptStateError(f"{name} was kept with the size {self.shape(name)}, but has {tuple(target.shape)}")
+                size = tuple(target.shape)
+                raise UnfitStateError(f"{name} was kept with the size {self.shape(name)}, but has {size}")
             own = saved.get(piece_of(name, target).offsets)
             if own is not None and own[0].sizes == tuple(local_part(target).shape):
                 to.append(local_part(target))

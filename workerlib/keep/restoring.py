@@ -13,7 +13,7 @@ from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
 from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom
 from workerlib.keep.generations import read_generation
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.manifest import ManifestError
 from workerlib.keep.pieces import SavedTensors
@@ -91,7 +91,9 @@ def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int
 def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
     saved, done, pending = _read(point, rank)
     if not done:
-        raise KeptStateError(f"of step {point.step} no rank's numbers were kept")
+        raise KeptStateError(
+            f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
+        )
     saved.fill({name: one for adapter in objects.values() for name, one in adapter.targets(saved).items()})
     lowest = done[min(done)]
     own = done.get(rank) or pending
@@ -105,9 +107,9 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
         return values
     seed = reseed(point.round, point.step, rank)
     LOG.info(
-        "nothing of step %d is kept that was rank %d's own: it takes the buffers and numbers of rank %d, and random "
+        "rank %d has no small state of its own at step %d: it takes the buffers and numbers of rank %d, and random "
         "numbers from the seed %d",
-        *(point.step, rank, min(done), seed),
+        *(rank, point.step, min(done), seed),
     )
     return values
 
@@ -137,7 +139,7 @@ def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, object])
     for name, mapping, key in slots:
         buffer, saved = mapping[key], kept.get(name)
         if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:  # type: ignore[attr-defined]  # a tensor
-            raise KeptStateError(f"the buffer {name} was not kept, or with another size: is the script another one?")
+            raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
         to.append(buffer.detach())
         of.append(saved)
     copy(to, of)  # type: ignore[arg-type]  # as above

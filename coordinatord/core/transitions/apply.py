@@ -87,7 +87,7 @@ def apply(cluster: DurableCluster, record: Record, at: float) -> None:
             return
     run = cluster.jobs.get(record.job)
     if run is None or run.id != record.run:
-        text = f"run {record.run} of job {record.job} is not the one that is on"
+        text = f"run {record.run} of job {record.job} is not its current run"
         raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
     try:
         _CHANGES[type(record)](run, record, at)

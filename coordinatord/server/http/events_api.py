@@ -87,7 +87,9 @@ class EventsApi:
 
     async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
-        with self._followers.one_more(FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit"):
+        with self._followers.one_more(
+            FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"
+        ):
             try:
                 await response.prepare(request)
                 async for found in self._news(which, after):

@@ -50,7 +50,7 @@ class LogsApi:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         job, streams = request.match_info["job"], SENDS in request.headers.get("Accept", "")
         query = _query(request, streams=streams)
-        with self._readers.one_more(READERS_MAX, f"{READERS_MAX} others read logs already, the limit"):
+        with self._readers.one_more(READERS_MAX, f"{READERS_MAX} others read logs already, the limit: try again later"):
             run = await self._driver.written_run(job)
             if run is None:
                 raise UnknownJobError(job)

@@ -36,7 +36,9 @@ def test_one_without_room_for_the_history_says_so_and_leads_once_there_is_room(
         kept = ("--store", str(space.place), "--state-dir", str(disk / "state"))
         program = Program(BIN / "coordinatord", *where, *kept, environ=clean_environ())
         stack.callback(program.close)
-        said = re.compile("it cannot lead now: .*the disk is full: make room there")
+        said = re.compile(
+            "this coordinator cannot lead now, although it is its turn: .*the disk is full: make room there"
+        )
         wait_until("another try", lambda: sum(said.search(line) is not None for line in program.lines) >= 2)
         health = ("curl", "--silent", f"http://127.0.0.1:{reserved.port}/healthz")
         wait_until("it to say that nobody leads", lambda: '"nobody leads"' in run(*health).stdout)

@@ -356,7 +356,7 @@ def test_records_that_do_not_fit_each_other_are_refused() -> None:
     past = [*a_running_pair().past, (0.0, lost)]
     with pytest.raises(HistoryError, match="run e-1 of job default knows no node 'n9'"):
         Coordinator(Policy(), "f").restore(past, 1.0)
-    with pytest.raises(HistoryError, match="is not the one that is on"):
+    with pytest.raises(HistoryError, match="is not its current run"):
         Coordinator(Policy(), "f").restore([(0.0, lost)], 1.0)
 
 

@@ -215,6 +215,6 @@ async def test_records_have_the_time_of_a_clock_that_is_set_after_the_start(
 
 async def test_a_history_that_contradicts_itself_is_an_error_that_says_so(start: Start) -> None:
     joined = NodeJoined("default", "e-1", "host a", "a", 1, an_offer("a"), "10.0.0.1", "10.0.0.2", 0)
-    with pytest.raises(UnreadableStoreError, match=r"run e-1 of job default is not the one that is on"):
+    with pytest.raises(UnreadableStoreError, match=r"run e-1 of job default is not its current run"):
         async with start(FullStore(Entry(1_000_000.0, joined))):
             raise AssertionError("it serves")
