@@ -16,9 +16,6 @@ from coordinatord.protocol.frozen_class import frozen
 
 PREFIX = "crd1"
 
-TOKEN_BYTES_MAX = 160
-"""The length of the longest token; `Authorization` has a few bytes more."""
-
 BEARER = "Bearer "
 """What comes before the token in the header `Authorization` (RFC 6750)."""
 

@@ -70,7 +70,7 @@ class Arrivals:
     clock_s: Annotated[float, Range(0, CLOCK_MAX)]
     """The node's monotonic clock at this answer: with those of earlier answers it tells the offset of two hosts."""
     held_s: Seconds
-    """How long the node took to answer, which is no part of the way there and back."""
+    """How long the node took to answer. This is no part of the way there and back."""
     workers: Annotated[tuple[WorkerArrivals, ...], Length(0, WORKERS_ASKED_MAX)]
     """Workers that have not answered, or whose torch has no flight recorder, are left out."""
     problem: Sentence

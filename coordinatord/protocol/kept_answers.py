@@ -1,4 +1,4 @@
-"""What answers of the HTTP API say of the training state that nodes keep in memory and on a disk."""
+"""Answers of the HTTP API about the training state that nodes keep in memory and on a disk."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class KeptStatus:
     save_s: Number | None = None
     """How long the last save took on the slowest node."""
     used_bytes: Whole = 0
-    """How much memory that takes on all nodes."""
+    """How much memory the kept state takes on all nodes."""
     skipped: Whole = 0
     """How many saves were left out because no place was free."""
     copied: Whole | None = None
-    """The newest step that outlives the loss of any one host, since what that alone had is copied to another one; None
+    """The newest step that outlives the loss of any one host, since what one host alone has is copied to another; None
     if there is none at present."""
     copy_problem: AnyText = ""
     """Why what one host alone has is not copied; empty if it is, or is about to be."""

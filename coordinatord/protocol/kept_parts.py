@@ -52,11 +52,12 @@ class KeptParts:
     first_shard: Count
     big: bool
     small: bool
-    """The small state as of this step."""
+    """Whether these parts have the small state as of this step."""
     pending: bool
-    """The part of the small state that forward changes: the rank is not known to have completed the step."""
+    """Whether they have what forward changes of the small state, of a rank that is not known to have completed the
+    step."""
     protected: bool
-    """It will not be overwritten before the node is told to protect other steps."""
+    """Whether it will not be overwritten before the node is told to protect other steps."""
 
     def __post_init__(self) -> None:
         """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
@@ -90,4 +91,4 @@ class WantedParts:
     ranks: Annotated[int, Range(1, RANKS_MAX)]
     big: bool
     small: bool
-    """The small state, or what is pending of it."""
+    """Whether the small state is wanted, or what is pending of it."""

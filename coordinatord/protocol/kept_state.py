@@ -1,4 +1,4 @@
-"""What nodes say of the training state that they keep, and what they are told to resume from."""
+"""What nodes report of the training state that they keep, and what they are told to resume from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from coordinatord.protocol.persisted_state import (
 from coordinatord.protocol.schema import Length, Range
 
 PARTS_MAX = 64
-"""The most groups of parts that a node names. A worker has places for three steps of big state and four of small, and
-workers of one node that keep the same share a group, so ten are usual."""
+"""The most groups of parts that a node names. A worker has places for three steps of big state and six small ones.
+Workers of one node that keep the same share a group, so ten are usual."""
 
 SOURCES_MAX = 64
 """The most nodes that one node gets parts from. It needs so many only if the number of ranks has changed and each of
@@ -43,7 +43,7 @@ class Keeper:
 
     port: Port
     key: Key
-    """It proves to the node that a peer was sent by the coordinator, and to the peer that it talks to this node."""
+    """The key by which a peer proves that the coordinator has sent it, and the node that it is this one."""
     limit_bytes: Size
     """How much memory it may use."""
     persist: PersistOffer | None = None
@@ -99,18 +99,18 @@ class Holding:
     skipped: Counter = 0
     """How many saves were left out because no place was free."""
     can_halt: bool = False
-    """Each worker of the node keeps state, so that it can be told after which step to stand still."""
+    """Whether each worker of the node keeps state, so that it can be told after which step to stand still."""
     halts_after: Step | None = None
     """Each worker of the node stands still after this step at the latest, until it is told a later one; None while
     nobody wants that."""
     writes_checkpoints: bool = False
-    """A worker of the node writes checkpoints by itself, or has said that it will."""
+    """Whether a worker of the node writes checkpoints by itself, or has announced that it will."""
     checkpointed: Step | None = None
-    """The newest step of which all of these have written one in this round; None before the first."""
+    """The newest step of which all of these workers have written a checkpoint in this round; None before the first."""
     persisted: Annotated[tuple[PersistedStep, ...], Length(0, PERSISTED_MAX)] = ()
     """The newest steps of the job that are whole on the disk, of any run, the newest first."""
     unusable: Sentence = ""
-    """Why a step on the disk is of no use to this node, which then is not among these; empty if there is none such."""
+    """Why a step on the disk is of no use to this node; empty if none is. Such a step is not in `persisted`."""
     persisting: PersistReport | None = None
     """What it has done of the last order to write a step; None where there is none."""
     copy_problem: Sentence = ""
@@ -159,7 +159,7 @@ class Resume:
     """How many ranks that round had."""
     shards: Annotated[int, Range(1, RANKS_MAX)]
     sources: Annotated[tuple[KeptSource, ...], Length(0, SOURCES_MAX)]
-    """They are all that the node needs, as far as `complete`."""
+    """The parts that the node needs, by holder. If `complete`, these are all of them."""
     complete: bool
     """Whether all holders are known: after its restart the coordinator has yet to hear them. The node then waits."""
     redone: Step | None = None

@@ -1,4 +1,4 @@
-"""What the HTTP API says of how late workers come to collectives, and of the one that holds up the others."""
+"""Answers of the HTTP API about how late workers come to collectives, and which one holds up the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinatord.protocol.frozen_class import frozen
 
 @frozen(kw_only=True)
 class LateStatus:
-    """How late the worker of a node is that most often arrives last in collectives."""
+    """How late one worker of a node is: the one that arrives last in collectives most often."""
 
     rank: Whole
     last: Number

@@ -58,7 +58,7 @@ class ReadLog:
     """Where the last piece ended; None to begin, with so many of the last bytes and lines as follows."""
     last_bytes: Offset
     last_lines: Annotated[int, Range(0, LOG_LINES_MAX)] | None
-    """None for any number."""
+    """The most lines to begin with; None for any number."""
     follow: bool
     """Somebody waits for what will be written: a node that ends gives that reader a moment to come to the end."""
 
@@ -72,7 +72,7 @@ class LogChunk:
     place: LogPlace | None
     """Where it ends; None if nothing could be read."""
     more: bool
-    """There is more at once."""
+    """Whether more can be read at once."""
     gap: bool
     """Something right before it was wanted and is left out: it was rotated away, or is too far back."""
     problem: Sentence

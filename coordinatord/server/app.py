@@ -97,7 +97,7 @@ class Server:
 
     @property
     def scheme(self) -> str:
-        """How it is spoken to: `http` or `https`."""
+        """The scheme of its URL: `http` or `https`."""
         return "http" if self.revocations is None else "https"
 
     @property
@@ -198,7 +198,7 @@ async def serve(
 
 
 def _while_leading(driver: Driver) -> Middleware:
-    """Return what turns requests down once another coordinator may lead: a state that is shown may be an old one."""
+    """Return the middleware that turns requests down once another coordinator may lead: answers may be old."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -20,13 +20,13 @@ from coordinatord.server.job_iteration import iterate_jobs
 from coordinatord.server.node_reads import NoAnswerError, NodeReads
 
 LOOK_S = 1.0
-"""How often it is looked which rounds are due."""
+"""How often to look which rounds are due."""
 
 PIECE = 1_000
 """Nodes of jobs that are looked at without a pause, as in `series_sampler`."""
 
 ANSWER_WITHIN_S = 5.0
-"""A node takes two seconds at most."""
+"""How long to wait for an answer: a node takes two seconds at most."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Asked:
 
 
 class ArrivalReads:
-    """The questions about all runs that are live."""
+    """Asks the workers of all live runs, round after round."""
 
     def __init__(self, driver: Driver, reads: NodeReads[AskArrivals, Arrivals], tasks: Tasks) -> None:
         self._driver = driver
@@ -48,7 +48,7 @@ class ArrivalReads:
         self._asked: dict[str, _Asked] = {}
 
     async def watch(self) -> None:
-        """Ask for as long as the daemon serves."""
+        """Ask again and again, for as long as the daemon serves."""
         while True:
             await asyncio.sleep(LOOK_S)
             seen: dict[str, _Asked] = {}
@@ -72,7 +72,7 @@ class ArrivalReads:
         self._driver.submit(Compared(run, number, given))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
-        """Ask one node; None if it does not answer. It can tell nothing of workers that it does not have."""
+        """Ask one node; None if it does not answer. What it says of workers that are not its own is dropped."""
         asked_at = self._driver.now
         try:
             answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)

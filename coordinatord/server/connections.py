@@ -50,7 +50,7 @@ LINE_BYTES_MAX = 8_190
 """The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
 
 REQUEST_BYTES_MAX = 64 * 1024
-"""A request has a name and a sentence; by far the largest body is not one of ours."""
+"""The most bytes of a request's body: our requests have a name and a sentence."""
 
 BEGUN_AT_ONCE = 256
 """Sessions that are begun without a pause: some 15 ms, and 60 ms with their first messages, which come in a later turn.
@@ -105,7 +105,7 @@ class Connections:
         self._servers: list[asyncio.Server | TlsListener] = []
         self._http: web.Server
         self._taken_over: set[web.RequestHandler] = set()
-        """Those that are sessions now: they do not count as connections over HTTP."""
+        """The connections that are sessions now: they do not count as connections over HTTP."""
 
     async def accept(
         self, listeners: Iterable[socket.socket], runner: web.AppRunner, tls: ssl.SSLContext | None
@@ -212,7 +212,7 @@ class Connections:
         handler.data_received(data)
 
     def _too_many(self, handler: web.RequestHandler) -> str:
-        """Return why a connection over HTTP is one too many, which counts itself; empty if it is not."""
+        """Return why a connection over HTTP, which is counted already, is one too many; empty if it is not."""
         most, of_address = self._limits.requests, self._limits.requests_of_address
         others = [one for one in self._http.connections if one not in self._taken_over and one not in self._silent]
         if len(others) > most:
@@ -253,7 +253,7 @@ class _Newcomer(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         """The connection; None once it has ended."""
         self.data = b""
-        """What it has sent."""
+        """What the connection has sent."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -285,7 +285,7 @@ class _Tail:
         self.data = bytearray()
 
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
-        """Take it; it is not the end."""
+        """Take what has arrived; it is not the end."""
         self.data += data
         return False, b""
 

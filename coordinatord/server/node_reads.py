@@ -17,8 +17,8 @@ from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 
 ANSWER_WITHIN_S = 10.0
-"""The limit of one answer: it takes milliseconds, unless the node's disk hangs. Nodes look for a lost coordinator after
-five seconds."""
+"""How long to wait for one answer: it takes milliseconds, unless the node's disk hangs. Nodes look for a lost
+coordinator after five seconds."""
 
 Wanted = TypeVar("Wanted", ReadLog, AskStacks, AskArrivals)
 Answer = TypeVar("Answer", LogChunk, Stacks, Arrivals)
@@ -40,7 +40,7 @@ class _Session(Generic[Wanted, Answer]):
 
 
 class NodeReads(Generic[Wanted, Answer]):
-    """All requests of one kind that are on their way."""
+    """Sends the requests of one kind, and hands out the answers."""
 
     def __init__(self, doubt: str) -> None:
         """Begin without sessions; `doubt` asks what may be wrong with a node that does not answer."""
@@ -53,13 +53,13 @@ class NodeReads(Generic[Wanted, Answer]):
         self._sessions[session] = _Session(send)
 
     def close(self, session: int) -> None:
-        """Note that a session has ended: who waits for it is answered."""
+        """Note that a session has ended. A caller who waits for its answer gets `NoAnswerError`."""
         ended = self._sessions.pop(session, None)
         if ended is not None and ended.answer is not None and not ended.answer.done():
             ended.answer.set_exception(NoAnswerError("its node is not connected any more"))
 
     def deliver(self, session: int, answer: Answer) -> None:
-        """Take an answer that a node has sent; one that nobody waits for is dropped."""
+        """Take an answer that a node has sent. It is dropped if no caller waits for it."""
         asked = self._sessions.get(session)
         if asked is not None and asked.request == answer.request and asked.answer and not asked.answer.done():
             asked.answer.set_result(answer)

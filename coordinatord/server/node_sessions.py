@@ -48,8 +48,8 @@ JOIN_WITHIN_S = 10.0
 """A connection without a `Join` by then is not a node's; nodeclient sends it in its first packet."""
 
 FRAMES_AT_ONCE = 256
-"""How many frames may come together: a node sends at most ten heartbeats a second, and waits no longer than a lease for
-an answer, so that even after a long sleep of this host some 50 are unread."""
+"""How many frames may come together. A node sends at most ten heartbeats a second, and waits for an answer no longer
+than a lease. So even after a long sleep of this host some 50 are unread."""
 
 FRAMES_PER_S = 25.0
 """How many may come in a second after that: ten heartbeats and some news. Answers, which are asked for one by one, come
@@ -68,7 +68,7 @@ class NodeSessions:
         self._driver = driver
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
-        """Those that have joined, by number."""
+        """The sessions that have joined, by number."""
         self.log_reads = NodeReads[ReadLog, LogChunk]("does its disk hang?")
         self.stack_reads = NodeReads[AskStacks, Stacks]("is its host overloaded?")
         self.arrival_reads = NodeReads[AskArrivals, Arrivals]("is its host overloaded?")
@@ -122,14 +122,14 @@ class NodeSessions:
                 session.close(CloseCode.POLICY_VIOLATION)
 
     async def ended(self) -> None:
-        """Wait until all are gone, which those that do not answer are in time."""
+        """Wait until all sessions are gone. Those that do not answer are cut off in time."""
         while self._parting:
             self._all_gone.clear()
             await self._all_gone.wait()
 
     @property
     def size(self) -> int:
-        """How many there are, with and without a `Join`."""
+        """How many sessions there are, with and without a `Join`."""
         return len(self._open) + len(self._joining)
 
     @property
@@ -292,7 +292,7 @@ class NodeSession(WebSocket):
         self._refilled_at = 0.0
         self.caller = caller
         self.revoked = False
-        """The caller's token is valid no more."""
+        """Whether the caller's token is no longer valid."""
         self.number = 0
         """The number of the session; 0 until its `Join`."""
         self.version = PROTOCOL_VERSION
@@ -309,7 +309,7 @@ class NodeSession(WebSocket):
         return self._frame
 
     def ask(self, wanted: ReadLog | AskStacks | AskArrivals) -> None:
-        """Send a request for what the node alone has; the answer is one frame more."""
+        """Send a request for what the node alone has. The answer counts as one frame more that may come."""
         self._reader.left += 1
         self.put_beside(encode(wanted, self.version))
 
@@ -328,7 +328,7 @@ class NodeSession(WebSocket):
         super().data_received(data)
 
     def broken(self, error: FrameError) -> None:
-        """End the connection, whose peer has broken a rule; a node is told of a flood as of any refusal."""
+        """End the connection, whose peer has broken a rule. A flood is answered by a refusal, as to any node."""
         if error.code is CloseCode.POLICY_VIOLATION:
             self._owner.note_flood(self)
         super().broken(error)

@@ -1,4 +1,4 @@
-"""What a coordinator serves that stands by: it answers who leads, and nothing else.
+"""Serves in place of all else while a coordinator stands by: it answers who leads, and nothing more.
 
 Whoever asks for anything is sent to the leader by a redirect, which nodes, commands, curl and browsers follow.
 """
@@ -25,10 +25,10 @@ from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
-"""When to ask again where nobody leads, in seconds: a takeover takes five at most."""
+"""The seconds until the next try where nobody leads: a takeover takes the length of a lease."""
 
 IDLE_S = 5.0
-"""How long a connection may be silent: a standby has nothing more to say on it."""
+"""How long a connection may be silent: a standby has nothing more to send on it."""
 
 CLOSE_WITHIN_S = 0.2
 """How long the requests in progress may take once it leads: each is answered from memory."""
@@ -71,7 +71,7 @@ async def serve_standby(
 
 
 class _Desk:
-    """The answers."""
+    """Answers each request."""
 
     def __init__(self, leader: Callable[[], Coordinatord | None]) -> None:
         self._leader = leader

@@ -21,7 +21,7 @@ WITHIN_S = 0.5
 """How long the last save of a round waits for a GPU, which may be stuck in a collective."""
 
 SAMPLE = 4
-"""About how many tensors are looked at for changes outside `optimizer.step`."""
+"""How many tensors, more or less, are looked at for changes outside `optimizer.step`."""
 
 
 class NotNowError(Exception):

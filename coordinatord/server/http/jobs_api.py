@@ -90,5 +90,5 @@ class Api:
         if found is None:
             return None
         shown = whole_view(*found, self._driver.now, self._driver.machine.store_error)
-        await asyncio.sleep(0)  # to encode it takes as long again
+        await asyncio.sleep(0)  # to encode takes as long again
         return encoded(shown, kind)

@@ -22,7 +22,7 @@ PLACES_MAX = 2 * WORKERS_AT_ONCE_MAX
 """The limit of places to go on from: two streams of all workers that are read at once."""
 
 Log = tuple[int, LogStream]
-"""The rank and the stream of one log of a round."""
+"""A log of a round: its rank and its stream."""
 
 BOTH = "both"
 ALL = "all"
@@ -46,7 +46,7 @@ class LogQuery:
     """The round that these are of."""
     last_bytes: int
     last_lines: int | None
-    """None for any number."""
+    """The most lines of each log; None for any number."""
     follow: bool
 
 
@@ -92,7 +92,7 @@ def write_place(number: int, log: Log, place: LogPlace) -> str:
 
 
 def read_place(text: str) -> tuple[int, Log, LogPlace]:
-    """Return the round, log and place that were written so. Raises `ValueError`."""
+    """Read the round, the log and the place in such a text. Raises `ValueError`."""
     found = _PLACE.fullmatch(text)
     if found is None:
         raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")

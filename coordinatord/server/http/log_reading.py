@@ -45,9 +45,9 @@ class _Log:
     session: int | None
     """The session that was last known to be its node's."""
     is_over: bool = False
-    """It is read no further, and the reader knows why."""
+    """Whether it is read no further, for a reason that the reader was told."""
     is_read: bool = False
-    """It was read to its end."""
+    """Whether it was read to its end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of this log."""
@@ -87,7 +87,7 @@ class LogReading:
         self.run = query.run or run.id
         """The run that was chosen."""
         self._earlier = self.run if self.run != run.id else ""
-        """The same if it is an earlier run of the job."""
+        """The chosen run if it is an earlier one of the job, else empty."""
         chosen = query.after_round if query.round is None else query.round
         self.round = run.durable.round if chosen is None else chosen
         self._is_chosen = chosen is not None
@@ -203,7 +203,7 @@ class LogReading:
             return
 
     async def _news(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield what there is of a log after its place, and set that; nobody looks again after the last time."""
+        """Yield what there is of a log after its place, and move the place. After the last time, none follows."""
         more = not log.is_over
         while more and self._left > 0:
             more = False
