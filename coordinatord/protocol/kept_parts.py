@@ -92,3 +92,8 @@ class WantedParts:
     big: bool
     small: bool
     """Whether the small state is wanted, or what is pending of it."""
+
+    @property
+    def each_rank(self) -> range:
+        """The ranks."""
+        return range(self.first_rank, self.first_rank + self.ranks)

@@ -123,7 +123,7 @@ class Copier:
     def _all(self) -> Iterator[_Wanted]:
         for copy in self._wanted:
             for wanted in copy.source.parts:
-                for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
+                for rank in wanted.each_rank:
                     yield copy, rank
 
     def _is_here(self, copy: KeptCopy, rank: int) -> bool:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Event, Lock
-from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_parts import WantedParts
@@ -85,14 +84,12 @@ class Restoration:
 
     async def get(self, resume: Resume) -> None:
         """Get all parts, so that `ready` has them. Raises `RestoreError`. May be cancelled."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
                 for source in resume.sources:
                     for wanted in source.parts:
-                        for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
-                            get = self._way_to(resume, source)
-                            group.create_task(get(loop, source, resume, rank, wanted))
+                        for rank in wanted.each_rank:
+                            group.create_task(self._get_rank(resume, source, rank, wanted))
         except BaseExceptionGroup as errors:
             self.give_up()
             raise _most_telling(errors) from None
@@ -100,10 +97,14 @@ class Restoration:
             self.give_up()
             raise
 
-    def _way_to(self, resume: Resume, source: KeptSource) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def _get_rank(self, resume: Resume, source: KeptSource, rank: int, wanted: WantedParts) -> None:
+        """Get what is wanted of one rank: from the disk, from this node or from another one."""
         if resume.disk is not None:
-            return self._read
-        return self._check if source.node == self._means.node else self._receive
+            await self._read(resume, rank, wanted)
+        elif source.node == self._means.node:
+            await self._check(resume, rank, wanted)
+        else:
+            await self._receive(source, resume, rank, wanted)
 
     def give_up(self) -> None:
         """Stop the threads that still get parts, and give up the parts that are ready."""
@@ -111,9 +112,7 @@ class Restoration:
         self._progress.give_up()
         self.ready.close(self._means.arenas)
 
-    async def _check(
-        self, loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
-    ) -> None:
+    async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts of this node, once their digests proved right."""
         by_file: dict[int, list[Held]] = {}
         for kind in _kinds(wanted):
@@ -124,16 +123,14 @@ class Restoration:
             if held in several:  # a generation has the small state too
                 continue
             check = self._means.digests.check(held.place, held.commit)
-            if not await asyncio.shield(asyncio.wrap_future(check, loop=loop)):  # others may wait for it too
+            if not await asyncio.shield(asyncio.wrap_future(check)):  # others may wait for it too
                 raise DamagedError(held)
             several.append(held)
         for file, several in by_file.items():
             big, small = any(one.kind is Kind.BIG for one in several), any(one.small for one in several)
             self.ready.add(several[-1].commit, read_only(file), big=big, small=small)
 
-    async def _read(
-        self, _loop: asyncio.AbstractEventLoop, _: KeptSource, resume: Resume, rank: int, wanted: WantedParts
-    ) -> None:
+    async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts that are on the disk."""
         disk = self._means.disk
         if disk is None:
@@ -155,24 +152,23 @@ class Restoration:
             self.ready.received += 1
             self.ready.add(commit, file, big=landing.is_generation, small=not landing.is_generation)
 
-    async def _receive(
-        self, loop: asyncio.AbstractEventLoop, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts
-    ) -> None:
+    async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts that another node holds."""
         has_small = False
         for kind in _kinds(wanted):
             if kind is Kind.SMALL and has_small:
                 return
             name = PartName(self._run, rank, resume.round, resume.step, kind)
-            landing, file = await self._land(loop, source, name)
+            landing, file = await self._land(source, name)
             assert landing.commit is not None  # noqa: S101 - it was received
             self.ready.received_bytes += landing.size
             self.ready.received += 1
             big, has_small = landing.is_generation, landing.commit.has_small
             self.ready.add(landing.commit, file, big=big, small=has_small or not big)
 
-    async def _land(self, loop: asyncio.AbstractEventLoop, source: KeptSource, name: PartName) -> tuple[_Landing, int]:
+    async def _land(self, source: KeptSource, name: PartName) -> tuple[_Landing, int]:
         """Receive one part; return it with a descriptor that cannot be written to."""
+        loop = asyncio.get_running_loop()
         until = loop.time() + self._means.settings.patience_s
         while True:
             landing = _Landing(self._means.arenas, name.kind)

@@ -320,7 +320,7 @@ def _is_same_work(before: PersistOrder, order: PersistOrder) -> bool:
 def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
     found = []
     for one in wanted:
-        for rank in range(one.first_rank, one.first_rank + one.ranks):
+        for rank in one.each_rank:
             found += [(rank, kind) for kind, is_wanted in ((Kind.BIG, one.big), (Kind.SMALL, one.small)) if is_wanted]
     return found
 
