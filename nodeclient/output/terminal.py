@@ -40,7 +40,3 @@ class Terminal:
     def draw(self, text: str) -> None:
         """Draw the live line anew; the next output erases it."""
         self._pump.post(lambda: self._terminal_writer.live(b"", text.encode(errors="replace")))
-
-    def erase(self) -> None:
-        """Erase the live line."""
-        self._pump.post(self._terminal_writer.erase_live)

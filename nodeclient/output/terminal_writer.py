@@ -151,10 +151,6 @@ class TerminalWriter:
         self._put((b"" if self._live else self._fresh_line()) + _ERASE_LINE + prefix + shown)
         self._live = True
 
-    def erase_live(self) -> None:
-        """Erase the live line, if there is one."""
-        self._put(self._clear_live())
-
     def _fresh_line(self) -> bytes:
         """Return what makes the next output start at the beginning of a line."""
         if self._live:
