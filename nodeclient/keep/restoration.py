@@ -138,7 +138,7 @@ class Restoration:
         for kind in _kinds(wanted):
             landing = _Landing(self._means.arenas, kind)
             try:
-                commit = await disk.read(resume, rank, kind, landing.room, self._progress)
+                commit = await disk.steps.read(resume, rank, kind, landing.room, self._progress)
                 file = landing.open()
             except (OperationalError, OSError) as error:
                 landing.close()

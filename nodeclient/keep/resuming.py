@@ -85,7 +85,7 @@ class Resuming:
             self.restoring, self._problem = Restoring.FAILED, str(error)
             if resume.disk is not None and means.disk is not None:
                 passes = isinstance(error, FileSystemError)
-                means.disk.withdraw(resume.disk, resume.step, str(error), passes=passes)
+                means.disk.steps.withdraw(resume.disk, resume.step, str(error), passes=passes)
             text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
             means.notify(Level.WARNING, text, "state_not_restored")
             means.submit(KeptChanged())

@@ -110,7 +110,7 @@ class StateKeeper:
     async def look_at_disk(self) -> None:
         """Look on the disk for what a first round may resume from, before this node joins."""
         if self._disk is not None:
-            await self._disk.look()
+            await self._disk.steps.keep_looking()
 
     def close(self) -> None:
         """Drop everything."""
@@ -202,9 +202,10 @@ class StateKeeper:
         A node that waits for its first round of a run keeps nothing of it yet, and that round resumes from the disk.
         """
         if observed.run != self.run:
-            if self._disk is None or not (self._disk.found or self._disk.unusable):
+            steps = None if self._disk is None else self._disk.steps
+            if steps is None or not (steps.found or steps.unusable):
                 return observed
-            return replace(observed, kept=Holding((), persisted=self._disk.found, unusable=self._disk.unusable))
+            return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
         current, resuming = self._round, self._resuming
         here = observed.round == current.number
         parts = kept_groups.merged(self._parts(with_small=not observed.phase.has_workers))
@@ -220,8 +221,8 @@ class StateKeeper:
             halts_after=current.halts_after if here else None,
             writes_checkpoints=here and bool(current.writers),
             checkpointed=current.checkpointed if here else None,
-            persisted=() if self._disk is None else self._disk.found,
-            unusable="" if self._disk is None else self._disk.unusable,
+            persisted=() if self._disk is None else self._disk.steps.found,
+            unusable="" if self._disk is None else self._disk.steps.unusable,
             persisting=None if self._disk is None else self._disk.report,
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
         )

@@ -21,7 +21,8 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.events import KeptChanged
-from nodeclient.persist.persister import LOOK_EVERY_S, STALL_S
+from nodeclient.persist.persister import STALL_S
+from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
 from tests.support.kept_state import kept_parts
 

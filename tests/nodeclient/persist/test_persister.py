@@ -24,7 +24,7 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.effects import Persist
-from nodeclient.persist import persister, unusable_steps
+from nodeclient.persist import persister, steps_on_disk, unusable_steps
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
@@ -119,7 +119,7 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
 async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
     async with keeping_nodes(tmp_path, "a", "spare", disk=tmp_path / "disk") as (node, spare):
         await spare.keeper.look_at_disk()
         worker = await train(node)
@@ -133,7 +133,7 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
 async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
     (tmp_path / "disk").touch()  # as a mount that is not what it should be
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         first = asyncio.ensure_future(node.keeper.look_at_disk())
@@ -164,7 +164,7 @@ async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
         return list_folder(folder)
 
     monkeypatch.setattr(os, "scandir", hang)
-    monkeypatch.setattr(persister, "LOOK_WITHIN_S", 0.05)
+    monkeypatch.setattr(steps_on_disk, "LOOK_WITHIN_S", 0.05)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         first = asyncio.ensure_future(node.keeper.look_at_disk())
         await node.until(lambda: bool(node.texts))
@@ -198,7 +198,7 @@ async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypat
         await train(one, 4)
         await write(one, an_order(commit=True))
         monkeypatch.setattr(unusable_steps, "AGAIN_S", 2.0)
-        monkeypatch.setattr(persister, "LOOK_EVERY_S", 0.05)
+        monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
         await node.keeper.look_at_disk()
         with monkeypatch.context() as broken:
             broken.setattr(os, "preadv", _fail)

@@ -1,0 +1,201 @@
+"""Which whole steps are on the disk: looks there from time to time, and reads the one that a round resumes from.
+
+All that touches the disk runs in threads that nobody waits for at the end: a file system of the network may hang for
+ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_state import Resume
+from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, PersistedStep
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.tasks import Tasks
+from nodeclient.core import kept_groups
+from nodeclient.core.effects import Level
+from nodeclient.keep.part_messages import Kind
+from nodeclient.persist import step_folder
+from nodeclient.persist.durable_file import Progress
+from nodeclient.persist.part_reader import Room, read_part
+from nodeclient.persist.persist_settings import PersistSettings
+from nodeclient.persist.step_folder import Contents, Manifest, UnusableError
+from nodeclient.persist.unusable_steps import UnusableSteps
+from workerlib.keep.arena import Commit
+
+LOOK_WITHIN_S = 10.0
+"""How long a first look at the disk may take before the user is told of it. The node does not join before."""
+
+LOOK_EVERY_S = 10.0
+"""The pause between two looks at which steps the disk has: other nodes write some and drop others. A round that would
+begin anew waits until all of its nodes find the same."""
+
+Found = TypeVar("Found")
+Notify = Callable[[Level, str, str], None]
+
+
+class Complaints:
+    """Warns the user of what is wrong with the disk, and says nothing twice in a row."""
+
+    def __init__(self, notify: Notify) -> None:
+        """Begin without a complaint."""
+        self._notify = notify
+        self._last = ""
+
+    def complain(self, text: str) -> None:
+        """Tell the user what is wrong, unless the user was told that last. What stands before `: ` does not count."""
+        if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
+            self._notify(Level.WARNING, text, "state_not_persisted")
+        self._last = text
+
+    def forget(self) -> None:
+        """Note that all went well: the same complaint is news again."""
+        self._last = ""
+
+
+class StepsOnDisk:
+    """The whole steps of one job in the directory, as this node finds them. Must be made in the running loop."""
+
+    def __init__(
+        self,
+        settings: PersistSettings,
+        notify: Notify,
+        complaints: Complaints,
+        changed: Callable[[], None],
+        tasks: Tasks,
+    ) -> None:
+        """Begin without a look at the disk; `changed` is called when another step is found, or one no longer."""
+        self._root = settings.root
+        self.folder = step_folder.job_folder(settings.root, settings.job)
+        self._notify = notify
+        self._complaints = complaints
+        self._changed = changed
+        self._tasks = tasks
+        self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
+        self._unusable = UnusableSteps()
+        self._looking = asyncio.Lock()
+        self._look_now = asyncio.Event()
+        self._problems: set[str] = set()
+        """What was wrong with steps at the last look."""
+        self.found: tuple[PersistedStep, ...] = ()
+        """The newest whole steps on the disk, without those that could not be read."""
+        self.unusable = ""
+        """Why something on the disk is of no use to this node."""
+
+    async def keep_looking(self) -> None:
+        """Look at the disk, until that succeeds; then go on to look at it from time to time.
+
+        A node that joined without it could have a round begin from nothing although there is something.
+        """
+        first = self._tasks.spawn(self._look_until_seen(), name="look")
+        done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
+        if not done:
+            text = f"{self._root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
+            self._notify(Level.WARNING, text, "disk_hangs")
+            await first
+        self._tasks.spawn(self._look_on(), name="look")
+
+    async def _look_until_seen(self) -> None:
+        while True:
+            if await self.look():
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _look_on(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):  # wait_for may take the end of this task for an answer
+                    await self._look_now.wait()
+            self._look_now.clear()
+            await self.look()
+
+    async def look(self) -> bool:
+        """Look which steps are whole; return whether that could be seen. One look is made at a time."""
+        async with self._looking:
+            known = {one.of.folder: one for one in self._manifests.values()}
+            try:
+                whole, problems = await in_thread(lambda: step_folder.find_whole(self.folder, known))
+            except OSError as error:
+                text = f"{self.folder} cannot be read: {error.strerror or error}; this is tried again every"
+                self._complaints.complain(f"{text} {LOOK_EVERY_S:g} s")
+                return False
+        for problem in problems:
+            if problem not in self._problems:
+                self._notify(Level.WARNING, problem, "state_not_persisted")
+        self._problems = {*problems}
+        now = asyncio.get_running_loop().time()
+        found = {(one.of.run, one.of.at): one for one in whole}
+        self._unusable.forget_gone(found.keys())
+        self._manifests = {key: one for key, one in found.items() if not self._unusable.is_barred(key, now)}
+        before = self.found, self.unusable
+        self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
+        self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)
+        if (self.found, self.unusable) != before:
+            self._changed()
+        return True
+
+    def look_now(self) -> None:
+        """Look soon, and not only when it is time to."""
+        self._look_now.set()
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """The manifests of the steps that are found, the newest first."""
+        return tuple(self._manifests.values())
+
+    async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
+        """Read a part into memory, as of the step that the round resumes from.
+
+        Raises `OSError` and `UnusableError`, and what `room` raises.
+        """
+        disk = resume.disk
+        manifest = None if disk is None else self._manifests.get((disk.run, KeptStep(disk.round, resume.step)))
+        if manifest is None:
+            raise UnusableError(f"step {resume.step} is not on the disk any more")
+        contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
+        folder = self.folder
+        return await in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
+
+    def withdraw(self, disk: DiskStep, step: int, why: str, *, passes: bool) -> None:
+        """Stop reporting a step that cannot be read; `passes` says that this may be over in a moment."""
+        key = disk.run, KeptStep(disk.round, step)
+        self._unusable.note(key, why, asyncio.get_running_loop().time(), passes=passes)
+        self._manifests.pop(key, None)  # so that the next look reads anew what there is
+        self.found = tuple(one for one in self.found if (one.run, one.at) != key)
+        self.unusable = clip(why, MESSAGE_MAX)
+
+
+def _summary(manifest: Manifest) -> PersistedStep:
+    parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
+    return PersistedStep(manifest.serial, manifest.of.run, parts)
+
+
+async def in_thread(work: Callable[[], Found]) -> Found:
+    """Do work in a thread of its own, for which the end of the program does not wait."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Found] = loop.create_future()
+
+    def finish(result: Found | None, error: Exception | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
+            else:
+                done.set_exception(error)
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - it is raised in the task that waits
+            problem = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    threading.Thread(target=run, name="persist", daemon=True).start()
+    return await done
