@@ -55,7 +55,7 @@ def opened(base: Path, *parts: str) -> Iterator[int]:
 
 
 class LogCatalogue:
-    """What the nodes of one host have written of one job below one log directory."""
+    """The rounds of one job whose files nodes of one host have written below one log directory."""
 
     def __init__(self, log_dir: Path, job: str, host: str) -> None:
         self._log_dir = log_dir
@@ -186,7 +186,7 @@ class LogCatalogue:
         return True
 
     def release(self) -> None:
-        """Let go of the note of the present round."""
+        """Unlock the note of the present round."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -35,7 +35,7 @@ _CONTINUATION = 0x80
 """The highest two bits of each byte of such a character but the first."""
 
 NOWHERE = LogPlace(0, 0)
-"""The place in a log of which there is no file yet: the beginning."""
+"""The place in a log that has no file yet: its beginning."""
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

@@ -34,7 +34,7 @@ class WorkerStreams:
     """The descriptor that becomes its stdout."""
     stderr: int
     error_file: Path
-    """Where it may write why it ended (TORCHELASTIC_ERROR_FILE)."""
+    """The file in which it may write why it ended (TORCHELASTIC_ERROR_FILE)."""
     screen: Mapping[str, str]
     """Variables by which programs notice that their output is shown on a terminal, though it is none itself; the user's
     own values win."""
@@ -68,7 +68,7 @@ class Output:
         self._terminal_writers = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
-        """The lines of this node itself."""
+        """Writes the lines of this node itself."""
         self._errors = LogFileErrors(self._complain_soon)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None

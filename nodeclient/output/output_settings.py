@@ -1,4 +1,4 @@
-"""What the user wants done with the workers' output, as plain records; `nodeclient.config` makes them."""
+"""The user's settings for the workers' output, as plain records that `nodeclient.config` makes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OutputSettings:
     log_dir: Path | None = None
     """`<log_dir>/<job>/<run>/round_<n>/<global rank>/{stdout,stderr}.log`; None: no files."""
     redirects: Choice = Choice()
-    """Streams that do not go to the terminal; without a `log_dir` they go nowhere."""
+    """The streams that do not go to the terminal; without a `log_dir` they go nowhere."""
     tee: Choice = Choice()
     """Streams that go to the terminal too, although `redirects` names them."""
     terminal_ranks: frozenset[int] | None = None

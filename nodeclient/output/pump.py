@@ -53,9 +53,9 @@ class Pump:
         self._numbers = 0
         self._held: list[WorkerStream] = []
         self._waiting: set[int] = set()
-        """Outlets, by descriptor, that are polled for room."""
+        """The outputs that are polled for room, by descriptor."""
         self._restless: set[WorkerStream] = set()
-        """Streams that hold the beginning of a line, to be shown when nothing more comes."""
+        """The streams that hold the beginning of a line, which is shown when nothing more comes."""
         self._stopping = False
 
     # Methods for other threads

@@ -1,4 +1,4 @@
-"""Sets up the streams of one round: what each worker gets for stdout and stderr, and where its bytes go from there."""
+"""Sets up the streams of one round: the stdout and stderr of each worker, and the way of its bytes from there."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ class RoundStreams:
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
-        """Each stream with the terminal whose size it has."""
+        """The streams that have the size of a terminal, each with that terminal."""
 
     @property
     def streams(self) -> list[WorkerStream]:
-        """All of them, in the order of the workers."""
+        """All streams, in the order of the workers."""
         return [stream for streams in self.streams_of for stream in streams]
 
     def screen(self, label: WorkerLabel) -> dict[str, str]:

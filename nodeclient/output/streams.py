@@ -46,9 +46,9 @@ class WorkerStream:
         self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
-        """Its place among the streams, set by its reader."""
+        """The place of this stream among all, set by its reader."""
         self.waits_since = 0
-        """A growing number, taken when it began to wait for room; 0: it does not wait."""
+        """A number that grows, taken when the stream began to wait for room; 0 if it does not wait."""
         self.quiet_at = 0.0
         self._sinks = sinks
 
@@ -125,9 +125,9 @@ class Prefixed:
         self._joiner = FrameJoiner()
         self._cutter = LineCutter()
         self._overwrites = False
-        """The last piece ended with a carriage return, so that the next one overwrites it."""
+        """Whether the last piece ended with a carriage return, so that the next one overwrites it."""
         self._state = b""
-        """A state that will be overwritten, and is on no terminal."""
+        """The last state, which will be overwritten, where the output is no terminal."""
         self._show_at = 0.0
         """When to write a state next, where the output is no terminal."""
 
@@ -203,7 +203,7 @@ class Tail:
 
     def __init__(self) -> None:
         self.data = b""
-        """Replaced, never changed in place."""
+        """The bytes that are kept. They are replaced, never changed in place, since another thread may read them."""
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""

@@ -21,7 +21,7 @@ _SIGNALS_FROM = 128
 """The first code with which a shell reports that its program died of a signal."""
 
 Diagnose = Callable[[int, int], Awaitable[Diagnosis]]
-"""Makes a diagnosis of a worker that has ended, from its local rank and its exit code as `subprocess` has it."""
+"""Makes a diagnosis of a worker that has ended, by its local rank and its exit code as `subprocess` has it."""
 
 
 class ExitReporter:

@@ -66,7 +66,7 @@ class Guard:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
-        """It has written that it is up."""
+        """Whether it has written that it is up."""
         self._patience_ends_at = 0.0
         """The time by which it must be up, by the monotonic clock."""
 

@@ -37,7 +37,7 @@ class _Worker:
     """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
     held: bool = False
-    """It is out of its round, and lives on for the next one."""
+    """Whether it is out of its round, and lives on for the next one."""
     ended_as: int | None = None
     """The exit code of its program, if its process did not end and was killed for that."""
 

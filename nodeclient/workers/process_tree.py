@@ -56,7 +56,7 @@ class ProcessStatus(NamedTuple):
     parent: int
     group: int
     dead: bool
-    """It is a zombie: it has ended, and its parent has not reaped it."""
+    """Whether it is a zombie: it has ended, and its parent has not reaped it."""
 
 
 def statuses() -> Iterator[ProcessStatus]:

@@ -1,6 +1,6 @@
 """The agent's end of the connections to workers that can go into another round as the same processes.
 
-`workerlib.in_place.round_messages` says what is said. A connection lasts as long as its process, so it is not one of a
+`workerlib.in_place.round_messages` has the messages. A connection lasts as long as its process, so it is not one of a
 round. What a worker sends is not trusted: it may be any program of this user.
 """
 
@@ -31,7 +31,7 @@ FAILED = 1
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """A connection to a process; its worker has no local rank before it has said so."""
+    """A connection to a process. Its local rank is not known before the worker has sent it."""
 
     socket: socket.socket
     local_rank: int | None = None
@@ -39,11 +39,11 @@ class _Connection:
     """The round that it is in."""
     pid: int = 0
     has_failed: bool = False
-    """It has said that a collective failed in this round."""
+    """Whether it has reported that a collective failed in this round."""
 
 
 class StayingWorkers:
-    """Those of one node; all methods are for the event loop's thread."""
+    """The workers of one node that can stay; all methods are for the event loop's thread."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class StayingWorkers:
             self._workers.end_as(local_rank, FAILED)
 
     def carry_out(self, order: StayOrder) -> None:
-        """Do what the agent of this node wants."""
+        """Carry out an effect of the agent."""
         match order:
             case LeaveRound():
                 for one in [one for one in self._connections if one.local_rank is not None]:
@@ -124,7 +124,7 @@ class StayingWorkers:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
         try:
             to.socket.sendmsg([ROUND_CODEC.encode(message)], rights, socket.MSG_NOSIGNAL)
-        except OSError:  # it is gone, or does not read: it is ended in time
+        except OSError:  # the worker is gone, or does not read and is ended in time
             self._forget(to)
             return False
         return True
@@ -145,7 +145,7 @@ class StayingWorkers:
             message = ROUND_CODEC.decode(b"" if flags & socket.MSG_TRUNC else packet)
         except BlockingIOError:
             return
-        except (OSError, ChannelError):  # it ends, or it is no worker of ours
+        except (OSError, ChannelError):  # the worker ends, or it is not one of this node
             self._forget(one)
             return
         self._hear(one, message)

@@ -50,7 +50,7 @@ class Slots:
         self._read: list[tuple[int, int] | None] = []
         """The last step that each worker reported, and when."""
         self._to_come = False
-        """A worker has announced that it will report steps."""
+        """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
         """The section that each worker is in: its name, its limit in seconds, and when it was begun."""
 
