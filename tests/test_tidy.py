@@ -72,6 +72,8 @@ VIOLATIONS = [
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x[1] += 1", 2, "changes run.x[1]"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x.add(1)", 2, "changes run.x"),
     (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    del run.x", 2, "changes run.x"),
+    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = run.x\n    x.y = 1", 3, "changes x.y"),
+    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = run.x\n    x.y.add(1)", 3, "changes x.y"),
     (durable_changes, "coordinatord/core/a.py", "run.durable.round = 1", 1, "changes run.durable.round"),
     (
         durable_changes,

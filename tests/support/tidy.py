@@ -95,7 +95,10 @@ def impure_calls(source: Source) -> Iterator[Finding]:
 
 
 def query_changes(source: Source) -> Iterator[Finding]:
-    """Find what a query changes beside its own names; `self` may be filled where an object is made."""
+    """Find what a query changes beside its own names; `self` may be filled where an object is made.
+
+    What is behind an attribute of an own name counts too: the name may stand for a part of the state.
+    """
     for function in source.definitions:
         if not isinstance(function, FunctionNode):
             continue
@@ -103,7 +106,10 @@ def query_changes(source: Source) -> Iterator[Finding]:
         if function.name == "__init__":
             own.add("self")
         for node in ast.walk(function):
-            if (changed := _changed(node)) is not None and _root(changed) not in own:
+            changed = _changed(node)
+            if changed is None or (_root(changed) == "self" and "self" in own):
+                continue
+            if _root(changed) not in own or _is_behind_an_attribute(changed):
                 yield changed.lineno, f"changes {ast.unparse(changed)}"
 
 
@@ -132,6 +138,17 @@ def _changed(node: ast.AST) -> ast.expr | None:
         case ast.Call(func=ast.Attribute(value=changed, attr=name)) if name in CHANGING_METHODS:
             return changed
     return None
+
+
+def _is_behind_an_attribute(node: ast.expr) -> bool:
+    """Whether the way to an expression leads over an attribute that is no method."""
+    while not isinstance(node, ast.Attribute):
+        match node:
+            case ast.Call(func=ast.Attribute(value=called)) | ast.Subscript(value=called):
+                node = called
+            case _:
+                return False
+    return True
 
 
 def _root(node: ast.expr) -> str | None:

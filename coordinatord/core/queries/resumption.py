@@ -135,8 +135,7 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
     if point is None or assignment is None or goal is not Goal.RUN or run.durable.stepped or has_restored(run, member):
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
-    find = _sources if point.disk is None else _own_sources
-    wanted = find(run, point, member.node, ranks, assignment.world_size)
+    wanted = _sources(run, point, member.node, ranks, assignment.world_size)
     sources = [
         KeptSource(source, _address(run.members[source], member), keeper.port, keeper.key, parts)
         for source, parts in (wanted or {}).items()
@@ -155,32 +154,17 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
     )
 
 
-def _own_sources(
+def _sources(
     run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what a node reads from the disk: all nodes find all of the step there."""
+    """Return what a node reads from the disk, where all nodes find all of the step, or gets from which other nodes."""
+    if point.disk is None:
+        return run.kept.sources(point, node, ranks, world_size)
     found = persisted_parts(run.members[node], point)
     if found is None:
         return None
     parts = [replace(one, round=point.round) for one in found.parts]
     return ResumePlan(point, {node: parts}).sources(node, ranks, world_size)
-
-
-def _sources(
-    run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
-) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what a node gets from which other nodes, by the plan of the current round.
-
-    The plan is made once for all nodes. It is made again when parts have gone, or when missing ones may have come.
-    """
-    kept = run.kept
-    if kept.plan is not None and kept.plan[2] == kept.losses:
-        wanted = kept.plan[0].sources(node, ranks, world_size)
-        if wanted is not None or kept.plan[1] == kept.changes:
-            return wanted
-    plan = _plan(run, point)
-    kept.plan = (plan, kept.changes, kept.losses)
-    return plan.sources(node, ranks, world_size)
 
 
 def _address(source: Member, reader: Member) -> str:

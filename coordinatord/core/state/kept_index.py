@@ -18,11 +18,23 @@ from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.state.persisting import Persisting
 from coordinatord.core.values.copy_plan import CopyPlan, are_protected_twice
 from coordinatord.core.values.resume_plan import ResumePlan
-from coordinatord.core.values.shards import are_whole
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from coordinatord.core.values.shards import ResumePoint, are_whole
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep, WantedParts
 from coordinatord.protocol.kept_state import Holding
 
 Parts = tuple[KeptParts, ...]
+
+
+@frozen
+class _CurrentPlan:
+    """Who gets which parts from whom in the current round."""
+
+    plan: ResumePlan
+    changes: int
+    """How often parts had come or gone when it was made."""
+    losses: int
+    """How often parts had gone."""
 
 
 class _StepHolders:
@@ -106,8 +118,7 @@ class KeptIndex:
         """The newest candidate so far; one that was given up may be gone on some node, so it never is one again."""
         self.changes = self.losses = 0
         """How often parts have come or gone, and how often they have gone."""
-        self.plan: tuple[ResumePlan, int, int] | None = None
-        """The plan of the current round, and the two numbers as of when it was made."""
+        self._plan: _CurrentPlan | None = None
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not get what their workers resume from."""
         self.copies: dict[KeptStep, CopyPlan] = {}
@@ -206,6 +217,22 @@ class KeptIndex:
         holders = self._of_step.get(at)
         return {} if holders is None else holders.held
 
+    def sources(
+        self, point: ResumePoint, node: str, ranks: range, world_size: int
+    ) -> dict[str, tuple[WantedParts, ...]] | None:
+        """Return which parts a node of the current round gets, by holder; None if some are not to be had.
+
+        The plan is made once for all nodes. It is made again when parts have gone, or when missing ones may have come.
+        """
+        current = self._plan
+        if current is not None and current.losses == self.losses:
+            wanted = current.plan.sources(node, ranks, world_size)
+            if wanted is not None or current.changes == self.changes:
+                return wanted
+        plan = ResumePlan(point, self.holders(point.at))
+        self._plan = _CurrentPlan(plan, self.changes, self.losses)
+        return plan.sources(node, ranks, world_size)
+
     def begin_round(self, at: KeptStep | None) -> None:
         """Protect the step that the round resumes from; it was chosen while no worker lived.
 
@@ -214,7 +241,7 @@ class KeptIndex:
         stays = self.whole is not None and at is not None and self.whole < at and self.is_whole(self.whole)
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
         self._passed = max((one for one in (self._passed, at) if one is not None), default=None)
-        self.plan, self.is_ending = None, False
+        self._plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
         self._domains = {}  # with other nodes, other keys may tell them apart
