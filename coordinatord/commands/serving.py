@@ -25,6 +25,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import ListenError, Server, listeners_at, serve
 from coordinatord.store.etcd.leadership import Candidate
@@ -108,6 +109,7 @@ async def _lead(
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     may_speak = (lambda: True) if candidate is None else candidate.holds
     shared = (lambda: None) if candidate is None else candidate.status
+    resigned: asyncio.Task[None] | None = None
     try:
         async with serve(
             *where,
@@ -140,7 +142,12 @@ async def _lead(
             await server.until(ended)
             systemd.notify("STOPPING=1")
             log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
+            if candidate is not None:
+                # A standby leads while nodes say goodbye: one that is silent is waited for.
+                resigned = Tasks().spawn(candidate.resign(), name="resign")
     finally:
+        if resigned is not None:
+            await resigned
         await store.close()
 
 

@@ -1,7 +1,7 @@
 """What must be true of a coordinator that led, and does not know yet that another one leads: it changes nothing.
 
-It may go on for a moment where its lease was taken from it, by `coordinatord --step-down`: until it notices, it says to
-its nodes what is durable. What it hears and decides meanwhile concerns nobody.
+It may go on for a moment where its lease was taken from it, by `coordinatord --step-down`: until it notices, it listens
+to its nodes, and says to them what is durable. What it decides meanwhile concerns nobody.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ class FormerLeaders:
 
     # Messages
 
-    def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that it speaks only while it cannot know better, and of what is durable."""
+    def hears(self, event: Event) -> None:
+        """Check that it goes on only while it cannot know better."""
         since_s = self._world.queue.now - self._led_at
-        self._check(since_s < LEASE_S, "%s speaks %.1f s after another one leads", session.at.endpoint, since_s)
+        self._check(since_s < LEASE_S, "another one leads since %.1f s, and a former one hears %s", since_s, event)
+
+    def sent(self, session: Session, message: Desired | Degraded) -> None:
+        """Check that what it says is durable."""
         if isinstance(message, Degraded) or message.goal is not Goal.RUN:
             return
         formed = self._world.invariants.formed.get((message.run, message.round))
@@ -84,9 +87,6 @@ class FormerLeaders:
 
     def joined(self, join: Join) -> None:
         """Note a node that has come."""
-
-    def hears(self, event: Event) -> None:
-        """Note an event."""
 
     def decided(self, records: Sequence[Record]) -> None:
         """Note what will not become durable."""
