@@ -54,6 +54,14 @@ MUTANTS = (
         plays="standby_world",
     ),
     Mutant(
+        "own-key-not-known",
+        "coordinatord.store.etcd.leadership",
+        "a coordinator stands by for itself, as the answer to its first try to lead was lost",
+        "        leads = self.election.tried(found.create_revision, found.lease)\n",
+        "        leads = False\n",
+        plays="standby_world",
+    ),
+    Mutant(
         "leader-not-asked",
         "nodeclient.access.turns",
         "a node passes over the leader that a standby names",
