@@ -1,9 +1,14 @@
 """The connections of gloo's process groups, and how to end them: what waits for a peer in a collective fails at once.
 
 gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
-until the timeout. A connection that is shut down lets it fail within a millisecond. Nobody tells which descriptors are
-gloo's: they are the connected sockets that are there after a group was made, and were not before. Sockets that listen
-are left alone, because gloo ends the process if one of them fails.
+until the timeout. A connection in which there is nothing more to read lets it fail within a millisecond. Nobody tells
+which descriptors are gloo's: they are the connected sockets that are there after a group was made, and were not before.
+Sockets that listen are left alone, because gloo ends the process if one of them fails.
+
+No write of gloo's may fail, here or at a peer: it then forgets the operation, tells whoever waits for it nothing of the
+end of the connection, and that one waits until the timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves
+EPIPE and ECONNRESET to the next read, and `signalException` passes over unbound buffers that are being sent). So only
+one side of a connection is shut, and it stays open until all workers are out of the round.
 
 Linux only, standard library only.
 """
@@ -39,8 +44,8 @@ class GroupSockets:
     def __init__(self) -> None:
         """Begin with no connection."""
         self._inodes: set[str] = set()
-        self._ended: set[str] = set()
-        """The connections that were shut down."""
+        self._shut: dict[str, socket.socket] = {}
+        """Those that were shut, each with a descriptor of its own: gloo closes the one that it has."""
         self._before: set[str] | None = None
         """The sockets that were there before the group that is being made now."""
 
@@ -58,8 +63,10 @@ class GroupSockets:
             self._inodes |= _sockets().keys() - self._before
             self._before = None
 
-    def shut(self) -> int:
-        """Shut the connections down, in both directions; return how many there were.
+    def shut(self, side: int = socket.SHUT_RD) -> int:
+        """Let whoever reads in the connections find their end, here or at the peer; return how many there were.
+
+        The peer does if `side` is SHUT_WR, for a thread that is out of its collective, so that it writes no more.
 
         Those that were closed since then are gone, also where their descriptor has another use by now. In the middle of
         the block it is about the connections that are there so far: call it again until the block is left.
@@ -68,24 +75,33 @@ class GroupSockets:
         before = self._before
         for inode, fd in _sockets().items():
             came = inode in self._inodes or (before is not None and inode not in before)
-            if came and inode not in self._ended and _shut(fd, inode):
-                self._ended.add(inode)
+            if came and inode not in self._shut and (own := _shut(fd, inode, side)) is not None:
+                self._shut[inode] = own
                 number += 1
         return number
 
+    def close(self) -> None:
+        """Let the connections go, when all workers are out of the round. No other thread may use this any more."""
+        for own in self._shut.values():
+            own.close()
+        self._shut.clear()
 
-def _shut(fd: int, inode: str) -> bool:
-    """Shut a socket down, if this descriptor is still that socket, and is connected."""
+
+def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
+    """Shut one side of a socket; return a descriptor of it that stays open.
+
+    None if this descriptor is not that socket any more, or is not connected.
+    """
     try:
-        copy = socket.socket(fileno=os.dup(fd))
+        own = socket.socket(fileno=os.dup(fd))
     except OSError:
-        return False
-    with copy:
-        try:
-            same = str((_FOLDER / str(copy.fileno())).readlink()) == inode
-            if not same or copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                return False
-            copy.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it is not connected
-            return False
-    return True
+        return None
+    try:
+        same = str((_FOLDER / str(own.fileno())).readlink()) == inode
+        if same and not own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            own.shutdown(side)
+            return own
+    except OSError:  # it is not connected
+        pass
+    own.close()
+    return None

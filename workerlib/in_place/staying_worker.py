@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 import threading
 import traceback
@@ -92,7 +93,8 @@ class StayingWorker:
         del end
         self._out.set()
         self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
-        self._sockets.shut()  # its peers are waiting for nothing any more
+        if not told:  # its peers are waiting for nothing any more
+            self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
         if self._keeper is not None:
             self._keeper.exit.leave()
@@ -115,6 +117,7 @@ class StayingWorker:
         _take_environment(message)
         responder.start()
         progress.begin_round()
+        self._sockets.close()
         self._round, self._sockets = message.round, GroupSockets()
         self._told.clear()
         self._out.clear()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import stopped_peer
-from tests.support.programs import TIMEOUT_S
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.in_place.group_sockets import GroupSockets
 
 PROGRAM = Path(stopped_peer.__file__)
@@ -34,12 +34,14 @@ def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone() -> N
     with own_near, own_far, near, far, listener:
         assert sockets.shut() == 2
         assert near.recv(1) == far.recv(1) == b""
+        near.sendall(b"a write of gloo's never fails")
         own_near.sendall(b"x")
         assert own_far.recv(1) == b"x"
         with socket.create_connection(listener.getsockname()) as caller:
             listener.accept()[0].close()
             assert caller.recv(1) == b""
         assert sockets.shut() == 0
+    sockets.close()
 
 
 def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
@@ -55,6 +57,37 @@ def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
         assert sockets.shut() == 0
         other.sendall(b"x")
         assert peer.recv(1) == b"x"
+
+
+@pytest.mark.parametrize("side", [socket.SHUT_RD, socket.SHUT_WR], ids=["asked", "failed"])
+def test_a_peer_can_write_until_all_are_out(side: int) -> None:
+    sockets = GroupSockets()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with sockets.gathering():
+            near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    with far:
+        far.settimeout(TIMEOUT_S)
+        near.sendall(b"what was on its way")
+        sockets.shut(side)
+        near.close()  # as gloo does where it reads the end
+        for _ in range(3):
+            far.sendall(b"a connection that is closed would be reset by this")
+        assert far.recv(100) == b"what was on its way"
+        if side == socket.SHUT_WR:
+            assert far.recv(1) == b""
+        far.sendall(b"and by this")
+        sockets.close()
+        wait_until("the connection to be gone", lambda: is_reset(far))
+
+
+def is_reset(one: socket.socket) -> bool:
+    """Whether a write in a connection fails."""
+    try:
+        one.sendall(b"x")
+    except OSError:
+        return True
+    return False
 
 
 @pytest.mark.slow
