@@ -26,21 +26,21 @@ class Staying:
     """The workers of one node by their local ranks. Times are in the agent's clock."""
 
     def __init__(self) -> None:
-        """Know of none."""
+        """Begin without any."""
         self._able: set[int] = set()
         self.held: set[int] = set()
-        """Those that are out of their round, and wait for the next one."""
+        """The workers that are out of their round, and wait for the next one."""
         self.hold_until: float | None = None
         self.leave_by: float | None = None
-        """When those that were asked and are not out of the round are ended."""
+        """When workers are ended that were asked to leave and are not out of the round."""
         self._asked = False
         self._failed: set[int] = set()
-        """Those that leave their round because a collective has failed in them."""
+        """The workers that leave their round because a collective has failed in them."""
         self._refused: set[int] = set()
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
         self.begun: Begun | None = None
-        """How the workers of this round were begun; None while there is nothing to say of that."""
+        """How the workers of this round were begun; None while there is nothing to report of that."""
         self._stay = 0
 
     def note_able(self, local_rank: int, *, able: bool) -> None:
@@ -57,7 +57,7 @@ class Staying:
         return local_rank in self._failed
 
     def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
-        """Note that a worker that was asked cannot leave; nobody waits if all that are left say so."""
+        """Note that a worker that was asked cannot leave. There is no wait if all workers that are left refuse."""
         self._refused.add(event.local_rank)
         self._why_not = event.why
         if self.leave_by is not None and alive <= self._refused:
@@ -71,7 +71,7 @@ class Staying:
         return new
 
     def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
-        """Hold a worker that is out of its round; return False if that is too late, or was not to be."""
+        """Hold a worker that is out of its round; return False if it left too late, or without a reason."""
         waits = self.leave_by is not None if self._asked else local_rank in self._failed
         if not (waits and local_rank in alive and local_rank in self._able):
             return False
@@ -105,11 +105,11 @@ class Staying:
         return [Terminate(signum)] if group.end_within(grace_s, now, signum, may_save=may_save) else []
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return what is due when while the workers leave their round."""
+        """Return the deadline while the workers leave their round, with what is due then."""
         return [] if self.leave_by is None else [(self.leave_by, Stimulus.LEAVE_OVER)]
 
     def settle(self, now: float) -> None:
-        """Note that the round has ended: nobody is asked any more, and those that are held may wait for so long."""
+        """Note that the round has ended: workers that are held may wait for `HOLD_S` from now on."""
         self.leave_by = None
         self.hold_until = now + HOLD_S if self.held else None
 
@@ -124,14 +124,14 @@ class Staying:
         return stay
 
     def note_started(self, warm: int, workers: int) -> Stimulus:
-        """Note that all workers of the round are started, and how many of them warm; return what that is."""
+        """Note that all workers of the round are started, and how many of them warm; return the stimulus."""
         begun = Begun(self._stay, warm, max(workers - self._stay - warm, 0), clip(self._why_not, MESSAGE_MAX))
         self.begun = begun if begun.in_place or begun.warm or begun.why_not else None
         self._why_not = ""
         return Stimulus.STARTED
 
     def dismiss(self) -> bool:
-        """Hold nobody any more; return whether somebody was held."""
+        """Hold no worker any more; return whether any was held."""
         self._able -= self.held
         return self._let_go()
 

@@ -14,7 +14,7 @@ from nodeclient.core.worker_group import WorkerGroup
 def note_end(
     event: WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
 ) -> tuple[Stimulus | None, list[Effect]]:
-    """Note in the group how one of its `workers` ended; return what that is to the node, and what is to be done."""
+    """Note in the group how one of its `workers` ended; return the stimulus for the node, and what is to be done."""
     at, diagnosis, is_known = now, Diagnosis(), False
     match event:
         case WorkerLeft():
@@ -25,7 +25,7 @@ def note_end(
         case WorkerExited():
             is_known = staying.note_end(event.local_rank)
             if event.local_rank not in group.alive:
-                return None, []  # it was out of the round
+                return None, []  # the worker was out of the round
             at, diagnosis = now - event.age_s, event.diagnosis
             group.note_exit(event.local_rank, event.exit_code, at)
         case CollectiveFailed():

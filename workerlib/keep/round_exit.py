@@ -33,7 +33,8 @@ class RoundExit:
         self._stands_still = stands_still
         self._open = False
         self.is_sharded = is_sharded
-        """A rank has only a part of the state: its tensors are bound to the process group of this round."""
+        """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
+        round."""
 
     def check(self) -> None:
         """Go on in this round. Raises `LeftRoundError` if it is over for this worker."""
