@@ -19,6 +19,7 @@ from tests.sim.history import (
     large_world,
     persisting_world,
     small_world,
+    standby_world,
     staying_world,
     torn_world,
 )
@@ -32,7 +33,7 @@ KINDS = (
     copying_world,
     small_world,
     persisting_world,
-    small_world,
+    standby_world,
     staying_world,
     coincident_world,
     coincident_keeping_world,
