@@ -70,7 +70,8 @@ class RetryPauses:
     def _note_end(self, record: RoundEnded, now: float) -> None:
         last, self._last = self._last, record.report
         policy = self._world.scenario.policy
-        short = now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
+        # A coordinator that was started again knows by the clock on the wall alone how long ago that was.
+        short = self._life == self._world.daemon.life and now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
         again = last is not None and self._last is not None and _error(last) == _error(self._last)
         follows = last is not None and last.round == record.round - 1
         self._repeats = self._repeats + 1 if again and follows and short and not self._stepped else 0
