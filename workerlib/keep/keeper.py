@@ -101,7 +101,7 @@ class StepKeeper:
         self._memory = ArenaRequest(channel.tell, self._commits.shard, self._commits.shards)
         self._hooks = ProcessHooks()
         way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over)
-        self.exit = RoundExit(*way_out, is_sharded=self._commits.shards > 1)
+        self.exit = RoundExit(*way_out, is_sharded=self._commits.has_sharded)
 
     # The beginning
 

@@ -8,7 +8,7 @@ import torch
 
 from workerlib.env import WorkerEnvironment
 from workerlib.keep.arena import Commit
-from workerlib.keep.pieces import shard_of
+from workerlib.keep.pieces import is_sharded, shard_of
 
 
 class StepCommits:
@@ -17,7 +17,10 @@ class StepCommits:
     def __init__(self, environment: WorkerEnvironment, tensors: Iterable[torch.Tensor]) -> None:
         """Look at all tensors of the state."""
         self._environment = environment
-        self.shard, self.shards = shard_of(tensors, environment.rank, environment.world_size)
+        all_ = list(tensors)
+        self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)
+        self.has_sharded = any(map(is_sharded, all_))
+        """Some are bound to the process group of this round, also where this rank has the whole of them."""
         self.alone = environment.world_size == self.shards
         """No other rank has this state."""
         self._begun_at = -1

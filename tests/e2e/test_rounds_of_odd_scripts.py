@@ -1,0 +1,73 @@
+"""Scripts of rounds that hold more than a model go on where they can, and in a new process where they cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, run, wait_until
+
+pytestmark = pytest.mark.slow
+
+PATIENT = ("--preload", "torch", "--abort-timeout", "60")
+"""A worker may take longer than half a second to leave its round, on a busy machine."""
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Return a job at a coordinator of its own."""
+    coordinator = Coordinator()
+    cluster = Cluster(coordinator, "odd")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def command(kind: str, folder: Path) -> tuple[str, ...]:
+    """Return the command of workers."""
+    return (sys.executable, "-m", "tests.support.rounds_of_odd_scripts", kind, str(folder))
+
+
+def await_notes(cluster: Cluster, folder: Path, round_: int, workers: int) -> list[dict[str, Any]]:
+    """Wait until so many workers have noted a round; return their notes."""
+
+    def look() -> list[dict[str, Any]] | None:
+        assert all(node.process.poll() is None for node in cluster.nodes), [node.output for node in cluster.nodes]
+        texts = [file.read_text() for file in folder.glob(f"{round_}-*.json")]
+        whole = [json.loads(text) for text in texts if text.endswith("}")]
+        return whole if len(whole) == workers else None
+
+    return wait_until(f"round {round_} of {workers} workers", look)
+
+
+def test_a_sharded_model_goes_on_in_a_new_process_and_status_says_why(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.join("a", "--nnodes", "1", *PATIENT, command=command("sharded", tmp_path))
+    [first] = await_notes(cluster, tmp_path, 1, workers=1)
+    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
+    assert done.returncode == 0, done.stderr
+    [second] = await_notes(cluster, tmp_path, 2, workers=1)
+    assert second["pid"] != first["pid"], node.output
+    assert second["step"] > first["step"], "its state was kept"
+    begun = cluster.await_state(round=2)["begun"]
+    assert (begun["in_place"], begun["warm"], begun["cold"]) == (0, 1, 0)
+    assert begun["why_not"] == "node a: parameters are sharded, and bound to the process group of this round"
+
+
+def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--nnodes", "1:2", *PATIENT)
+    node = cluster.join("a", *flags, command=command("living", tmp_path))
+    [alone] = await_notes(cluster, tmp_path, 1, workers=1)
+    cluster.join("b", *flags, command=command("living", tmp_path))
+    both = await_notes(cluster, tmp_path, 2, workers=2)
+    [stayed] = [one for one in both if one["pid"] == alone["pid"]]
+    assert (alone["scaled"], stayed["scaled"]) == (1, 2), node.output
+    assert stayed["maker"] == alone["maker"], "another process makes the samples"
+    assert stayed["samples"] == [one + 4 for one in alone["samples"]]

@@ -1,0 +1,90 @@
+"""Scripts of rounds that hold more than a model: a sharded one, or compiled code and a loader that outlives rounds.
+
+Arguments: `sharded` or `living`, and the folder into which each process writes a line of JSON for each of its rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import workerlib
+
+PAUSE_S = 0.02
+"""The pause after each step: nothing is to be measured."""
+
+
+class Numbers(Dataset[tuple[int, int]]):
+    """So many samples, each with the process that made it."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """Return a sample and the id of this process."""
+        return index, os.getpid()
+
+
+def train_steps(
+    ctx: workerlib.Context, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, **facts: Any
+) -> None:
+    """Train without an end, and note the round with its first step."""
+    for step in count(1 + ctx.keep(model=model, optimizer=optimizer)):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        ctx.step(step)
+        if facts:
+            noted = {"round": ctx.round, "pid": os.getpid(), "step": step, **facts}
+            with (folder / f"{ctx.round}-{os.getpid()}.json").open("w") as file:
+                json.dump(noted, file)
+            facts = {}
+        Event().wait(PAUSE_S)
+
+
+def train_sharded(folder: Path) -> None:
+    """Train a model whose parameters are DTensors."""
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - it takes a second
+
+    for ctx in workerlib.rounds("gloo"):
+        with ctx:
+            model: Any = fully_shard(nn.Linear(8, 8))
+            train_steps(ctx, model, torch.optim.SGD(model.parameters(), lr=0.01), folder, world_size=ctx.world_size)
+
+
+def train_living(folder: Path) -> None:
+    """Train with code in which the number of workers is a constant, and a loader whose process lives on."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(Numbers(), batch_size=4, num_workers=1))
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.distributed.get_world_size()
+
+    @workerlib.elastic(backend="gloo")
+    def train(ctx: workerlib.Context) -> None:
+        samples, makers = next(batches)
+        facts = {
+            "world_size": ctx.world_size,
+            "scaled": int(scaled(torch.ones(1))),
+            "samples": samples.tolist(),
+            "maker": int(makers[0]),
+        }
+        train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, **facts)
+
+    train()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"sharded": train_sharded, "living": train_living}[sys.argv[1]](Path(sys.argv[2]))
