@@ -191,3 +191,14 @@ def test_a_sharded_training_goes_on_with_another_node(tmp_path: Path) -> None:
     assert "node joins, FSDP2 + AdamW, 10 MB" in printed
     assert one["scenario"] == "more"
     assert one["seconds"] > 0
+
+
+@pytest.mark.slow
+def test_processes_that_take_part_in_many_rounds_hold_no_more_than_before(tmp_path: Path) -> None:
+    printed, [one] = run("rounds", tmp_path, "--rounds", "12")
+    assert "12 rounds of 2 workers" in printed
+    assert one["processes"] == 2, "all rounds but the first were begun in place"
+    assert one["last_kib"] < one["first_kib"] + 20 * 1_024
+    for what in ("threads", "descriptors"):
+        first, last = one[what]
+        assert last < first + 6, f"{what} of 2 processes, one more in each round would be 6 more"
