@@ -1,6 +1,6 @@
-"""Settles before anything else how a program ends by a signal until it handles its signals itself.
+"""Settles, before anything else, how a signal ends the program until the program has handlers of its own.
 
-It imports next to nothing: until this has run, PID 1 of a container ignores signals.
+This module imports next to nothing, so that it runs early: until then, PID 1 of a container ignores signals.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def settle_signals() -> None:
     """Let the signals that end a program end this one at once, also as PID 1; ignored ones stay ignored.
 
     For PID 1 of a PID namespace, as in a container without an init, the kernel drops each signal for which there is no
-    handler (pid_namespaces(7)). SIGCHLD gets its default: a parent may have ignored it, which is inherited, and then
-    the kernel reaps children itself (wait(2)).
+    handler (pid_namespaces(7)). SIGCHLD gets its default action. A parent may have ignored it, and its children inherit
+    that. The kernel would then reap this program's children itself (wait(2)).
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for signum in ENDING:

@@ -1,7 +1,7 @@
-"""Keeps the last stimuli of a pure machine and its state before them, so that a bug of it can be run again at a desk.
+"""Records the last stimuli of a pure machine, and its state before them, so that a bug of it can be run again.
 
-The machine decides from its state, a stimulus and the time alone. So these three, written down, lead to the same end
-in any process of the same release.
+The machine decides from its state, a stimulus and the time alone. So a file with these leads to the same end in any
+process of the same release.
 """
 
 from __future__ import annotations
@@ -24,32 +24,37 @@ from coordinatord.runtime import __version__
 from coordinatord.runtime.object_graph import GraphError, attributes, built, copied, written
 
 STIMULI_MIN = 4_000
-"""The fewest between two copies of the state: with a few nodes a copy takes a millisecond, and these some eighty. While
-a thousand nodes join there is none, which would take a tenth of their time. They take some 2 MB."""
+"""The fewest stimuli between two copies of the state. With a few nodes a copy takes a millisecond, and so many stimuli
+take some eighty. While a thousand nodes join, no copy is made: it would take a tenth of the time that they take to
+join. So many stimuli take some 2 MB of memory."""
 
 STIMULI_PER_OBJECT = 8
-"""More of them where the state is large, since a copy takes some 10 us of each object: about 1 us of each stimulus."""
+"""The stimuli between two copies, for each object of a large state. A copy takes some 10 us for each object, so it
+costs each stimulus about 1 us."""
 
 OBJECTS_MAX = 12_000
-"""The largest state that is copied: some 3,000 nodes. A copy of more would hold up the nodes for longer than 0.1 s, so
-there is none, and a file has the last stimuli alone: to be read, not run again."""
+"""The largest state that is copied, in objects: some 3,000 nodes. A copy of a larger one would hold up the nodes for
+longer than 0.1 s, so none is made. A crash file then has the last stimuli alone. A person can read it, and nobody can
+run it again."""
 
 OBJECTS_PER_NODE = 4
-"""The least that a node has. To look at their number costs nothing, and a copy that is given up takes 0.1 s."""
+"""The fewest objects that a node has. The number of nodes costs nothing to look up, whereas a copy that is given up
+takes 0.1 s."""
 
 STIMULI_MAX = 10_000
-"""The most that are kept where there is no copy: 2 MB. Python looks at all of them now and then, for garbage: 50,000
-held up the nodes for 70 ms."""
+"""The most stimuli that are kept where there is no copy: 2 MB. Python's garbage collector looks at all of them now and
+then: 50,000 held up the nodes for 70 ms."""
 
 FILES_KEPT = 3
-"""A bug that ends the program again after each restart shows in its first files as well as in its last."""
+"""How many crash files are kept: the newest ones. A bug that ends the program again after each restart shows in them as
+well as in the first."""
 
 FORMAT = 1
 
 
 @frozen
 class Subject:
-    """Which machine is recorded: the program that it is of, and what of it is code and no state."""
+    """Which machine is recorded: its program, and which of its attributes are code and no state."""
 
     program: str
     packages: tuple[str, ...]
@@ -57,7 +62,7 @@ class Subject:
     code: tuple[str, ...]
     """Attributes of the machine that its construction makes anew."""
     nodes: Callable[[Any], int] = lambda _: 1
-    """The number of nodes that a machine knows, which says about how large its state is."""
+    """Returns how many nodes a machine knows. The size of its state is estimated by that."""
 
 
 class FlightRecorder:
@@ -67,12 +72,15 @@ class FlightRecorder:
         self._subject = subject
         self._machine = machine
         self._before: Any = None
-        """A copy of the machine, before the first of the stimuli; None where it is too large for that."""
+        """A copy of the machine before the first of the stimuli; None if its state is too large to be copied."""
         self._limit = 0
         self._stimuli: deque[tuple[float, object]] = deque()
 
     def note(self, stimulus: object, now: float) -> None:
-        """Keep a stimulus that the machine is about to handle; now and then the state anew, and only what follows."""
+        """Keep a stimulus that the machine is about to handle.
+
+        Now and then the state is copied anew, and the stimuli before that are dropped.
+        """
         if len(self._stimuli) >= self._limit:
             self._make_room()
         self._stimuli.append((now, stimulus))
@@ -90,9 +98,10 @@ class FlightRecorder:
         self._stimuli.clear()
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
-        """Return the bug that any error of the machine is, whatever its class, with notes of what it was about.
+        """Return an error of the machine as a bug, whatever its class, with notes on the stimulus that led to it.
 
-        What led to it is written to a new file of `folder`. Never raises: the error is worth more than its story.
+        The state and the last stimuli are written to a new file in `folder`. Never raises: the error itself must not be
+        lost.
         """
         now, stimulus = self._stimuli[-1]
         bug = error if operational(error) is None else self._bug(error, stimulus)
@@ -136,14 +145,14 @@ class FlightRecorder:
 
 
 class CrashFileError(OperationalError):
-    """A file cannot be run again."""
+    """A crash file cannot be run again."""
 
     exit_code = ExitCode.NO_INPUT
 
 
 @frozen
 class Story:
-    """What a crash file holds: the machine as it was, what it was given then, and how it ended."""
+    """What a crash file holds: the machine as it was, the stimuli that it was given then, and how it ended."""
 
     machine: Any
     stimuli: tuple[tuple[float, Any], ...]
@@ -170,7 +179,7 @@ def read(path: Path, subject: Subject, machine: object) -> Story:
 
 
 def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
-    """Run a crash file again and print what happens; say whether it came to the same end. Raises `CrashFileError`."""
+    """Run a crash file again, print what happens, and print whether the end is the same. Raises `CrashFileError`."""
     story = read(path, subject, machine)
     if story.release != __version__:
         _print(f"the file is of release {story.release}, this is {__version__}: the end may differ")

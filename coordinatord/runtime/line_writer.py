@@ -1,7 +1,7 @@
-"""Writes lines that may find no reader: a caller never waits for one.
+"""Writes lines whose reader may not read: a caller never waits for the reader.
 
-A terminal that was stopped with Ctrl-S, a pager, a pipe or a journal that takes nothing, a disk that hangs: each holds
-up a write for ever, and with it the event loop of a program that writes there itself.
+A write waits for ever where a terminal was stopped with Ctrl-S, where a pager, a pipe or a journal takes nothing, or
+where a disk hangs. If a program wrote there from its event loop, the event loop would stand still.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""The limit of waiting lines; later ones are dropped and counted. Some ten thousand lines: those of a night, or of a
-storm."""
+"""The most bytes of lines that wait; later lines are dropped and counted. Some ten thousand lines fit: those of a
+night, or of a storm of errors."""
 
 FLUSH_WITHIN_S = 2.0
 """How long to wait at the end of a program for a slow reader. One that reads nothing must not keep it from ending."""
@@ -39,7 +39,7 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Write a line, with its end; for any thread. It is dropped if too many wait, or after `close`."""
+        """Have a line written, with its end; for any thread. It is dropped if too many wait, or after `close`."""
         with self._news:
             if self._closing or self._size + len(line) > UNREAD_BYTES_MAX:
                 self.lost += 1
@@ -67,7 +67,7 @@ class LineWriter:
                 if not written:
                     self.lost += len(lines)
                 lost = self.lost if written and not self._lines else 0
-            # The report comes after all lines from before the first that was dropped, and only if a write succeeds.
+            # Dropped lines are reported after all lines that came before them, and only if a write succeeds.
             if lost and self._write(self._lost_line(lost)):
                 with self._news:
                     self.lost -= lost

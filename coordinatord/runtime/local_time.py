@@ -1,7 +1,7 @@
-"""Moments as people read them: in the zone of the host that shows them, which each of them names.
+"""Writes moments for people, in the time zone of the host that shows them. Each text names that zone.
 
-So one terminal shows one clock, that of `journalctl`, `dmesg -T` and the training script's own log; and times of hosts
-in several zones are not misread.
+So one terminal shows one clock: that of `journalctl`, of `dmesg -T` and of the training script's own log. And nobody
+misreads the times of hosts in several zones.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
 EXACT_BELOW = 2**53
-"""Many readers of JSON take every number for a floating one, in which greater ones are not exact: these are written as
-text."""
+"""Whole numbers from here on are written as text. Many readers of JSON take each number for a floating-point one, which
+is not exact there."""
 
 STDERR = 2
 
@@ -54,7 +54,7 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
 def replace_closed_streams() -> None:
     """Let the program work all the same if it was started without standard input, output or error (`2>&-`).
 
-    It must be called before anything is opened, which would take the place of what is missing.
+    Call it before anything is opened: a file that is opened would get the number of the stream that is missing.
     """
     for descriptor in range(3):
         try:
@@ -111,7 +111,7 @@ def is_for_machines() -> bool:
 
 
 def complain(program: str, text: str) -> None:
-    """Write why the program ends, after its name; for machines as the last of its log lines."""
+    """Write why the program ends, after its name. In a log for machines this is the last of its lines."""
     if is_for_machines():
         logging.getLogger(program).error("%s", text, extra=fields("failed"))
     else:
@@ -243,7 +243,7 @@ def _printable(text: str) -> str:
 
 
 def _plain(value: object) -> object:
-    """Return a value that every reader of JSON understands alike: no infinite numbers, no halves of characters."""
+    """Return a value that every reader of JSON understands alike: no infinite numbers, no lone surrogates."""
     match value:
         case None | bool():
             return value

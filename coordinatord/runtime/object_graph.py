@@ -1,8 +1,8 @@
-"""Object graphs as plain data: copied, written down and built again, and no code runs on the way, as pickle's would.
+"""Copies object graphs, writes them down as plain data, and builds them again. Unlike with pickle, no code runs.
 
 A graph holds texts, numbers, enumerations, collections, and objects of classes that are no more than their attributes,
-as those of the pure machines are. What two objects share, they share again afterwards. A class may name attributes in
-`SECRETS`: their texts are not written down.
+as those of the pure machines are. What two objects share in a graph, they share in its copy as well. A class may name
+attributes in `SECRETS`: their texts are not written down.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class GraphError(OperationalError):
-    """Something is no graph that could have been written down. State: unchanged."""
+    """Something cannot be written down as a graph, or is no graph that was written down. State: unchanged."""
 
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:
@@ -55,9 +55,10 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
-    """Copy all that can change; return the copy, and how many objects it took: None if that would be more than `most`.
+    """Copy all that can change; return the copy, and its number of objects.
 
-    `without` are attributes of the root.
+    The copy is None if it would take more than `most` objects. `without` names attributes of the root that are left
+    out.
     """
     copier = _Copier(most)
     try:
@@ -75,7 +76,7 @@ class _TooManyError(OperationalError):
 
 
 _CONSTANT: set[type] = set()
-"""Classes whose objects never change, as far as they have been met: such an object is its own copy."""
+"""The classes met so far whose objects never change: such an object is its own copy."""
 
 
 class _Copier:
@@ -94,7 +95,7 @@ class _Copier:
         return _way(kind)(self, value) if twin is None else twin  # type: ignore[arg-type] # as above
 
     def begin(self, value: Any, twin: Any = None) -> Any:
-        """Return the copy of an object, still empty, which is known from now on."""
+        """Return the copy of an object, still without its content, and remember it as the copy of that object."""
         twin = object.__new__(type(value)) if twin is None else twin
         self.twins[id(value)] = twin
         if len(self.twins) > self._most:
@@ -144,7 +145,8 @@ class _Writer:
         self.objects: list[list[Any]] = []
         self._places: dict[int, int] = {}
         self._kept: list[Any] = []
-        """They are kept alive, so that Python gives the id of none of them to another object."""
+        """The objects that were written. They are kept alive, so that Python gives no other object the id of one of
+        them."""
 
     def write(self, value: Any) -> Any:
         if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):

@@ -1,4 +1,4 @@
-"""Gives up what has not happened in time, with one timer for all that wait: each of them may wait equally long."""
+"""Gives up what has not happened in time. All things may wait equally long, so one timer is enough for all of them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class Patience(Generic[Waiting]):
-    """What has so many seconds each, the oldest first."""
+    """The things that are waited for, the oldest first. Each has the same number of seconds."""
 
     def __init__(self, seconds: float, give_up: Callable[[Waiting], None]) -> None:
-        """Wait so many seconds, and then `give_up`."""
+        """Wait `seconds` for each thing, and then call `give_up` with it."""
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._give_up = give_up
@@ -33,7 +33,7 @@ class Patience(Generic[Waiting]):
             self._arm()
 
     def discard(self, waiting: Waiting) -> bool:
-        """Wait for it no longer; return whether it was waited for."""
+        """Wait for something no longer; return whether it was waited for."""
         return self._until.pop(waiting, None) is not None
 
     def give_up_oldest(self) -> None:

@@ -34,8 +34,8 @@ class PinError(OperationalError, ssl.SSLError):
 def pin_of(certificate: bytes) -> str:
     """Return the pin of a certificate in DER: SHA-256 of its public key. Raises `CertificateError`.
 
-    OpenSSL also reads what is no DER. There this function would see other fields than OpenSSL, and so perhaps a key
-    that is not the one with which the server has proved who it is. So it takes DER alone.
+    OpenSSL also reads certificates that are not in DER. In such a one this function might find other fields than
+    OpenSSL, and so another key than the one with which the server has proved who it is. So it takes DER alone.
     """
     try:
         within = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
@@ -124,7 +124,7 @@ class _ServerContext(ssl.SSLContext):
 
 
 def _client_context(check: Callable[[str], None]) -> ssl.SSLContext:
-    """Return a context both of whose kinds of connections call `check` at the end of a handshake."""
+    """Return a context whose connections, blocking or of an event loop, call `check` at the end of a handshake."""
 
     class CheckedObject(ssl.SSLObject):
         """A connection of an event loop."""
@@ -167,7 +167,7 @@ def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
     if size & _LONG:
         start += size & ~_LONG
         size = int.from_bytes(data[2:start])
-        # A length without bytes of its own is one that an end marks; and DER has one way to write each length.
+        # BER, unlike DER, can leave out a length and mark the end instead; and DER has one way to write each length.
         if size < _LONG or data[2] == 0:
             raise CertificateError("a certificate is not in DER")
     end = start + size

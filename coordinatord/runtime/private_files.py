@@ -1,7 +1,8 @@
-"""Files that hold secrets: for one user alone, whole or not there, and never through links.
+"""Reads and writes files that hold secrets. One user alone can read such a file, and it is whole or not there.
 
-root works on the files of other users, as where coordinatord is a service with a user of its own. What it writes
-belongs to the owner of the directory, who could not read it otherwise.
+No link is followed, except to a file that a person has named. root may work on the files of another user, as where
+coordinatord is a service with a user of its own. What root writes then belongs to the owner of the directory, who could
+not read it otherwise.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class PrivateFileError(OperationalError):
 
 
 def write_private(path: Path, text: str) -> None:
-    """Put a file in place of any other, for this user alone. Raises `PrivateFileError`.
+    """Write a file that this user alone can read; it replaces any other. Raises `PrivateFileError`.
 
-    Its directory is made if it is missing. Whoever opens the file sees the old one or the new one, and after a crash
-    it is one of the two.
+    Its directory is made if it is missing. Whoever opens the file sees the old one or the new one. After a crash one of
+    the two is there.
     """
     make_private_directory(path.parent)
     try:

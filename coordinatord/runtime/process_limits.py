@@ -10,13 +10,13 @@ INHERITED_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 INHERITED_CORE = resource.getrlimit(resource.RLIMIT_CORE)
-"""The same of a core file, in bytes."""
+"""The same two limits of a core file, in bytes."""
 
 
 def leave_no_core_file() -> None:
     """Have the system write no core file of this process.
 
-    It would have all of the memory in it, and so tokens and keys, for whoever is sent it to look for a bug.
+    A core file has all of the memory in it, tokens and keys too. Whoever is sent it to look for a bug could read them.
     """
     _, hard = INHERITED_CORE
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
@@ -25,7 +25,7 @@ def leave_no_core_file() -> None:
 def allow_many_files() -> None:
     """Raise the soft limit on open files, commonly 1,024, to the hard one.
 
-    A connection takes one, a worker some five.
+    A connection takes one file, and a worker some five.
     """
     _, hard = INHERITED_FILES
     with suppress(OSError, ValueError):  # a sandbox may forbid it; the limit then stays

@@ -1,7 +1,7 @@
 """What a service and the systemd that started it exchange, in systemd's own protocols and without its library.
 
 See sd_notify(3), sd_watchdog_enabled(3) and sd_listen_fds(3). The program supplies its status. In a process that
-systemd did not start all of this does nothing.
+systemd did not start, all of this does nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SystemdNotifier:
     """The systemd that started this process, or none."""
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
-        """Take systemd's variables out of `environ`: no child of this process, `pid`, may notify or listen for it."""
+        """Take systemd's variables out of `environ`: no child of this process, `pid`, may act in its place."""
         taken = {name: environ.pop(name, "") for name in (NOTIFIED, *WATCHED, *PASSED)}
         name = taken[NOTIFIED]
         # A name that begins with @ is in the abstract namespace, which the kernel writes with a null byte.
@@ -53,7 +53,7 @@ class SystemdNotifier:
             self.watchdog_s = microseconds / 1_000_000
 
     def notify(self, *assignments: str) -> None:
-        """Send it assignments, such as `READY=1`, all in one message, which it takes in as a whole."""
+        """Send systemd assignments, such as `READY=1`, all in one message, which it takes in as a whole."""
         if not self._address:
             return
         try:
@@ -76,7 +76,7 @@ class SystemdNotifier:
             await asyncio.sleep(self.watchdog_s / 2)
 
     async def keep_informed(self, status: Callable[[], str]) -> None:
-        """Send it the result of `status` whenever that has changed, until cancelled."""
+        """Send systemd the result of `status` whenever that has changed, until cancelled."""
         sent = ""
         while self._address:
             if (now := status()) != sent:
@@ -85,11 +85,9 @@ class SystemdNotifier:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets that it passed, by its socket unit; this process alone has them.
+        """Return the sockets that systemd passed, by its socket unit; this process alone has them.
 
-        A second call returns none.
-
-        Raises `OSError` if one of them is no socket.
+        A second call returns none. Raises `OSError` if one of them is no socket.
         """
         first, count, self._passed = FIRST_PASSED, self._passed, 0
         for descriptor in range(first, first + count):

@@ -15,8 +15,8 @@ LOOPS = frozenset({"asyncio", "uvloop"})
 """Packages that call callbacks."""
 
 OF_ONE_CONNECTION = "aiohttp"
-"""The package whose callbacks are each about one connection. An error in one of them is over when that is closed or has
-been silent for too long; a peer that meets a bug there must not end the daemon."""
+"""The package each of whose callbacks is about one connection. An error in such a callback is over when its connection
+is closed, or has been silent for too long. So a peer that meets a bug there must not end the daemon."""
 
 
 class Tasks:
@@ -83,10 +83,7 @@ class Tasks:
 
 
 def _called_back(error: BaseException) -> str:
-    """Return the package that a loop has called back, where the exception came from.
-
-    Empty if it was not Python code.
-    """
+    """Return the package whose callback the loop called when the exception came; empty if that was no Python code."""
     trace = error.__traceback__
     while trace is not None:
         package = str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -14,7 +14,7 @@ CONGESTION = b"cubic"
 30 % lost each way and 200 ms of delay, twice as often for more than 5 s (measured)."""
 
 RETRY_WITHIN_MS = 1_000
-"""A heartbeat: a lost packet is sent again before the next one is due, and not after 2, 4, 8 seconds."""
+"""One heartbeat: a lost packet is sent again before the next heartbeat is due, and not after 2, 4, 8 seconds."""
 
 
 def keep_trying(end: socket.socket) -> None:

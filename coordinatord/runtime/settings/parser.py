@@ -26,8 +26,8 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 
 ALIKE = 0.85
-"""How alike a variable of the environment has to be to a known one to be taken for a misspelt one: COORDS and
-MAX_RESTART are, but not what others put there under the same prefix, such as a SERVICE_PORT by Kubernetes."""
+"""How alike a variable of the environment must be to a known one to count as misspelt. COORDS and MAX_RESTART are. What
+others put there under the same prefix is not, such as the SERVICE_PORT of Kubernetes."""
 
 ALIKE_FLAG = 0.6
 """How alike a known flag has to be to a wrong one, to be suggested."""
@@ -72,8 +72,9 @@ class SettingsParser(argparse.ArgumentParser):
     ) -> None:
         """Add a flag, such as `--some-name`, whose default comes from `PREFIX_SOME_NAME` of the environment.
 
-        If it has several names, the first one counts. `variables` are others to take the default from, the first that
-        is set; an empty sequence: none. `toml` has its types in a file; `array` writes an array as text.
+        If it has several names, the first one counts. `variables` are other variables to take the default from: the
+        first that is set counts, and an empty sequence means none. `toml` has its types in a file. `array` writes an
+        array of a file as the text of the flag.
         """
         name = flags[0].removeprefix("--").replace("-", "_")
         if variables is None:
@@ -89,7 +90,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._settings[action.dest] = Setting(action, variables, default, required, toml, array)
 
     def add_config_file(self, variable: str) -> None:
-        """Add the flags that name a file, with its variable, and that show the settings in force."""
+        """Add the flag that names a file, also by a variable, and the flag that shows the settings in force."""
         self._config_variable = variable
         self.add_argument(
             "--config",
@@ -116,7 +117,7 @@ class SettingsParser(argparse.ArgumentParser):
         return given
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Do the same, and return the unknown arguments as well. Raises `SettingsError`."""
+        """Do the same as `parse_args`, and return the unknown arguments as well. Raises `SettingsError`."""
         given, unknown = super().parse_known_args(args, namespace)
         for dest in (dest for dest, setting in self._settings.items() if setting.is_command):
             command = getattr(given, dest)
@@ -170,7 +171,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
 
     def note(self, dest: str, value: object, origin: str = "default") -> None:
-        """Set the shown value of a setting that was not given and was derived."""
+        """Set the value that is shown for a setting which was not given, and was derived."""
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
@@ -200,7 +201,7 @@ class SettingsParser(argparse.ArgumentParser):
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
         """Choose the source of one setting's value, and read that."""
         dest, value = setting.action.dest, setting.default
-        # An empty one stands in an environment file for a setting that is left open.
+        # An empty variable stands in an environment file for a setting that is left open.
         variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
         names = self._file.values if self._file is not None else {}
         key = next((key for key in setting.keys if key in names), None)
@@ -324,7 +325,7 @@ def _nearest(wrong: str, known: Sequence[str]) -> str | None:
 
 
 def _alike(wrong: str, known: Sequence[str], cutoff: float = ALIKE_FLAG) -> str | None:
-    """Return what is most like it of what is known."""
+    """Return the known name that is most like a wrong one."""
     import difflib  # noqa: PLC0415 - few command lines are wrong
 
     return next(iter(difflib.get_close_matches(wrong, known, n=1, cutoff=cutoff)), None)

@@ -11,8 +11,9 @@ TEXT: tuple[type, ...] = (str,)
 WHOLE: tuple[type, ...] = (int,)
 NUMBER: tuple[type, ...] = (int, float)
 WHOLE_OR_TEXT: tuple[type, ...] = (int, str)
-"""The types of a key that is read as a whole number or a text. All values are read as text in the end, so that a flag
-and a key cannot differ in meaning; but `settle = "2"` is a slip of somebody who meant something else as well."""
+"""The types of a key that is read as a whole number or a text. Each value is read as text in the end, so that a flag
+and a key cannot differ in meaning. But a number in quotes is no number in a file: whoever writes `settle = "2"` may
+have meant something else as well."""
 
 
 def port(text: str) -> int:

@@ -15,7 +15,8 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 
 BYTES_MAX = 64 * 1024
-"""A hundred times what a file with all settings and many comments has; a larger one was not meant."""
+"""The largest file that is read: a hundred times what all settings with many comments take. A larger file was probably
+named by mistake."""
 
 
 class ConfigFileError(OperationalError):
@@ -99,7 +100,7 @@ def toml_value(value: object) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml_value, value))}]"
-    # JSON's escapes are TOML's too; invisible characters are escaped as well, and never in halves as JSON would.
+    # JSON's escapes are TOML's too. Invisible characters are escaped too, but not as two surrogates as in JSON.
     quoted = json.dumps(str(value), ensure_ascii=False)
     return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in quoted)
 

@@ -88,7 +88,7 @@ class FrameReader:
         self._kind = BINARY
         """The kind of that message."""
         self.left: float = math.inf
-        """How many more frames are taken; whoever reads gives more now and then, if it bounds them at all."""
+        """How many more frames are taken. Whoever reads raises it now and then, if it limits frames at all."""
         self.error: FrameError | None = None
         """What was wrong, after which nothing more is read."""
 

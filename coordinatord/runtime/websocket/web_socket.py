@@ -1,8 +1,8 @@
 """One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends hear of.
 
 It has no task. Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place.
-A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Beside it may wait
-messages that ask for something, or answer that: a session has one of each kind on its way at most.
+A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Questions, or
+answers to questions, may wait beside it: a session has at most one of each kind on its way.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, CloseCode, FrameError, FrameReader, framed
 
 UNSENT_BYTES_MAX = 4 * 1024
-"""Ten of the usual messages. This much, and one message more, is written ahead for a peer that does not read, and then
-nothing until it reads: by default asyncio would hold 64 KiB, and a session costs 2."""
+"""Ten of the usual messages. So much, and one message more, is written ahead for a peer that does not read. Then
+nothing is written until it reads. By default asyncio would hold 64 KiB, and a whole session costs 2."""
 
 BESIDE_MAX = 3
-"""The messages that wait beside the unsent one: what asks for a log, for stacks and for arrivals, or their answers. An
-older one was given up by who asked."""
+"""The most messages that wait beside the unsent one: the questions for a log, for stacks and for arrivals, or the
+answers to these. Whoever asked an older question has given it up."""
 
 
 class WebSocket(asyncio.Protocol):
@@ -52,7 +52,8 @@ class WebSocket(asyncio.Protocol):
         """The peer reads too slowly: nothing is written until it has caught up."""
         self._closing = False
         self._deaf = False
-        """What still arrives is read only so that the peer comes to read our close frame."""
+        """The connection is about to end. What still arrives is read only so that the peer comes to read our close
+        frame."""
         self._last = b""
         """The close frame that is sent after the unsent message."""
 
@@ -166,7 +167,7 @@ class WebSocket(asyncio.Protocol):
             self.broken(reader.error)
 
     def eof_received(self) -> None:
-        """Note that the peer sends nothing more, and let the transport close: once it has read all, or in time."""
+        """Note that the peer sends nothing more; the transport closes when the peer has read all, or in time."""
         if not self._closing:
             self._closing = True
             self._parting.add(self)

@@ -40,7 +40,7 @@ class WebSocketClient(WebSocket):
         self.lost = asyncio.Event()
         """The connection has ended."""
         self.reason = ""
-        """Why, unless the server has closed it in order."""
+        """Why the connection has ended; empty if the server has closed it in order."""
         self._connected = False
         self.bug: Exception | None = None
         """What the subclass has raised, which has ended the connection."""
