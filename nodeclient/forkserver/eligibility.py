@@ -1,4 +1,4 @@
-"""The command lines that can be started warm: those that begin with a Python interpreter that runs `sitecustomize`.
+"""Says which command lines can be started warm: those that begin with a Python which runs `sitecustomize`.
 
 Nothing is started here. The grammar is that of Python's own command line (`config_parse_cmdline` in initconfig.c).
 """
@@ -24,7 +24,7 @@ _MAIN = "cm"
 
 _WITH_VALUE = "WX"
 
-_DEAF = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not to import site"}
+_WITHOUT_HOOK = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not to import site"}
 """Options with which Python does not find the hook."""
 
 
@@ -38,8 +38,8 @@ class ColdError(OperationalError):
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
     """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
-    `macro` stands for a value that differs between workers. It may be among the arguments of the program; before them
-    all workers must be alike. Raises `ColdError`.
+    `macro` stands for a value that differs between workers. It may be among the arguments of the program. Before these,
+    the command line must be the same for all workers. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -68,8 +68,8 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
             continue
         for place, option in enumerate(word[1:], start=2):
             follows = place == len(word)  # the value is the next word, or else the rest of this one
-            if option in _DEAF:
-                raise ColdError(f"Python is {_DEAF[option]} (-{option})")
+            if option in _WITHOUT_HOOK:
+                raise ColdError(f"Python is {_WITHOUT_HOOK[option]} (-{option})")
             if option in _MAIN:
                 others = word[: place - 1]
                 return (*argv[1:index], *((others,) if others != "-" else ())), index + follows

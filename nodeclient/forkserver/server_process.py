@@ -32,20 +32,20 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The same name as in `hook/preload_parent.py`."""
 
 IMPORT_WITHIN_S = 300.0
-"""How long all imports may take. They take seconds; on a network file system under the load of a whole cluster, a
-minute or two."""
+"""How long all imports may take. They take seconds. On a network file system under the load of a whole cluster they
+take a minute or two."""
 
 FORK_WITHIN_S = 2.0
 """How long a fork may take. The node waits for it (10 ms with torch), and answers nobody meanwhile: two heartbeats of
 the five of its lease."""
 
 ROOM_BYTES = 16_384
-"""The room for what a worker's environment in /proc has beyond the parent's: its ranks and places, why its round
-began."""
+"""How much longer a worker's environment in /proc may be than the parent's: it also has ranks, places, and why its
+round began."""
 
 END_WITHIN_S = 5.0
-"""How long it may take to die of SIGKILL. It takes longer only if the kernel does not release it, as on a network file
-system that is gone."""
+"""How long the interpreter may take to die of SIGKILL. It takes longer only if the kernel does not release it, as on a
+network file system that is gone."""
 
 LINE_BYTES_MAX = 65_536
 
@@ -60,9 +60,10 @@ class ForkServer:
     """A running parent interpreter. All methods are for the main thread, in the running event loop."""
 
     def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
-        """Start it with the command line of a worker.
+        """Start the interpreter with the command line of a worker.
 
-        If `modules` is None, it only reports that Python has found the hook.
+        If `modules` is None, the interpreter only reports that Python has found the hook. `along` are modules that it
+        imports as well, if they exist.
 
         Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
         """
@@ -71,7 +72,7 @@ class ForkServer:
         self._mark = secrets.token_hex(16)
         self._ended = asyncio.Event()
         self.usable = False
-        """It has imported everything, and nothing has gone wrong since."""
+        """Whether the interpreter has imported everything, and nothing has gone wrong since."""
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
         try:
@@ -86,18 +87,18 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id of the interpreter."""
         return self._process.pid
 
     async def end(self) -> None:
-        """Wait for its end. Raises `ForkServerError`, which says how it ended."""
+        """Wait until the interpreter ends. Raises `ForkServerError`, which says how it ended."""
         await self._ended.wait()
         raise ForkServerError(f"the interpreter {await self._why_silent()}")
 
     async def prepare(self) -> int:
-        """Wait until it has imported everything; return how many modules it has.
+        """Wait until the interpreter has imported everything; return how many modules it has.
 
-        Raises `ForkServerError`, and `ColdError` if another one would fail as well.
+        Raises `ForkServerError`, or `ColdError` if another interpreter would fail as well.
         """
         importing = "site"
         try:
@@ -136,8 +137,9 @@ class ForkServer:
                 self._ask(request, [*streams, theirs.fileno()], until)
                 theirs.close()
                 pid = int(_receive_until(ours, until, PID_BYTES_MAX))
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # it has to be a child by now
-                ours.sendall(b"!")  # it begins only now: a worker that was given up would have its rank twice
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises unless it is our child
+                # The worker begins only now: one that was given up would have the same rank as another one.
+                ours.sendall(b"!")
                 return pid
         except (OSError, EOFError, ForkServerError) as error:
             self._kill()
@@ -145,7 +147,7 @@ class ForkServer:
             raise ForkServerError(f"the interpreter of --preload has not forked it: {why}") from error
 
     async def close(self) -> None:
-        """End it, and any process that modules started in their import; its workers live on."""
+        """End the interpreter, and all processes that modules started while they were imported; its workers live on."""
         self._kill()
         try:
             # In a thread: to read all of /proc takes milliseconds, and a large process takes its time to die.
@@ -153,7 +155,7 @@ class ForkServer:
             await self._ended.wait()
             self._process.wait()
         except UnkillableError:
-            # It hangs in the kernel, where nobody can help. Popen must not warn that it is still running.
+            # The interpreter hangs in the kernel, where nobody can help. Popen must not warn that it is still running.
             self._note_end()
             self._process.returncode = 0
         self._link.close()
@@ -179,7 +181,7 @@ class ForkServer:
         self._ended.set()
 
     def _ask(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
-        """Send a request, and wait until it is done. Raises `OSError`, `EOFError` and `ForkServerError`."""
+        """Send a request, and wait until it is carried out. Raises `OSError`, `EOFError` and `ForkServerError`."""
         text = json.dumps(request).encode() + b"\n"
         self._link.settimeout(FORK_WITHIN_S)
         sent = socket.send_fds(self._link, [text], list(descriptors))

@@ -1,7 +1,7 @@
 """Starts workers: warm while there is a parent interpreter for them, cold otherwise.
 
 `server_process` is the parent interpreter. This module decides when there is one: from the node's start on. If it ends,
-the next round starts cold, and another one is made ready for the rounds after that.
+the next round starts cold, and another parent is made ready for the rounds after that.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LAZY_IMPORTS = {
 }
 """Modules that are imported along with a named one.
 
-Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py), which takes as
+Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py). That takes as
 long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole first step take 2 ms.
-The other two are what `ctx.keep` needs, the last one at another world size: 0.1 s for 91 modules."""
+The other two modules are what `ctx.keep` needs, the last one only at another world size: 0.1 s for 91 modules."""
 
 
 def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
@@ -34,20 +34,20 @@ def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
 Notify = Callable[[Level, str], None]
 
 FAILURES_MAX = 3
-"""The number of parents in a row that forked no worker, after which no other is started: each would cost a round an
-import."""
+"""The number of parents in a row that forked no worker, after which no other parent is started: each would cost a round
+the time of an import."""
 
 HEAD_START_S = 0.03
-"""The time by which the worker of rank 0 starts earlier, to listen before others connect to it. TCPStore, refused once,
-tries again after 0.25 to 0.75 s: when all were forked at the same time, one warm round in three was late by that. A
-fork with torch takes 10 to 20 ms."""
+"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore that was
+refused once tries again only after 0.25 to 0.75 s. When all workers were forked at the same time, one warm round in
+three was late by that. A fork with torch takes 10 to 20 ms."""
 
 
 class WorkerStarter:
     """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
     def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify) -> None:
-        """Take the `command` that all workers have in common, with `macro` where their arguments differ."""
+        """Take the `command` that all workers have in common. `macro` stands where their arguments differ."""
         self._modules = tuple(modules)
         self._command = command
         self._macro = macro
@@ -73,7 +73,7 @@ class WorkerStarter:
     async def give_way(self, group_rank: int) -> None:
         """Let the node of rank 0 start its workers first, if they are warm.
 
-        Start times of cold ones differ by more than this.
+        The start times of cold workers differ by more than the head start.
         """
         if group_rank > 0 and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
@@ -101,7 +101,7 @@ class WorkerStarter:
     async def _find_hook(self) -> None:
         """Check that the command begins with a Python that comes to the hook. Raises `ColdError`.
 
-        Otherwise it would go on with the user's program, without being a worker.
+        A Python that does not find the hook would go on with the user's program, without being a worker.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
         self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
@@ -114,7 +114,7 @@ class WorkerStarter:
             self._parent = None
 
     async def _live(self) -> None:
-        """Run a parent from its start to its end, which is a `ForkServerError`. Raises `ColdError` too."""
+        """Run a parent from its start to its end. Raises `ForkServerError` at that end, or `ColdError`."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         names = ", ".join(self._modules)

@@ -1,8 +1,8 @@
 """Makes sure that a warm worker ends when its program is over, whatever the program did with its process groups.
 
 A warm worker comes from its last collective to the end of its script sooner than a cold one, since all modules that the
-end needs are imported already: often before gloo's threads have finished that collective. `workerlib/gloo.py` explains
-what happens then, and prevents it; here it is called at the right moments.
+end needs are imported already. Often gloo's threads have not finished that collective by then. `workerlib/gloo.py`
+explains what happens then, and prevents it. This module calls it at the right moments.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ending:
         self._gloo = load(gloo)
         self._worker = 0
         self._is_script = False
-        atexit.register(self._come)
+        atexit.register(self._end)
 
     def begin(self) -> None:
         """Begin in the worker, before its program does: patch torch.distributed, now or when it is imported."""
@@ -66,12 +66,12 @@ class Ending:
             if getattr(module, "__dict__", {}).get(DESTROY) is original:
                 setattr(module, DESTROY, destroy)
 
-    def _come(self) -> None:
-        if os.getpid() != self._worker:  # a child that the worker has forked
+    def _end(self) -> None:
+        if os.getpid() != self._worker:  # this is a child that the worker has forked
             return
         if DISTRIBUTED in sys.modules:
-            self._gloo.let_threads_finish()  # those of groups that are left
-        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # of the round that it is in by now
+            self._gloo.let_threads_finish()  # threads of groups that were not destroyed
+        code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # the slot is that of the round that it is in by now
         if slot and self._is_script and code is not None:
             _write_over(slot, code)
 

@@ -25,12 +25,12 @@ from preload_worker import Line, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with this side's settings as JSON: `socket` (a descriptor), `modules` (null: only report that Python has
-come here), `along`, `hook` (the directory on PYTHONPATH that is ours), `pythonpath` (what it was before, or null),
-`gloo` and `responder` (the paths of workerlib's files of these names), and `room`, which only makes the
-environment larger.
+come here), `along` (modules that are imported as well, if they exist), `hook` (the directory on PYTHONPATH that is
+ours), `pythonpath` (what it was before, or null), `gloo` and `responder` (the paths of workerlib's files of these
+names), and `room`, which only makes the environment larger.
 
-Values from outside of Python, paths, arguments and environment, are given as bytes, each of them as the character of
-that number: the node may decode them in another way than the user's interpreter."""
+Paths, arguments and the environment come from outside of Python. They are given as bytes, each of them as the character
+of that number, because the node may decode them in another way than the user's interpreter."""
 
 DESCRIPTORS = 4
 """The descriptors that come with a request: stdin, stdout, stderr, and the line to the node."""
@@ -61,9 +61,9 @@ class PreloadError(Exception):
 
 
 def serve(needed: frozenset[str]) -> bool:
-    """Serve as the parent until the node ends; return only in a worker, with whether the user has a `sitecustomize`.
+    """Serve as the parent until the node ends. Return only in a worker: whether the user has a `sitecustomize`.
 
-    `needed` are the modules that have been imported for this.
+    `needed` are the modules that have been imported for this module.
     """
     settings = json.loads(os.environ[SETTINGS_VARIABLE])
     link = socket.socket(fileno=settings["socket"])
@@ -82,10 +82,10 @@ def serve(needed: frozenset[str]) -> bool:
     except PreloadError as error:
         _send(link, {"refused": str(error)})
         os._exit(0)
-    # Garbage of now would be collected in every worker, and a look at the other objects would copy their pages there.
+    # What is garbage now would be collected in each worker, and a collector that looks at objects copies their pages.
     gc.collect()
     gc.freeze()
-    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it cannot wait for a child
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
     _send(link, {"ready": len(sys.modules)})
     while (received := _receive(link)) is not None:
         request, descriptors = received

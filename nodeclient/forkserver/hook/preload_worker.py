@@ -1,6 +1,6 @@
 """Turns a fork of the parent interpreter into a worker that looks like one that was started cold.
 
-All that exec would give a process, and that a fork keeps from its parent, is dealt with here, in one place.
+A fork keeps much of its parent that exec would give a process anew. All of that is dealt with here, in one place.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
 def _show_environment(given: dict[str, str]) -> None:
     """Write the environment over the parent's where /proc shows it: the mark first, the rest as far as there is room.
 
-    No system call does that. The node has made room, and nothing reads the old one any more: `os.environ` has moved all
-    variables elsewhere.
+    No system call does that. The node has made room. Nothing reads the old environment any more, since `os.environ` has
+    moved all variables elsewhere.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
@@ -117,9 +117,9 @@ def _take_streams(descriptors: list[int]) -> None:
 def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
     """Let a standard stream see what it is connected to now.
 
-    At its start Python decides by what a stream is connected to (`create_stdio` in pylifecycle.c); here that has
-    changed. The object must stay the same, since modules may have kept it when they were imported; and so must what
-    they have set themselves.
+    At its start Python decides by what a stream is connected to (`create_stdio` in pylifecycle.c). Here that has
+    changed. The stream must stay the same object, since modules may have kept it when they were imported. What modules
+    have set on it must stay as well.
     """
     binary = stream.buffer
     unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
