@@ -1,7 +1,7 @@
-"""Finds out whether the kernel's OOM killer ended a worker, without privileges: by its counters before and after.
+"""Finds out, without privileges, whether the kernel's OOM killer ended a worker: by its counters before and after.
 
 The counters are those of this process's own cgroup, which its workers share (cgroup v2, or the memory controller of
-v1), and of the whole host. The kernel counts before it kills, so that a worker's end is never seen before its count.
+v1), and those of the whole host. The kernel counts before it kills. So whoever sees a worker's end sees its count too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OomKill:
     reason: str
     """What was exhausted."""
     certain: bool
-    """It was a process of this process's cgroup; otherwise one of this host."""
+    """Whether the killed process was one of this process's cgroup; otherwise it was some process of this host."""
 
 
 def count(root: Path = Path("/")) -> OomKills:

@@ -14,7 +14,8 @@ from typing import Any
 from coordinatord.protocol.frozen_class import frozen
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""A call stack is some KiB. An exception may quote data; a larger file was not written to be read."""
+"""The largest file that is read. A call stack takes some KiB, and an exception may quote data. A larger file was not
+written to be read."""
 
 
 @frozen

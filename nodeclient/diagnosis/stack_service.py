@@ -1,9 +1,8 @@
 """Asks this node's workers, when the coordinator wants to know, where they stand and when they came to collectives.
 
-Where a worker does not answer, the kernel tells something of it.
-
-`workerlib.responder` is the other end, and says how a worker is asked. To ask takes a third of a second, most of
-it to measure the use of the CPU, and a second more where a worker does not answer.
+Where a worker does not answer, the kernel tells something of it. `workerlib.responder` is the other end, and says how a
+worker is asked. An answer takes a third of a second, most of it to measure the use of the CPU. It takes a second more
+where a worker does not answer.
 """
 
 from __future__ import annotations
@@ -43,26 +42,29 @@ from workerlib.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 
 ANSWER_WITHIN_S = 0.5
-"""A worker that trains answers in some 20 ms, and one that stands still in a fifth of a second."""
+"""How long to wait for an answer. A worker that trains answers in some 20 ms, and one that stands still in a fifth of a
+second."""
 
 DUMP_WITHIN_S = 0.5
-"""faulthandler begins at once, unless the process is stopped or waits for a disk."""
+"""How long to wait for faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
 
 QUIET_S = 0.05
-"""faulthandler writes without a pause: after so long it has written all."""
+"""The length of a pause after which faulthandler has written all: it writes without pauses."""
 
 MEASURED_S = 0.2
-"""The kernel counts the use of the CPU in hundredths of a second."""
+"""The time over which the use of the CPU is measured: the kernel counts it in hundredths of a second."""
 
 DUMP_BYTES_MAX = 256 * 1024
 
 CPUS_DIGITS = 2
 
 ARRIVALS_WITHIN_S = 2.0
-"""A worker that trains answers in a tenth of a second; nobody waits for it."""
+"""How long to wait for arrivals. A worker that trains answers in a tenth of a second, and nobody waits for the
+answer."""
 
 QUESTIONS_MAX = 4
-"""The questions that a worker has not answered yet; one that is stopped is not asked any more."""
+"""The most questions that a worker may leave unanswered. A worker that is stopped reaches this number, and is not asked
+any more."""
 
 Respond = Callable[[Stacks], None]
 
@@ -77,11 +79,12 @@ class _Responder:
     pid: int
     pidfd: int
     signum: int
-    """The signal that makes it write its stacks; 0 if it has none."""
+    """The signal that makes the process write its stacks; 0 if it has none."""
     pipe: FileIO
-    """Where it writes them."""
+    """The pipe that the process writes its stacks to."""
     asked: deque[tuple[bytes, asyncio.Future[bytes]]] = field(default_factory=deque)
-    """The questions that it has not answered; it answers one after the other. Nothing is an answer of one that ends."""
+    """The questions that it has not answered, in the order in which it answers them. If it ends, each gets an empty
+    answer."""
 
 
 @frozen
@@ -117,7 +120,7 @@ class StackService:
         self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
         try:
             self._socket = WorkerSocket(folder, "stacks", self._accept)
-        except OSError:  # /proc has to do
+        except OSError:  # without the socket, /proc alone tells of workers
             return {}
         return {STACKS: self._socket.path}
 
@@ -233,12 +236,12 @@ class StackService:
         told = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
         if responder is not None:
             told = await self._ask(responder, look_at(pid))
-        began_at, before = self._loop.time(), look_at(pid) if pid else None  # to answer uses a CPU, too
+        began_at, before = self._loop.time(), look_at(pid) if pid else None  # an answer uses the CPU as well
         await asyncio.sleep(MEASURED_S)
         after = look_at(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
-        # One that is asked twice, and wants a CPU both times, computes: on a busy host it may hardly have used any.
+        # A process that wants a CPU at both looks computes: on a busy host it may hardly have got one.
         computes = before is not None and after is not None and before.wants_cpu and after.wants_cpu
         state = "" if after is None else "running" if computes and after.state == "sleeping" else after.state
         return WorkerStacks(
@@ -299,7 +302,7 @@ class StackService:
             or not catches(responder.pid, signum)
         ):
             return b""
-        _unread(responder.pipe)  # it was written too late for whoever asked before
+        _unread(responder.pipe)  # what came too late for the last question
         dump = b""
         pidfd_send_signal(responder.pidfd, signum)
         until = self._loop.time() + DUMP_WITHIN_S

@@ -31,8 +31,8 @@ from nodeclient.torchrun.parameters import BACKEND, TorchrunConfig, with_torchru
 from nodeclient.torchrun.stores import AgentStore, AgentStoreError, RoundOverError, connect, serve
 
 LEAVE_WITHIN_S = 6.0
-"""How long to wait until the coordinator has noted that the node leaves; the agent goes without that after 5 s, a
-lease."""
+"""How long to wait until the coordinator has noted that the node leaves. The agent leaves without an answer after 5 s,
+which is a lease."""
 
 SUCCEED_WITHIN_S = 5.0
 """How long to wait until the coordinator has noted a success; it may be restarting."""

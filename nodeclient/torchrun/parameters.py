@@ -1,4 +1,4 @@
-"""The parameters that torchrun hands to this rendezvous backend; and torchrun's names of our flags."""
+"""Reads the parameters that torchrun hands to this rendezvous backend, and replaces our flags by torchrun's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BACKEND = "coordinatord"
 """The name for `--rdzv-backend`; the name of the entry point must be the same."""
 
 INJECTED = "timeout"
-"""torchrun itself always adds this one; its own c10d backend ignores it as well."""
+"""The parameter that torchrun itself always adds; its own c10d backend ignores it as well."""
 
 _QUOTES = "'\""
 
@@ -86,7 +86,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
 def _access() -> AccessSettings:
     """Read where tokens may be from the variables that a nodeclient has; torchrun has no flags for it.
 
-    Workers inherit torchrun's environment, so the token is taken out of it.
+    Workers inherit torchrun's environment, so a token in it is taken out.
     """
     environ = dict(os.environ)
     forget_variable()

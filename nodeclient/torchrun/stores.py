@@ -1,7 +1,7 @@
-"""The store of a round: served by group rank 0's torchrun, new for each round. A wait ends when the round does.
+"""The store of a round: served by group rank 0's torchrun, new for each round. A wait in it ends when the round does.
 
-torchrun's agents divide ranks through it and wait in it for each other at the end; the workers are its clients too
-(`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
+torchrun's agents divide ranks through the store, and wait in it for each other at the end. The workers are its clients
+too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ TIMEOUT = timedelta(seconds=300)
 
 LOOK_FIRST_S = 0.002
 LOOK_LAST_S = 0.5
-"""The longest interval between two checks whether a key is there: torch's own waiting cannot be ended from here."""
+"""The longest interval between two checks whether a key is there. torch's own wait cannot be used, since it cannot be
+ended from here."""
 
 ACCEPT_WITHIN_S = 2.0
 """The limit of one attempt to connect: a lost packet is sent again after 1 s."""
@@ -105,9 +106,10 @@ def _first_line(error: DistError) -> str:
 class AgentStore(PrefixStore):
     """The store of a round for torchrun's agent: waiting in it ends when the round does.
 
-    Two things are inferred from the agent's use of it. If it enters the exit barrier, its workers succeeded; the
-    coordinator decides how that ends. And if another agent died before it wrote how many workers it has, this agent
-    goes on as if all had as many, with a round whose end it will then see: it cannot be called back from here.
+    Two things are inferred from the agent's use of the store. If the agent enters the exit barrier, its workers have
+    succeeded; the coordinator decides how that ends. And another agent may die before it has written how many workers
+    it has. The agent then goes on as if all agents had as many as itself. It cannot be called back from here, but it
+    will see the end of that round.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:

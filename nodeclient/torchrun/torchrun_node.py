@@ -65,7 +65,7 @@ class Torchrun(Protocol):
         """Let torchrun know that its round is over; return whether its workers are dead already."""
 
     def wait_for(self, reason: str) -> None:
-        """Note what is waited for."""
+        """Note what this node waits for."""
 
 
 class TorchrunNode:
@@ -117,7 +117,7 @@ class TorchrunNode:
     def note_ended(self, why_failed: str) -> None:
         """Note that torchrun's workers are dead.
 
-        If they were not to end, one of them failed, and `why_failed` says why.
+        If nobody has asked them to end, one of them failed, and `why_failed` says why.
         """
         exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
@@ -129,7 +129,7 @@ class TorchrunNode:
         if well:
             self._succeeded = (self._agent.run, self._agent.round)
         else:
-            self._leave_alone()  # the round is over all the same, and torchrun will not be in the next
+            self._leave_by_itself()  # the round is over all the same, and torchrun will not be in the next
 
     def give_up(self, why: str) -> None:
         """Leave because torchrun cannot take part in the round that it was given."""
@@ -159,9 +159,9 @@ class TorchrunNode:
         """Leave if torchrun has succeeded and its round is over for the others: it cannot start again."""
         goes_on = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
         if self._succeeded and desired.goal is not Goal.EXIT and not goes_on:
-            self._leave_alone()
+            self._leave_by_itself()
 
-    def _leave_alone(self) -> None:
+    def _leave_by_itself(self) -> None:
         self._torchrun.call_in()
         self.leave()
 
@@ -198,9 +198,9 @@ class TorchrunNode:
 
     async def _probe(self, probe: Probe) -> None:
         event = await look_for_master(probe)
-        here = (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase)
-        if isinstance(event, Unreached) and here:
-            # It would fail again in the next round, and torchrun has no budget that would end that.
+        is_current = (probe.run, probe.round, Phase.STARTING) == (self._agent.run, self._agent.round, self._agent.phase)
+        if isinstance(event, Unreached) and is_current:
+            # The probe would fail again in the next round, and torchrun has no budget that would end that.
             self._give_up(event, event.message)
         else:
             self._submit(event)
