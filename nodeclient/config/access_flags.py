@@ -1,6 +1,6 @@
-"""The flags by which a node and an operator say who they are; a token itself is never one of them.
+"""The flags by which a node and an operator say who they are; none of them is a token itself.
 
-A command line can be read by everybody on its host, and stays in histories.
+Everybody on a host can read a command line, and it stays in histories.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns the flags of any of the three command lines into the settings of a node. All that these share is here, once."""
+"""Turns the flags of any of the three command lines into the settings of a node. What these share is here."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ STOP_TIMEOUT_S = 30.0
 """The same default as torchrun's."""
 
 KEEP_SHARE = 0.25
-"""The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory;
-training on CPUs uses most of it for itself."""
+"""The share of the memory that may hold kept state. The state of a model on GPUs takes a fraction of the host's memory.
+A training on CPUs needs most of the memory itself."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """The variables by which workers are told of the interface, unless the user has set them."""
@@ -42,7 +42,7 @@ UNHEEDED = {
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
 }
-"""Variables of torchrun that ask for what is not done here, and the remark about each."""
+"""Variables of torchrun that ask for what nodeclient does not do, and the remark about each."""
 
 
 @frozen
@@ -208,7 +208,7 @@ def _group_rank(
         if given.node_rank >= most:
             parser.error(f"--node-rank is {given.node_rank}, but with --nnodes {most} ranks go from 0 to {most - 1}")
         return int(given.node_rank)
-    # A greater number is a spare's, or counts something else.
+    # A greater number is that of a spare, or the scheduler counts something else.
     if "node_rank" in from_scheduler and int(from_scheduler["node_rank"].value) < most:
         return int(_take(from_scheduler, "node_rank", "node rank", remarks) or 0)
     return default
@@ -227,7 +227,7 @@ def _keep_bytes(given: float | None, remarks: list[str]) -> int:
 
 
 def _persist(given: argparse.Namespace, job: str) -> PersistSettings | None:
-    """Return where state that workers keep is written to, and how often."""
+    """Return where the state that workers keep is written to, and how often; None for nowhere."""
     if given.persist is None:
         return None
     every_s = _first(given.persist_every, PERSIST_EVERY_S)

@@ -1,4 +1,4 @@
-"""What each module with command lines gives to `parse`, which imports the one that was chosen."""
+"""Says what each module with command lines gives to `parse`, which imports the chosen one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CommandLine:
 
     add_flags: Callable[[SettingsParser], None]
     read: Callable[[SettingsParser, argparse.Namespace, Mapping[str, str]], Config]
-    """Takes the environment last. Raises `SettingsError`."""
+    """Makes the settings; its last argument is the environment. Raises `SettingsError`."""
     explain: Callable[[str], str | None] = lambda _: None
     """Returns a hint about a flag that is not understood."""
     env_prefix: str = "NODECLIENT"

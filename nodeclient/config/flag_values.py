@@ -35,25 +35,27 @@ _AGE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 ROTATE_BYTES_MIN = 10_000
-"""Smaller logs would be rotated all the time."""
+"""The smallest size at which a log is rotated: smaller logs would be rotated all the time."""
 
 RATE_MIN = 2_000_000
-"""Agents drop a transfer that is half as fast."""
+"""The lowest rate of transfers between agents: they drop a transfer that is half as fast."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""Two looks at the workers take longer, so a smaller number would promise what cannot be."""
+"""The shortest hang timeout. A hang is found by two looks at the workers. These take longer than a smaller number, so
+nobody could keep to it."""
 
 LAGGARD_FACTOR_MIN = 1.05
-"""A drain costs a stop and a start, and who is late by less may be so by chance."""
+"""The smallest factor of a laggard. A drain costs a stop and a start, and a worker that is late by less may be late by
+chance."""
 
 _PERCENT_MAX = 90
-"""Workers need memory too."""
+"""The largest share of the memory for kept state: workers need memory too."""
 
 _UNSUITABLE = (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)
-"""The first two cannot be handled, and the third says that a child has ended."""
+"""Signals that no flag may name. The first two cannot be handled, and the third says that a child has ended."""
 
 _NAME_MAX = 128
-"""The protocol's limit."""
+"""The longest name, which is the protocol's limit."""
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
@@ -77,7 +79,7 @@ def endpoints(text: str) -> tuple[Endpoint, ...]:
 
 
 def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
-    """Read the same as torchrun does: it may be empty, and a port may be 0, for any free one."""
+    """Read the same as torchrun does: the text may be empty, and a port may be 0, for any free one."""
     return tuple(endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
 
 

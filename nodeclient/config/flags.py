@@ -103,7 +103,7 @@ def _add_persist(parser: SettingsParser) -> None:
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
     """Add the flags for how workers are started, how they see their devices, and which signals end them.
 
-    The variables are arguments, since those of these two flags do not follow the usual rule on each command line.
+    The variables of two flags are arguments, since not each command line names them by the usual rule.
     """
     parser.add_setting(
         "--numa-binding",
@@ -230,7 +230,7 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
 
 
 def add_node(parser: SettingsParser) -> None:
-    """Add the flags that only we have: names, places and times of a node, and who it is."""
+    """Add the flags that only nodeclient has: names, places and times of a node, and the node's identity."""
     add_access(parser)
     add_own(
         parser,

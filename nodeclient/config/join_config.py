@@ -74,7 +74,7 @@ class JoinConfig:
     access: AccessSettings = USUAL
     """Where tokens may be, and how to speak to the coordinator."""
     remarks: tuple[str, ...] = ()
-    """Lines for the start: which values were taken from where, and what is done instead of what was asked for."""
+    """Lines for the start: where values were taken from, and what is done instead of what was asked for."""
     log_format: str = "text"
     file: Path | None = None
     """The file that some of these settings come from, if one was named."""

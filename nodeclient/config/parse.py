@@ -35,8 +35,8 @@ SUBCOMMANDS = {
     "forget": ("operate", "drop a job that is over"),
     "replay": ("crash_replay", "run the events that led to a bug of nodeclient again"),
 }
-"""Each with the module of this package whose `COMMAND_LINES` has it, and its help. A module is imported when one of its
-subcommands is used: people wait for `nodeclient status`, and a node needs ten times as much."""
+"""Each subcommand, with its help and the module of this package whose `COMMAND_LINES` has it. A module is imported when
+one of its subcommands is used. People wait for `nodeclient status`, and a node needs ten times as many imports."""
 
 _OF_TORCHRUN = frozenset({"run", "launch"})
 """Subcommands that take all flags of torchrun."""

@@ -1,7 +1,7 @@
 """`nodeclient run` and `nodeclient launch`: the command lines of torchrun and torch.distributed.launch.
 
-Their flags are translated into those of `nodeclient join`; from there on there is one path. TORCHRUN.md has the table,
-and the reasons of all that differs.
+Their flags are translated into those of `nodeclient join`, and from there on nothing differs. TORCHRUN.md has the
+table, and the reasons for all that differs from torchrun.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvou
 
 
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
-    """Return a remark if the scheduler has more nodes for this job than the one of torchrun's default."""
+    """Return a remark if the scheduler has more nodes for this job than torchrun's default, which is one."""
     try:
         nodes = found(environ).get("nnodes")
     except SchedulerError:
@@ -187,14 +187,14 @@ def _add_without_effect(parser: SettingsParser) -> None:
 
 
 RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
-"""It does what torchrun's `run_script_path` does, in a process of its own."""
+"""A program that does what torchrun's `run_script_path` does, in a process of its own."""
 
 LOCAL_RANK = "=${local_rank}"
 """The argument that torch.distributed.launch gives a script, before its own arguments; each worker has its own
 value."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024
-"""How much of a script is read to see how it spells the flag: all of any that a person has written."""
+"""How much of a script is read to see how it spells the flag: the whole of any script that a person has written."""
 
 
 def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, ...]:

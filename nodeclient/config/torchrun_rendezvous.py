@@ -1,4 +1,4 @@
-"""Where torchrun's flags let nodes meet, and which coordinator that is here."""
+"""Finds out where torchrun's flags let nodes meet, and which coordinator they meet at here."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ CONF = {
 """Each key of `--rdzv-conf` that a backend of torchrun reads, and what it is here."""
 
 _SAME = frozenset({"join_timeout", "is_host"})
-"""These have the same effect as under torchrun."""
+"""The keys that have the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
-"""The other type, `file`, has no address where a coordinator could be."""
+"""The only store type that is taken: the other one, `file`, has no address where a coordinator could be."""
 
 
 @frozen
@@ -127,7 +127,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
 
 
 def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
-    """Choose it for a job of at most `most` nodes, or end the program with a line that says what is missing."""
+    """Choose the place for a job of at most `most` nodes, or end the program with a line on what is missing."""
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
         parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")

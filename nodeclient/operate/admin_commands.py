@@ -25,7 +25,7 @@ PERSON_MAX = 128
 
 
 def carry_out(config: CommandConfig) -> int:
-    """Carry it out for each name in turn; return the exit code of the first that failed, or 0."""
+    """Carry out a command for each name in turn; return the exit code of the first that failed, or 0."""
     client = Client(config.coordinators, config.access)
     plain = AdminBody(person(), config.reason)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:

@@ -1,6 +1,7 @@
-"""Which of several coordinators answers at all: one that is paused takes connections, and then says nothing.
+"""Finds out which of several coordinators answers. One that is paused takes connections, and then says nothing.
 
-They are looked at in turn. The next one is looked at after a moment, and those before may still answer.
+They are asked in turn. If one does not answer within a moment, the next one is asked too. The earlier ones may still
+answer.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from queue import Empty, SimpleQueue
 from nodeclient.access.turns import Turn
 
 NEXT_AFTER_S = 1.0
-"""How long one may take before the next one is looked at too: a hundred times what a coordinator takes."""
+"""How long a coordinator may take before the next one is asked too: a hundred times as long as an answer takes."""
 
 
 def sort_by_answers(
     turns: Sequence[Turn], look: Callable[[Turn], bool], within_s: float
 ) -> tuple[list[Turn], list[Turn]]:
-    """Return whom to ask, the first that is well at the front, and who has not answered by then.
+    """Return whom to ask, the first that is well at the front, and those who have not answered by then.
 
-    `look` returns whether one answers, and is well. It is called in threads, and raises nothing. This returns when one
-    is well, when all have answered, or after so many seconds.
+    `look` returns whether a coordinator answers and is well. It is called in threads, and raises nothing. This function
+    returns when one coordinator is well, when all have answered, or after `within_s` seconds.
     """
     ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[Turn, bool]]()
     ahead, silent, ill = list(turns), list[Turn](), list[Turn]()

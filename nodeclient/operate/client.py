@@ -1,8 +1,9 @@
 """Sends requests to coordinators over HTTP: reads, commands, and event streams. Plain `http.client`, no event loop.
 
-Several addresses are tried in turn, of a name each, and so is the leader that a standby names. One that does not answer
-is passed over (`answering`), also as a leader: the standby that names it leads in a moment. Every failure is a
-`RequestError`, one line that says which address failed and how. `protocol.api` defines the answers.
+Several addresses are tried in turn: those of each name, and that of the leader that a standby names. A coordinator that
+does not answer is passed over (`answering`). So is a leader that does not answer: the standby that names it leads in a
+moment. Every failure is a `RequestError`, one line that says which address failed and how. `protocol.api` defines the
+answers.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ ANSWER_WITHIN_S = 10.0
 """A person waits no longer; a coordinator answers in milliseconds."""
 
 REACH_WITHIN_S = 2.0
-"""How long to wait for a host's kernel where another coordinator may be tried."""
+"""How long to wait until a host's kernel takes a connection, where another coordinator may be tried."""
 
 TAKEOVER_WITHIN_S = 10.0
-"""How long those are asked again of which the one that leads does not answer: twice a lease."""
+"""How long coordinators are asked again if the one that leads does not answer: twice a lease."""
 
 AGAIN_S = 0.5
-"""The pause before that."""
+"""The pause before they are asked again."""
 
 HEALTH_PATH = "/healthz"
-"""What a coordinator answers to anybody, one that stands by too."""
+"""The path at which a coordinator answers anybody, also while it stands by."""
 
 SILENT_S_MAX = 45.0
 """How long a stream may be silent: a coordinator sends a comment every 15 s, so two may be missed before the connection
@@ -66,7 +67,8 @@ CODES: dict[int, ExitCode] = {
     HTTPStatus.CONFLICT: ExitCode.REFUSED,
     HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
 }
-"""The exit codes by the status of a refusal: a flag's value is wrong, refused as things are, or not possible now."""
+"""The exit codes by the status of a refusal: a flag's value is wrong, the request is refused, or it cannot be granted
+now."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
@@ -88,7 +90,7 @@ class _StandbyError(OperationalError):
     """The coordinator stands by, and has done nothing."""
 
     def __init__(self, leader: Endpoint | None) -> None:
-        """Name who leads, if it has."""
+        """Name the leader, if the standby knows one."""
         super().__init__("stands by, and nobody leads")
         self.leader = leader
 
@@ -115,7 +117,7 @@ class Client:
         """What to try, in this order."""
         self._access = access
         self.certificate: bytes | None = None
-        """The certificate of the coordinator that was asked last, in DER; None if that was in the clear."""
+        """The certificate of the coordinator that was asked last, in DER; None if it was asked in the clear."""
 
     @property
     def where(self) -> str:
@@ -197,7 +199,7 @@ class Client:
 
     @staticmethod
     def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
-        """Return the error for one that came because the two sides do not speak alike."""
+        """Return the error that explains a failed connection, if TLS, a key or a certificate is the reason."""
         if attempt.context is None and attempt.speaks_tls():
             return attempt.locked_out()
         return attempt.explain(error)

@@ -1,7 +1,7 @@
 """`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
 
 With `--follow` it goes on as things happen, also across a restart of the coordinator. It asks for events after the id
-of the last one shown, which only the coordinator interprets, so none comes twice and none is left out.
+of the last one shown, so none comes twice and none is left out. Only the coordinator interprets that id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRY_AGAIN_S = 1.0
 """The pause after a connection was lost: a coordinator that is started again serves within a second."""
 
 WHAT_WIDTH = 18
-"""The width of the longest kind of event, `training caught up`."""
+"""The width of the column of events: the longest one is `training caught up`."""
 
 ROUND_WIDTH = len("round 100")
 
@@ -38,7 +38,7 @@ COLOURS = {"NodeLost": Colour.BAD, "NodeLeftBehind": Colour.BAD, "RoundStopped":
 """The colours of events that stand out in a long list."""
 
 FOLLOWED_FIRST = 10
-"""The same number as `tail -f` begins with."""
+"""How many events `--follow` begins with: as many as `tail -f`."""
 
 JOB_WIDTH_MAX = 24
 """The limit of the column of jobs: a longer name widens its own lines only."""
@@ -68,7 +68,7 @@ def show(config: EventsConfig) -> int:
 
 
 def _query(config: EventsConfig, last: int | None) -> str:
-    """Return the query that narrows the answer; `last` is the number of events by default."""
+    """Return the query that narrows the answer. `last` is the number of events if the settings name none."""
     query = {
         "last": last if config.last is None else config.last,
         "since": config.since_s,

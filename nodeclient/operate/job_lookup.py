@@ -59,7 +59,10 @@ def node_path(node: str) -> str:
 
 
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
-    """Return the job that was named, or the only one; with `live`, those that have ended count only if all have."""
+    """Return the job that was named, or the only one.
+
+    With `live`, jobs that have ended count only if all have.
+    """
     if named is not None:
         return named
     jobs = read(JobsAnswer, client.get("/v1/jobs")).jobs

@@ -33,7 +33,7 @@ class Colour(StrEnum):
 
 @frozen
 class TerminalInfo:
-    """What is written to."""
+    """The terminal, pipe or file that is written to."""
 
     columns: int | None
     """None if it is no terminal, or does not know its width."""

@@ -1,6 +1,6 @@
 """Looks again every second: on a terminal in place, on a screen of its own; otherwise a block at each change.
 
-The caller decides what is shown. A coordinator that goes away is waited for, once it has answered.
+The caller decides what is shown. If a coordinator that has answered once goes away, this waits for it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Screen:
 
     def leave(self) -> None:
         """Restore the terminal."""
-        with suppress(OSError):  # it may have gone, which is why this program ends
+        with suppress(OSError):  # the terminal may have gone, which is why this program ends
             self._write(LEAVE)
         if self._keys is not None and self._settings is not None:
             with suppress(termios.error):

@@ -61,12 +61,12 @@ class _Reading:
         self._places: dict[Key, str] = {}
         """The place of each log of that round."""
         self._noted: set[LogPart] = set()
-        """Notes that were read: they come again with each new stream."""
+        """The notes that were read: they come again with each new stream."""
 
     def parts(self) -> Iterator[LogPart]:
-        """Yield the parts until the last one. Who follows outlasts a restart of the coordinator.
+        """Yield the parts until the last one. With `--follow` this outlasts a restart of the coordinator.
 
-        Raises `LostError` for others.
+        Raises `LostError` otherwise.
         """
         is_begun = is_warned = False
         while True:
@@ -103,7 +103,7 @@ class _Reading:
 
     def _query(self) -> str:
         config = self._config
-        # Of a later round than the first, all is wanted, also of a worker of which nothing was read yet.
+        # In a round after the first one, all is wanted, also of a worker of which nothing was read yet.
         last = config.last if self._round == self._first_round else Last()
         query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
         query += [("rank", config.ranks)] * bool(config.ranks)

@@ -17,7 +17,7 @@ from nodeclient.operate.job_lookup import get_of_job, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 BUSY_CPUS = 0.05
-"""Less use of the CPU than this is that of threads which wait and look now and then."""
+"""The least use of the CPU that counts. Threads that wait, and look now and then, use less."""
 
 
 def show(config: StacksConfig) -> int:
