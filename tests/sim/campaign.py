@@ -43,7 +43,7 @@ KINDS = (
 """The kinds of small worlds, which take turns from seed to seed."""
 
 LARGE_EVERY = 250
-"""One in so many seeds of small worlds, which find most, is a large cluster, as they are in life."""
+"""One in so many seeds plays a large cluster, as they are in life. All others play small worlds, which find most."""
 
 LARGE_NODES = 100
 LARGE_HOURS = 1.0

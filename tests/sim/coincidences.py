@@ -21,10 +21,10 @@ from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
 LOOKS_FOR_S = 40.0
-"""A coincidence that has not come about by then does not any more."""
+"""How long a coincidence waits for its moment. One that has not come about by then does not any more."""
 
 OUTAGE_S = 20.0
-"""A failure of the disk beside which a lease is short."""
+"""How long a failure of the disk lasts: much longer than a lease."""
 
 
 def once(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
@@ -299,4 +299,4 @@ KEEPING: dict[str, Strike] = {
     "coordinator killed when a round is formed": _killed_when_formed,
     "end of a run missed": _misses_the_end,
 }
-"""Those of a job whose nodes keep state."""
+"""The coincidences of a job whose nodes keep state."""

@@ -24,7 +24,7 @@ DELAY_S = (0.001, 0.01)
 """How long a request, and its answer, are on their way: at least, and how much longer at most."""
 
 SPIKE = 0.01
-"""How many requests are late, as after a retransmission, and how many answers."""
+"""The share of requests that are late, as after a retransmission, and the share of answers."""
 
 SPIKE_S = 3.0
 """How late they are at most."""

@@ -33,7 +33,8 @@ LED_WITHIN_S = 30.0
 """The time within which one of several coordinators leads: two leases, and as long as etcd is asked in vain."""
 
 HANGS_FOR_S = 480.0
-"""The same where workers hang: a coordinator that was started again waits for five minutes before it looks."""
+"""The time to settle where workers hang: a coordinator that was started again waits for five minutes before it
+looks."""
 
 LAGS_FOR_S = 150.0
 """The time in which workers are late."""
@@ -254,7 +255,8 @@ def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 
 
 BESIDE_TAKEOVERS = [name for name in FAULTS if not name.startswith("disk")]
-"""A coordinator that shares an etcd has no disk of its own that decides anything."""
+"""The faults beside takeovers: none of a disk, since a coordinator that shares an etcd has no disk of its own that
+decides anything."""
 
 
 def _stand_still(world: World, doing: Doing) -> None:
@@ -332,7 +334,7 @@ def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> W
 BESIDE_HANGS = ("coordinator killed", "coordinator stalls", "worker fails", "node killed", "connection reset")
 
 LARGE_FAULTS = [name for name in FAULTS if name not in {"coordinator gone for long", "namesake", "other settings"}]
-"""Not those that take half an hour of hand-work to put right."""
+"""The faults of a large cluster: none of those that take half an hour of hand-work to put right."""
 
 
 def start_again(world: World) -> None:

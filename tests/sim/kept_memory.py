@@ -29,17 +29,17 @@ INTERVAL = 1
 """The steps between two saves of what no other node has: places are overwritten before they are reported."""
 
 FETCH_S = 0.6
-"""How long it takes to get one from another node at most."""
+"""How long it takes at most to get a state from another node."""
 
 FETCH_WITHIN_S = 8.0
-"""A node gives up after so long."""
+"""How long a node tries to get a state before it gives up."""
 
 SAVE_WITHIN_S = 1.0
 NOT_SAVED = 0.1
 """How often workers cannot save their state at the break."""
 
 STUCK = 0.02
-"""How often a worker hangs then while it saves, and never answers. It ends when it is asked to."""
+"""How often a worker hangs while it saves at the break, and never answers. It ends when it is asked to."""
 
 ONE_MORE = 0.3
 """How often a survivor has completed a step that a worker which is gone had not."""

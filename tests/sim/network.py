@@ -29,7 +29,7 @@ Mail = list[Said | None]
 real session has one unsent message, whose place a newer one takes."""
 
 UNACKNOWLEDGED_S = 20.0
-"""When the coordinator's host gives a connection up that does not answer, as coordinatord has it."""
+"""How long until the coordinator's host gives up a connection that does not answer, as coordinatord sets it."""
 
 
 class Session:

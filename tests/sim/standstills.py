@@ -75,7 +75,7 @@ class Standstill:
 
 
 class Standstills:
-    """Those of one training."""
+    """The standstills of one training."""
 
     def __init__(self, training: Training, seed: int) -> None:
         self._training = training

@@ -23,7 +23,10 @@ SEEN_WITHIN_S = 0.004
 
 
 class StayingWorkers:
-    """Those of one nodeclient. What they do is drawn by itself, so other histories are what they were before."""
+    """The processes of one nodeclient that may outlive their round.
+
+    What they do is drawn by itself, so that histories without them are what they were before.
+    """
 
     def __init__(self, host: Host, world: World, workers: LocalWorkers) -> None:
         self._host, self._world, self._workers = host, world, workers
@@ -31,11 +34,11 @@ class StayingWorkers:
         self.held: set[int] = set()
         """The local ranks of processes that wait, as far as the agent knows."""
         self._out: set[int] = set()
-        """Those that are out of their round: nothing of it is left in them."""
+        """The local ranks of processes that are out of their round: nothing of it is left in them."""
         self.failed: set[int] = set()
-        """Those in which a collective has failed."""
+        """The local ranks of processes in which a collective has failed."""
         self.able = False
-        """Those of the present round can stay."""
+        """Whether the processes of the present round can stay."""
 
     def begin(self, start: Start) -> None:
         """Let the processes that wait go on as workers of a round."""

@@ -58,7 +58,7 @@ STANDBY = 100
 """The histories of two coordinators that share an etcd; each takes less time than others."""
 
 COINCIDENCES_OF_KEEPING = 40
-"""Fewer, since each takes twice as long."""
+"""The histories of coincidences among nodes that keep state: fewer, since each takes twice as long."""
 
 SEEDS_PER_CHUNK = 100
 """So few that a chunk takes seconds: each worker of pytest has its share of them, and none is waited for in the end."""

@@ -18,13 +18,13 @@ AROUND_S = 0.6
 
 
 AWAY_AFTER_S = 4.0
-"""When the coordinator goes that is not to miss a node which is cut off: within its lease."""
+"""How soon the coordinator goes away, if it is not to miss a node that is cut off: within the lease of that node."""
 
 MOST = 0.7
-"""How often it goes."""
+"""How often the coordinator goes away."""
 
 LATE_S = 0.3
-"""How much later a message comes that is late: by less than makes a node one that is not on time."""
+"""How late a late message is: by less than what makes its node one that is not on time."""
 
 
 def _tear(world: World, host: Host) -> None:

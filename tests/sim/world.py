@@ -55,7 +55,7 @@ class BrokenError(AssertionError):
 
 
 class World:
-    """Everything there is."""
+    """A simulated cluster, with all that belongs to it."""
 
     def __init__(
         self, seed: int, scenario: Scenario | None = None, *, loud: bool = False, digested: bool = False

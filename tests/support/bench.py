@@ -70,11 +70,11 @@ class Bench:
         self.alive: set[int] = set()
         """The workers that are in the round."""
         self.parked: set[int] = set()
-        """Those that are out of it, and wait for the next one."""
+        """The workers that are out of the round, and wait for the next one."""
         self.starting = False
         self.sweeping = False
         self.reaches = True
-        """Masters answer at once."""
+        """Whether masters answer at once."""
         self.ports = PORT
 
     # What happens

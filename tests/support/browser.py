@@ -25,7 +25,7 @@ from tests.support.programs import TIMEOUT_S, Program, wait_until
 Result = TypeVar("Result")
 
 CHROMIUM = shutil.which("chromium")
-"""Where it is; None where it is missing."""
+"""The path of chromium; None where it is missing."""
 
 FLAGS = (
     "--headless=new",
@@ -84,7 +84,7 @@ class Page:
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def wait_for_text(self, text: str, selector: str = "body") -> None:
-        """Wait until a text can be read there."""
+        """Wait until a text can be read within the first element that a selector finds."""
         self.wait(f"(document.querySelector({json.dumps(selector)})?.innerText ?? '').includes({json.dumps(text)})")
 
     def resize(self, width: int, height: int, *, mobile: bool = False) -> None:
@@ -94,7 +94,7 @@ class Page:
         )
 
     def prefer(self, scheme: str) -> None:
-        """Set its reader's preference: `light` or `dark`."""
+        """Set the colours that the reader of the page prefers: `light` or `dark`."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.command("Emulation.setEmulatedMedia", features=[feature])
 
@@ -104,7 +104,7 @@ class Page:
         path.write_bytes(base64.b64decode(reply["data"]))
 
     def close(self) -> None:
-        """Leave it."""
+        """Close the page."""
         self.command("Page.close")
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Browser:
     """One browser, with a profile of its own."""
 
     def __init__(self, profile: Path) -> None:
-        """Start it; `profile` is an empty directory."""
+        """Start the browser; `profile` is an empty directory."""
         assert CHROMIUM is not None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -143,7 +143,7 @@ class Browser:
         self._socket = self._run(self._connect(f"ws://127.0.0.1:{port}{path}"))
 
     def open(self, url: str, *, width: int = 1_280, height: int = 900, scheme: str = "light") -> Page:
-        """Open a page of its own, through a window of this size."""
+        """Open a page in a window of its own, of this size."""
         target = self.command("Target.createTarget", url="about:blank")["targetId"]
         session = self.command("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = self._pages[session] = Page(self, session)
@@ -159,7 +159,7 @@ class Browser:
         return self._run(self._command(method, session, parameters))
 
     def close(self) -> None:
-        """End it."""
+        """End the browser."""
         self._run(self._session.close())
         self._program.close()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,9 +1,10 @@
-"""A training that writes checkpoints of its own, as a program; steps take as long as a rank likes.
+"""A training that writes checkpoints of its own, as a program. Each rank draws how long each of its steps takes.
 
 Arguments: the folder for checkpoints, how many steps lie between two questions whether one is wanted, and how many
-seconds a checkpoint takes to write. The training ends when there is a file `enough` in the folder. A rank's checkpoint
-is a file `rank.step`, which is complete or not there. The training goes on from the newest step of which all ranks of a
-round had written one.
+seconds a checkpoint takes to write. The training ends when there is a file `enough` in the folder.
+
+A rank's checkpoint is a file `rank.step`, which is complete or not there. The training goes on from the newest step of
+which all ranks of a round had written one.
 """
 
 from __future__ import annotations

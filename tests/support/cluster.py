@@ -107,9 +107,9 @@ class Coordinator(Program):
     ) -> None:
         """Start it and wait until it serves; `prefix` comes before the program, such as `ip netns exec NAME`.
 
-        If there is no `state_dir`, it has one of its own, which goes with it. With a `home`, it is as it is by default:
-        for those with a token, and its user has this directory as XDG_CONFIG_HOME. So it is in a test whose user has a
-        home (`USER_HOME`). Otherwise it serves everybody.
+        If there is no `state_dir`, it has one of its own, which is removed with it. With a `home` it runs as by
+        default: it serves only those with a token, and its user has this directory as XDG_CONFIG_HOME. It also runs so
+        in a test whose user has a home (`USER_HOME`). Otherwise it serves everybody.
         """
         users = os.environ.get(USER_HOME)
         self._home = home if home is not None or users is None else Path(users)

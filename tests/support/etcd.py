@@ -41,7 +41,7 @@ NOBODY = Coordinatord("here", "127.0.0.1:29400", secure=False, since=0.0)
 HOST = "127.0.0.1"
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
-"""Those of etcd, on a host of its own."""
+"""The ports of etcd, where it has a host of its own."""
 
 
 class EtcdCluster:
@@ -80,7 +80,7 @@ class EtcdCluster:
         self.members = [self._begin(number) for number in range(len(places))]
 
     def place(self, prefix: str, access: EtcdAccess | None = None) -> EtcdPlace:
-        """Return a namespace of it."""
+        """Return a namespace of the cluster."""
         members = ",".join(f"{address}:{port}" for address, port in self.clients)
         return EtcdPlace.parse(f"{self.scheme}://{members}/{prefix}", access)
 
@@ -94,7 +94,7 @@ class EtcdCluster:
         self.members[number].send_signal(signal.SIGSTOP)
 
     def go_on(self, number: int) -> None:
-        """Let it go on."""
+        """Let a paused member go on."""
         self.members[number].send_signal(signal.SIGCONT)
 
     def start(self, number: int) -> None:

@@ -46,10 +46,10 @@ PURE_ROOMS = {
 """The rooms that do no IO, and what each of them may import beside the standard library."""
 
 CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
-"""The floors of `coordinatord/core`, lowest first; the last one is the door."""
+"""The floors of `coordinatord/core`, lowest first; the shells call the last one."""
 
 CORE_EDGES = ("effects", "events", "journal", "policy")
-"""Its other modules. Any floor may import them, and they import no floor but the lowest."""
+"""The other modules of `coordinatord/core`. Any floor may import them, and they import no floor but the lowest."""
 
 SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log", "node_reads")
 """The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of

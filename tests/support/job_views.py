@@ -170,7 +170,7 @@ LIST = """import('/page/jobs.js').then(({ jobList }) => {
   document.getElementById('body').removeAttribute('data-empty');
   list.update(JOBS, 'job-0');
 })"""
-"""Shows the list of jobs, of which the first, which comes last, is chosen."""
+"""Shows a list of jobs, and chooses `job-0`, which the list shows last."""
 
 
 def show_list(page: Page, number: int) -> None:

@@ -31,11 +31,11 @@ POINTS = (
     "generator optimizer",
     "evaluated",
 )
-"""Where in a step a worker may be killed, and its own state of the step is known to the last bit."""
+"""The points of a step at which a worker may be killed, and its own state of the step is known to the last bit."""
 
 EVALUATING = "evaluating"
-"""Where it is not: the others come to the end of the step, and this worker's own state there has never been. Each even
-step has an evaluation."""
+"""The point at which that state is not known: the others come to the end of the step, and this worker has never had a
+state of its own there. Each even step has an evaluation."""
 
 
 def train_adversaries(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:

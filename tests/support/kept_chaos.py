@@ -57,7 +57,7 @@ LINES = {
 """The most lines of a place that a process lives for: a few times what one save, transfer or restart takes."""
 
 DISKS = 0.4
-"""How many scenes have a disk."""
+"""The share of scenes that have a disk."""
 
 ROOM, TOO_SMALL = 64_000_000, 60_000
 """A disk with room for all steps, and one that is full with the first or the second."""

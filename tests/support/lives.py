@@ -113,7 +113,7 @@ class FleetProgram(Program):
         return float(wait_until(f"{self.size} nodes to be attached", look)["at"])
 
     def close(self) -> None:
-        """End it, well if it can."""
+        """End the process: well, if the end of its input is enough for that."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         super().close()

@@ -30,17 +30,17 @@ class Machine:
 
     @property
     def cores_per_node(self) -> int:
-        """How many cores one has."""
+        """How many cores a NUMA node has."""
         return self.complexes_per_node * self.cores_per_complex
 
     @property
     def cores(self) -> int:
-        """How many there are in all."""
+        """How many cores there are in all."""
         return self.nodes * self.cores_per_node
 
     @property
     def cpus(self) -> frozenset[int]:
-        """All of them."""
+        """All CPUs of the machine."""
         return frozenset(range(self.cores * self.threads_per_core))
 
     def of_cores(self, first: int, number: int) -> frozenset[int]:
@@ -53,7 +53,7 @@ class Machine:
         return self.of_cores(node * self.cores_per_node, self.cores_per_node)
 
     def build(self, root: Path) -> Host:
-        """Write it below `root`."""
+        """Write the machine's trees below `root`."""
         host = Host(root / "dev", root / "sys", nvml=str(root / "no-such-library"), processes=root / "proc")
         host.devices.mkdir(parents=True)
         for node in range(self.nodes):

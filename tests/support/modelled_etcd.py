@@ -175,7 +175,7 @@ class World:
         self.forgotten: set[int] = set()
         """What a durable commit has dropped."""
         self._tried: dict[Row, list[int]] = {}
-        """What each commit drops that was ever tried, by the row that it adds."""
+        """What each commit that was ever tried drops, by the row that it adds."""
         self.takeovers = 0
         self._chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._lives = [self._begin(name) for name in ("h1", "h2")]

@@ -12,7 +12,7 @@ from tests.support.programs import BIN, Program, as_by_default, clean_environ, r
 
 
 class Place:
-    """One of each."""
+    """A user's home, a state directory, and the programs that run there."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""A training whose ranks each have a shard of the state, as a program; steps take as long as a rank likes.
+"""A training whose ranks each have a shard of the state, as a program. Each rank draws how long its steps take.
 
 Argument: the folder for its notes; the training ends when there is a file `enough` in it. Each rank appends `round rank
 step digest` of its own shard to a file of its own, first of the step that it resumes from. Its digest is that of all

@@ -40,7 +40,8 @@ reach otherwise. It becomes the program, under the same process id. (Python code
 start slower, and is not safe beside the threads here.)"""
 
 NO_HOME = "/dev/null/no-home"
-"""Nothing can be kept here: a test that wants state names its own place for it, and none touches the user's."""
+"""A home in which nothing can be kept. A test that wants state names a place of its own for it, and no test touches the
+home of the user."""
 
 _news = threading.Condition()
 """Notified at each line of output and each end of a program."""

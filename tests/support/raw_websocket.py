@@ -17,7 +17,7 @@ MASK = b"\x5a\xc3\x17\xe8"
 KEY = "7pdLRBZXvJPTVbovd9G57Q=="
 
 ACCEPTED = b"Sec-WebSocket-Accept: BKZO/6FTWvi1RSEAF6vyU7JyrHg=\r\n"
-"""What belongs to that key."""
+"""The header by which a server accepts that key."""
 
 HEAD_OF_ANSWER = b"HTTP/1.1 101 Switching Protocols\r\n"
 

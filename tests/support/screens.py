@@ -19,14 +19,14 @@ from tests.support.programs import Program, clean_environ, wait_until
 _PIECE = re.compile(r"\x1b\[(?P<arguments>[?\d;]*)(?P<command>[A-Za-z])|(?P<control>[\r\n])|(?P<text>[^\x1b\r\n]+)")
 
 _BEGUN = re.compile(r"(\x1b(\[[?\d;]*)?)?")
-"""The rest of it may still come."""
+"""The beginning of an escape sequence, whose rest may still come."""
 
 ON_ITS_OWN_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""A wrapper for a program, so that keys are signals, and another size is one."""
+"""A wrapper that makes the terminal the program's own, so that keys, and another size, become signals."""
 
 
 class Screen:
@@ -36,7 +36,7 @@ class Screen:
         self.lines: list[str] = [""]
         self.row = self.column = 0
         self.modes: set[str] = {"?25", "?7"}
-        """The cursor is shown, and lines wrap, as on any terminal."""
+        """The modes that are on: the cursor is shown, and lines wrap, as on any terminal."""
         self.columns: int | None = None
         """Its width, where that matters: lines do not wrap here."""
         self.colours: set[str] = set()
@@ -45,7 +45,7 @@ class Screen:
         self._rest = ""
 
     def draw(self, text: str) -> None:
-        """Do as a terminal does."""
+        """Draw a text as a terminal does."""
         text, end = self._rest + text, 0
         while piece := _PIECE.match(text, end):
             end = piece.end()
@@ -145,7 +145,7 @@ class OnTerminal:
         return termios.tcgetattr(self._terminal)
 
     def close(self) -> None:
-        """End it all."""
+        """End the program, and close its terminal."""
         self.program.close()
         os.close(self._controller)
         os.close(self._terminal)

@@ -28,10 +28,10 @@ SIMPLE = (*STDLIB_PYTHON, str(WORKER))
 PORT = 29400
 
 COORDINATORS = ("c0", "c1")
-"""Their hosts."""
+"""The hosts of the coordinators."""
 
 PATIENT_LEASE_S = 15.0
-"""It outlasts an election of etcd on a busy machine."""
+"""A lease that outlasts an election of etcd on a busy machine."""
 
 MEMBERS = ("e0", "e1", "e2")
 """The hosts of etcd."""

@@ -15,7 +15,7 @@ from coordinatord.store.sqlite_store import SqliteStore
 
 
 class StorePlace(Protocol):
-    """Where a store keeps what it keeps."""
+    """A place where a store keeps its records."""
 
     def life(self) -> AbstractAsyncContextManager[Store]:
         """Open the store, and close it when the context ends. Raises `StoreError`."""
@@ -32,7 +32,7 @@ class LastingPlace(StorePlace, Protocol):
 
 
 class MemoryPlace:
-    """A process."""
+    """The memory of a process."""
 
     @asynccontextmanager
     async def life(self) -> AsyncIterator[Store]:

@@ -10,7 +10,7 @@ from aiohttp import web
 from coordinatord.protocol.messages import SESSION_PATH, Desired, Goal
 
 Behaviour = Callable[[web.WebSocketResponse], Awaitable[object]]
-"""What it does after each join, until it closes the session."""
+"""What the coordinator does after each join, until it closes the session."""
 
 WAIT = Desired(
     run="run",

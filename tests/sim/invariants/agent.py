@@ -66,13 +66,13 @@ class Conduct:
         """When its workers were last asked to end, and whether on purpose."""
         self.planned = False
         self.cut_off = False
-        """They were, because the coordinator was out of reach for too long."""
+        """Whether they were asked to because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
         """When a worker of the present round first failed, before it was asked to end."""
         self.failed_again_at = -math.inf
         """When a further one failed. What it says counts, if the first one had merely lost its connection to a peer."""
         self.failed_round: Round = ("", 0)
-        """That round."""
+        """The round of that failure."""
         self.failed_in: set[Round] = set()
         """Rounds in which a worker failed here, or could not be started."""
         self.said: tuple[object, ...] | None = None

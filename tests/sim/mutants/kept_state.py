@@ -12,10 +12,10 @@ NEEDS_A_COINCIDENCE = {
     "holder-out-of-reach",
     "resumes-from-the-first-answer",
 }
-"""What only matters at one moment."""
+"""The mutants that only matter at one moment."""
 
 NEEDS_COPIES = {"copies-not-awaited", "one-host-alone-counts-as-copied", "copy-of-another-step", "given-to-nobody"}
-"""What only matters where nodes copy what others have."""
+"""The mutants that only matter where nodes copy what others have."""
 
 
 def _plays(name: str) -> str:

@@ -32,7 +32,7 @@ class Mutant:
     breaks: str
     """What is wrong then, for a person."""
     old: str
-    """Stands once in the module."""
+    """The source that the mistake replaces; it stands once in the module."""
     new: str
     plays: str = "small_world"
     """The function of `history` that plays the histories which may show it."""
