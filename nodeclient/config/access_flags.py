@@ -29,11 +29,11 @@ def add_access(parser: SettingsParser) -> None:
         "--tls-cert": "certificate to show, in PEM, to a coordinator that wants one",
         "--tls-key": "its key, in PEM, without a password",
     }.items():
-        parser.add_setting(flag, type=_file, variables=(_variable(flag),), metavar="FILE", help=words)
+        parser.add_setting(flag, type=_file, variables=(own_variable(flag),), metavar="FILE", help=words)
     parser.add_setting(
         "--insecure",
         action="store_true",
-        variables=(_variable("--insecure"),),
+        variables=(own_variable("--insecure"),),
         help="speak in the clear and show no token, to a coordinator that was started so too",
     )
 
@@ -64,7 +64,8 @@ def refuse_tokens(parser: SettingsParser, words: Sequence[str]) -> None:
         parser.error(IN_COMMAND_LINE)
 
 
-def _variable(flag: str) -> str:
+def own_variable(flag: str) -> str:
+    """Return the variable of a flag that only nodeclient has."""
     return f"NODECLIENT_{flag.removeprefix('--').replace('-', '_').upper()}"
 
 

@@ -12,7 +12,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.logs import FORMATS, LEVELS
 from coordinatord.runtime.settings import NUMBER, WHOLE, WHOLE_OR_TEXT, SettingsParser, joined, seconds
 from nodeclient.config import flag_values
-from nodeclient.config.access_flags import add_access
+from nodeclient.config.access_flags import add_access, own_variable
 from nodeclient.config.join_config import SIGNALS
 from nodeclient.host import numa
 
@@ -304,8 +304,3 @@ def add_file(parser: SettingsParser) -> None:
 def add_own(parser: SettingsParser, *flags: str, **options: Any) -> None:
     """Add a flag that torchrun does not have."""
     parser.add_setting(*flags, variables=(own_variable(flags[0]),), **options)
-
-
-def own_variable(flag: str) -> str:
-    """Return the variable of a flag of ours."""
-    return f"NODECLIENT_{flag.removeprefix('--').replace('-', '_').upper()}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
 from nodeclient.config import flag_values, flags
+from nodeclient.config.access_flags import own_variable
 from nodeclient.config.build import FrontEnd, join_config
 from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join_config import JoinConfig
@@ -68,11 +69,11 @@ def add_join(parser: SettingsParser) -> None:
         help="the address at which other nodes reach this one, if the one found is wrong",
     )
     flags.add_node(parser)
-    flags.add_output(parser, template_variable=flags.own_variable("--log-line-prefix-template"))
+    flags.add_output(parser, template_variable=own_variable("--log-line-prefix-template"))
     flags.add_workers(
         parser,
-        numa_variables=(flags.own_variable("--numa-binding"),),
-        signals_variables=(flags.own_variable("--signals-to-handle"),),
+        numa_variables=(own_variable("--numa-binding"),),
+        signals_variables=(own_variable("--signals-to-handle"),),
     )
     flags.add_file(parser)
     parser.add_command("command", metavar="COMMAND", help="what each worker runs, after --")

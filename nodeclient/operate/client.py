@@ -44,6 +44,9 @@ TAKEOVER_WITHIN_S = 10.0
 AGAIN_S = 0.5
 """The pause before they are asked again."""
 
+RESUME_AFTER_S = 1.0
+"""The pause before a lost stream is asked for again: a coordinator that is started again serves within a second."""
+
 HEALTH_PATH = "/healthz"
 """The path at which a coordinator answers anybody, also while it stands by."""
 

@@ -18,13 +18,10 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import RESUME_AFTER_S, Client, read
 from nodeclient.operate.job_lookup import get_of_job, job_path, unknown_job
 from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, width, write
-
-TRY_AGAIN_S = 1.0
-"""The pause after a connection was lost: a coordinator that is started again serves within a second."""
 
 WHAT_WIDTH = 18
 """The width of the column of events: the longest one is `training caught up`."""
@@ -103,7 +100,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
             if not is_warned:
                 sys.stderr.write(f"nodeclient: {error}; trying again\n")
             is_warned = True
-        select.select([], [], [], TRY_AGAIN_S)
+        select.select([], [], [], RESUME_AFTER_S)
 
 
 class _Printer:

@@ -17,7 +17,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.log_answers import LogPart
 from coordinatord.protocol.schema import fields_of
 from nodeclient.config.operate import Last, LogsConfig
-from nodeclient.operate.client import Client, read
+from nodeclient.operate.client import RESUME_AFTER_S, Client, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
 from nodeclient.operate.request_errors import LostError, RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
@@ -26,9 +26,6 @@ from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefix
 
 _STEERING = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 """What would steer a terminal: all escape sequences but colours, and control characters but ends of lines."""
-
-TRY_AGAIN_S = 1.0
-"""The pause after a connection was lost: a coordinator that is started again serves within a second."""
 
 Key = tuple[int | None, str]
 """The rank and the stream of a log."""
@@ -85,7 +82,7 @@ class _Reading:
                 if not is_warned:
                     sys.stderr.write(f"nodeclient: {error}; trying again\n")
                 is_warned = True
-            select.select([], [], [], TRY_AGAIN_S)
+            select.select([], [], [], RESUME_AFTER_S)
 
     def _is_new(self, part: LogPart) -> bool:
         """Note a part; return whether there is something to show that was not shown before."""
