@@ -242,7 +242,7 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
         "nodes": 2,
         "workers": 2,
         "planned": False,
-            "begun": None,
+        "begun": None,
         "charged": True,
         "formed_s": 10.0,
         "running_s": 9.0,
