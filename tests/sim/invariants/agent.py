@@ -5,7 +5,6 @@ It is judged by what happens on its host, in its own clock. `nodes` has how node
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
@@ -69,8 +68,8 @@ class Conduct:
         """Whether they were asked to because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
         """When a worker of the present round first failed, before it was asked to end."""
-        self.failed_again_at = -math.inf
-        """When a further one failed. What it says counts, if the first one had merely lost its connection to a peer."""
+        self.failed_again_at: list[float] = []
+        """When further ones failed. What one of them says counts, if the first had merely lost its connection."""
         self.failed_round: Round = ("", 0)
         """The round of that failure."""
         self.failed_in: set[Round] = set()
@@ -123,7 +122,7 @@ class AgentInvariants(NodeInvariants):
             if fails and agent.phase in {Phase.STARTING, Phase.RUNNING} and conduct.failed_at is None:
                 conduct.failed_at, conduct.failed_round = now, (agent.run, agent.round)
             elif fails:
-                conduct.failed_again_at = now
+                conduct.failed_again_at.append(now)
             return
         self._note(host, conduct, event, now)
 
@@ -222,6 +221,7 @@ class AgentInvariants(NodeInvariants):
             case Probe():
                 conduct.saves_since = None
                 conduct.failed_at = None  # another round, which may fail before a worker of it is started
+                conduct.failed_again_at.clear()
             case Start():
                 self._judge_start(host, conduct, effect)
             case HaltWorkers() | SaveKept():
@@ -277,7 +277,7 @@ class AgentInvariants(NodeInvariants):
         forgotten = forgotten and (observed.run, observed.round) == conduct.failed_round
         self.check(not forgotten, "%s has forgotten that a worker failed in round %d", host.name, observed.round)
         if observed.failure is not None and conduct.failed_at is not None:
-            ages = (now - conduct.failed_at, now - conduct.failed_again_at)
+            ages = [now - failed_at for failed_at in (conduct.failed_at, *conduct.failed_again_at)]
             told = any(abs(observed.failure.age_s - age) < 0.01 for age in ages)
             self.check(told, "%s says that it failed just now", host.name)
 

@@ -260,6 +260,7 @@ class KeptStateInvariants:
         """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
 
         Nor while a shard can have no copy: without a taker a newer step is preferred to an older one that had copies.
+        Nor if it is the step with which a round could not begin, since what was kept of it proved to be damaged.
         Where messages come out of order, an older report may say less than is there.
         """
         members = ((one.node, one.incarnation, one.session) for one in run.members.values())
@@ -272,6 +273,7 @@ class KeptStateInvariants:
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
         excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
         excused = excused or was_lonely or run.id in self._lonely or self._world.scenario.network.harsh
+        excused = excused or self._useless.get(run.id, (None, 0))[0] == promised
         if promised is not None and these == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
