@@ -56,7 +56,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept", "late"}
+    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept", "late", "begun"}
     assert node.keys() == promised
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
@@ -159,7 +159,7 @@ def test_the_next_address_is_asked_where_one_is_no_coordinator(
 ) -> None:
     with canned(body(b"<html>", 404)) as (strange, asked):
         code, shown, errors = here(f"127.0.0.1:1,{strange},{coordinator.endpoint}", "--json")
-    assert (code, errors, asked) == (0, "", ["GET /v1/jobs"])
+    assert (code, errors, asked) == (0, "", ["GET /healthz"])
     assert "jobs" in json.loads(shown)
 
 
