@@ -34,6 +34,7 @@ from nodeclient.config.flag_values import Endpoint
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock
+from tests.sim.late_joins import LateJoins
 from tests.sim.network import DOWN, Said, Session
 from tests.sim.standstills import Looks
 
@@ -76,8 +77,7 @@ class SimulatedCoordinator(abc.ABC):
         """What is being written."""
         self._alarm: Alarm
         self._looks: Looks
-        self._ages_s: dict[tuple[int, str, int], float] = {}
-        """How old each process was at its last join, by life of the coordinator, node and incarnation."""
+        self._joins = LateJoins()
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
         self._asked = 0
@@ -291,16 +291,8 @@ class SimulatedCoordinator(abc.ABC):
             return
         self._handle(event)
 
-    def _is_overtaken(self, event: Event) -> bool:
-        """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused."""
-        if not isinstance(event, Connected) or event.join.age_s is None:
-            return False
-        key, age_s = (self.life, event.join.node, event.join.incarnation), event.join.age_s
-        self._ages_s[key] = max(age_s, self._ages_s.get(key, 0.0))
-        return age_s < self._ages_s[key]
-
     def _handle(self, event: Event) -> None:
-        if not self._is_overtaken(event):
+        if not self._joins.is_overtaken(event, self.life, self.machine):
             self._laws.hears(event)
         batch = self.machine.handle(event, self.clock.read())
         for look in batch.looks if self._world.daemon is self else ():

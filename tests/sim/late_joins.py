@@ -1,0 +1,27 @@
+"""Joins that were longer on their way than one that their process sent later."""
+
+from __future__ import annotations
+
+from coordinatord.core.events import Connected, Event
+from coordinatord.core.machine import Coordinator
+
+
+class LateJoins:
+    """Remembers how old each process was when it sent the latest of its joins."""
+
+    def __init__(self) -> None:
+        self._ages_s: dict[tuple[int, str, int], float] = {}
+        """By life of the coordinator, node and incarnation."""
+
+    def is_overtaken(self, event: Event, life: int, machine: Coordinator) -> bool:
+        """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused.
+
+        A run that began since knows nothing of that other join.
+        """
+        if not isinstance(event, Connected) or event.join.age_s is None:
+            return False
+        join, run = event.join, machine.jobs.get(event.join.job)
+        key, age_s = (life, join.node, join.incarnation), event.join.age_s
+        self._ages_s[key] = max(age_s, self._ages_s.get(key, 0.0))
+        member = None if run is None else run.members.get(join.node)
+        return member is not None and member.incarnation == join.incarnation and age_s < self._ages_s[key]
