@@ -212,7 +212,7 @@ def test_each_refusal_has_its_exit_code(
 def test_a_command_is_sent_once_though_there_are_other_addresses(capsys: pytest.CaptureFixture[str]) -> None:
     with canned(hang_up) as (first, asked), canned(hang_up) as (second, others):
         assert within(f"127.0.0.1:1,{first},{second}", "restart", "mnist") == 69
-    assert (asked, others) == (["POST /v1/jobs/mnist/restart"], [])
+    assert (asked, others) == (["GET /healthz", "POST /v1/jobs/mnist/restart"], ["GET /healthz"])
     assert first in capsys.readouterr().err
 
 
