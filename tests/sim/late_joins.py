@@ -11,7 +11,7 @@ class LateJoins:
 
     def __init__(self) -> None:
         self._ages_s: dict[tuple[int, str, int], float] = {}
-        """By life of the coordinator, node and incarnation."""
+        """Its age, keyed by (life of the coordinator, node, incarnation)."""
 
     def is_overtaken(self, event: Event, life: int, machine: Coordinator) -> bool:
         """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused.
