@@ -57,7 +57,7 @@ class Departures:
         grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S
         if now > self._event_at:
             self._event_before, self._event_at = self._event_at, now
-        self._closed_at = {key: at for key, at in self._closed_at.items() if not self._is_silent(key[0])}
+        self._forget_silent()
         for key in [key for key, closed_at in self._closed_at.items() if self._event_before - closed_at > grace_s]:
             closed_at = self._closed_at.pop(key)
             waits, waited_s = upset_at < closed_at and self._is_counted_on(*key), self._event_before - closed_at
@@ -91,10 +91,12 @@ class Departures:
             check(by == node, "%s counts as lost, and the round was broken by %s", record.node, by)
             check(node in self._absent, "%s counts as lost, and is connected", record.node)
 
-    def _is_silent(self, node: str) -> bool:
+    def _forget_silent(self) -> None:
         # Where all are silent, the coordinator itself may be cut off, and nobody is lost.
-        runs = (run for run in self._world.daemon.machine.jobs.values() if node in run.members)
-        return any(run.all_silent or run.durable.silent for run in runs)
+        runs = self._world.daemon.machine.jobs.values() if self._closed_at else ()
+        silent = {node for run in runs if run.all_silent or run.durable.silent for node in run.members}
+        if silent:
+            self._closed_at = {key: at for key, at in self._closed_at.items() if key[0] not in silent}
 
     def _is_counted_on(self, node: str, incarnation: int) -> bool:
         runs = self._world.daemon.machine.jobs.values()
