@@ -266,7 +266,8 @@ class KeptStateInvariants:
         members = ((one.node, one.incarnation, one.session) for one in run.members.values())
         these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
-        self._copied[run.id] = these, at
+        # One that stays protected for the disk alone may go as soon as it is written, or not wanted there any more.
+        self._copied[run.id] = these, at if at in {run.kept.whole, run.kept.candidate} else None
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
         self._note_lonely()
