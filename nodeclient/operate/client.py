@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -222,7 +222,7 @@ class Client:
             except _SilentLeaderError as error:
                 if time.monotonic() >= ends_at:
                     raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
-            threading.Event().wait(AGAIN_S)
+            select.select([], [], [], AGAIN_S)
 
     def _is_well(self, turn: Turn) -> bool:
         """Whether a coordinator answers, and leads or knows who does."""
