@@ -26,11 +26,16 @@ Strike = Callable[[World], None]
 
 
 def strike(world: World, name: str) -> None:
-    """Make a fault happen, and count it."""
+    """Make a fault of a cluster happen, and count it."""
+    happen(world, name, FAULTS[name])
+
+
+def happen(world: World, name: str, fault: Strike) -> None:
+    """Make a fault of any kind happen, and count it by its name."""
     world.faults[name] += 1
     world.trace.note("-- fault: %s", name)
     world.touch()
-    FAULTS[name](world)
+    fault(world)
 
 
 def damage(world: World) -> None:

@@ -54,9 +54,7 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
     names = chance.sample(list(FAULTS), chance.randint(1, len(FAULTS)))
     for _ in range(chance.randint(0, 10)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
-    world.go_on(FAULTS_FOR_S)
-    world.go_on(chance.uniform(0.0, LAST_S))
-    come_to_rest(world)
+    _outlast_faults(world, chance)
     return world
 
 
@@ -109,9 +107,7 @@ def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world.comes_back = chance.choice([0.3, 1.0])
     for _ in range(chance.randint(1, 6)):
         world.queue.plan(chance.uniform(5.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_STAYING))
-    world.go_on(FAULTS_FOR_S)
-    world.go_on(chance.uniform(0.0, LAST_S))
-    come_to_rest(world)
+    _outlast_faults(world, chance)
     return world
 
 
@@ -125,6 +121,11 @@ def _disturb(world: World, chance: random.Random, faults_max: int, damages: list
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
     for _ in range(chance.choice(damages)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), damage, world)
+    _outlast_faults(world, chance)
+
+
+def _outlast_faults(world: World, chance: random.Random) -> None:
+    """Go on while faults begin, and then for about as long as one of them lasts, and wait for the end."""
     world.go_on(FAULTS_FOR_S)
     world.go_on(chance.uniform(0.0, LAST_S))
     come_to_rest(world)
@@ -248,9 +249,7 @@ def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), take_over, world, chance.choice(list(TAKEOVERS)))
     for _ in range(chance.randint(0, 4)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(BESIDE_TAKEOVERS))
-    world.go_on(FAULTS_FOR_S)
-    world.go_on(chance.uniform(0.0, LAST_S))
-    come_to_rest(world)
+    _outlast_faults(world, chance)
     return world
 
 

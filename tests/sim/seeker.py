@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nodeclient.access.turns import Turns
 from nodeclient.config.flag_values import Endpoint
-from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
+from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, pause_after
 
 if TYPE_CHECKING:  # hosts have one, and the world has hosts
     from tests.sim.coordinator import SimulatedCoordinator
@@ -47,7 +47,7 @@ class Seeker:
         """Note the end of an attempt, which may have been `welcome`; return whether the next one follows at once."""
         leader, self._leader = self._leader, None
         silent, self._gave_up = welcome and self._gave_up, False
-        self._pause_s = PAUSE_FIRST_S if welcome else min(2 * self._pause_s, PAUSE_MOST_S)
+        self._pause_s = pause_after(self._pause_s, welcome=welcome, turned_away=False)
         return self._turns.note(served=welcome, silent=silent, leader=leader)
 
     def draw_pause(self) -> float:

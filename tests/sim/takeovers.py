@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from tests.sim.contender import Contender
 from tests.sim.crash_point import CrashPoint
+from tests.sim.faults import Strike, happen
 
 if TYPE_CHECKING:
-    from tests.sim.faults import Strike
     from tests.sim.world import World
 
 
@@ -134,7 +134,4 @@ TAKEOVERS: dict[str, Strike] = {
 
 def take_over(world: World, name: str) -> None:
     """Make one of these faults happen, and count it."""
-    world.faults[name] += 1
-    world.trace.note("-- fault: %s", name)
-    world.touch()
-    TAKEOVERS[name](world)
+    happen(world, name, TAKEOVERS[name])
