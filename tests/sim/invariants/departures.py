@@ -41,7 +41,7 @@ class Departures:
         self._spoke: dict[tuple[str, int], float] = {}
         """When each process last sent anything; a younger one of the same name says nothing of it."""
         self._event_at, self._event_before = 0.0, 0.0
-        """When the last event came, and the last one before that moment: all that was due by then is decided."""
+        """The time of the last event, and that of the last one before it. What was due by the latter is decided."""
 
     def killed(self, host: Host, upset_at: float) -> None:
         """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""

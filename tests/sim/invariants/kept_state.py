@@ -272,9 +272,9 @@ class KeptStateInvariants:
         self._lonely.discard(run.id)
         self._note_lonely()
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
-        excused = run.kept.no_copies or any(memory.withdrawn for memory in memories)
-        excused = excused or was_lonely or run.id in self._lonely or self._world.scenario.network.harsh
-        excused = excused or self._useless.get(run.id, (None, 0))[0] == promised
+        damaged = any(memory.withdrawn for memory in memories) or self._useless.get(run.id, (None, 0))[0] == promised
+        lonely = was_lonely or run.id in self._lonely
+        excused = run.kept.no_copies or damaged or lonely or self._world.scenario.network.harsh
         if promised is not None and these == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
