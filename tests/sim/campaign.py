@@ -16,6 +16,7 @@ from tests.sim.history import (
     copying_world,
     hanging_world,
     keeping_world,
+    lagging_world,
     large_world,
     persisting_world,
     small_world,
@@ -42,8 +43,12 @@ KINDS = (
 )
 """The kinds of small worlds, which take turns from seed to seed."""
 
+LAGGING_EVERY = 13
+"""One in so many seeds plays a world with late workers. It takes no place in `KINDS`, so that the other seeds play what
+they have always played. It has no divisor in common with their number, so that it takes as much from each of them."""
+
 LARGE_EVERY = 250
-"""One in so many seeds plays a large cluster, as they are in life. All others play small worlds, which find most."""
+"""One in so many seeds plays a large cluster, as they are in life. The others play small worlds, which find most."""
 
 LARGE_NODES = 100
 LARGE_HOURS = 1.0
@@ -137,6 +142,8 @@ def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
     """Play the history of one seed, of a small world of some kind or a large cluster. Raises whatever breaks it."""
     if nodes and seed % LARGE_EVERY == LARGE_EVERY - 1:
         return large_world(seed, nodes, LARGE_HOURS, loud=loud)
+    if seed % LAGGING_EVERY == LAGGING_EVERY - 1:
+        return lagging_world(seed, loud=loud)
     return KINDS[seed % len(KINDS)](seed, loud=loud)
 
 

@@ -92,4 +92,28 @@ MUTANTS = (
         "",
         LAGS,
     ),
+    Mutant(
+        "laggards-drained-unasked",
+        "coordinatord.core.queries.arrivals",
+        "a node is drained for its lateness, though its job has not asked for that",
+        "    if not factor or watch.known is None",
+        "    if watch.known is None",
+        LAGS,
+    ),
+    Mutant(
+        "laggards-below-the-least",
+        "coordinatord.core.queries.arrivals",
+        "a node is drained for its lateness, and too few are left for a round",
+        "    return found if left >= run.spec.nodes_min else None",
+        "    return found",
+        LAGS,
+    ),
+    Mutant(
+        "lateness-outlives-its-round",
+        "coordinatord.core.state.run",
+        "a node is drained for how late it was in the round before",
+        "        self.lateness.clear()\n",
+        "",
+        LAGS,
+    ),
 )
