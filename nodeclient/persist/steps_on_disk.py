@@ -7,10 +7,8 @@ ever.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_parts import KeptStep
@@ -19,14 +17,16 @@ from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
+from nodeclient.core.disk_retention import StepThere
 from nodeclient.core.effects import Level
 from nodeclient.keep.part_messages import Kind
 from nodeclient.persist import step_folder
+from nodeclient.persist.disk_thread import in_thread
 from nodeclient.persist.durable_file import Progress
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import Contents, Manifest, UnusableError
-from nodeclient.persist.unusable_steps import UnusableSteps
+from nodeclient.persist.unusable_steps import Key, UnusableSteps
 from workerlib.keep.arena import Commit
 
 LOOK_WITHIN_S = 10.0
@@ -36,7 +36,6 @@ LOOK_EVERY_S = 10.0
 """The pause between two looks at which steps the disk has: other nodes write some and drop others. A round that would
 begin anew waits until all of its nodes find the same."""
 
-Found = TypeVar("Found")
 Notify = Callable[[Level, str, str], None]
 
 
@@ -77,12 +76,15 @@ class StepsOnDisk:
         self._complaints = complaints
         self._changed = changed
         self._tasks = tasks
-        self._manifests: dict[tuple[str, KeptStep], Manifest] = {}
+        self._manifests: dict[Key, Manifest] = {}
+        """The manifests of the steps that may be read, the newest first."""
         self._unusable = UnusableSteps()
         self._looking = asyncio.Lock()
         self._look_now = asyncio.Event()
         self._problems: set[str] = set()
         """What was wrong with steps at the last look."""
+        self.there: tuple[StepThere, ...] = ()
+        """All whole steps on the disk at the last look."""
         self.found: tuple[PersistedStep, ...] = ()
         """The newest whole steps on the disk, without those that could not be read."""
         self.unusable = ""
@@ -133,6 +135,7 @@ class StepsOnDisk:
         found = {(one.of.run, one.of.at): one for one in whole}
         self._unusable.forget_gone(found.keys())
         self._manifests = {key: one for key, one in found.items() if not self._unusable.is_barred(key, now)}
+        self.there = tuple(StepThere(one.serial, one.of.folder, key in self._manifests) for key, one in found.items())
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
         self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)
@@ -143,11 +146,6 @@ class StepsOnDisk:
     def look_now(self) -> None:
         """Look soon, and not only when it is time to."""
         self._look_now.set()
-
-    @property
-    def manifests(self) -> tuple[Manifest, ...]:
-        """The manifests of the steps that are found, the newest first."""
-        return tuple(self._manifests.values())
 
     async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
         """Read a part into memory, as of the step that the round resumes from.
@@ -174,28 +172,3 @@ class StepsOnDisk:
 def _summary(manifest: Manifest) -> PersistedStep:
     parts = kept_groups.grouped(kept_groups.merged(manifest.parts()))[:PERSISTED_PARTS_MAX]
     return PersistedStep(manifest.serial, manifest.of.run, parts)
-
-
-async def in_thread(work: Callable[[], Found]) -> Found:
-    """Do work in a thread of its own, for which the end of the program does not wait."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Found] = loop.create_future()
-
-    def finish(result: Found | None, error: Exception | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
-            else:
-                done.set_exception(error)
-
-    def run() -> None:
-        result, problem = None, None
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - it is raised in the task that waits
-            problem = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, problem)
-
-    threading.Thread(target=run, name="persist", daemon=True).start()
-    return await done

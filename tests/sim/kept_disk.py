@@ -20,8 +20,9 @@ from coordinatord.protocol.persisted_state import (
     PersistReport,
     PersistState,
 )
+from nodeclient.core.disk_retention import StepThere, superfluous
 from nodeclient.core.events import KeptChanged
-from nodeclient.persist.persister import STALL_S
+from nodeclient.persist.disk_thread import STALL_S
 from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
 from tests.support.kept_state import kept_parts
@@ -144,10 +145,14 @@ class KeptDisk:
         return self._world.disks.of(self._host.name)
 
     def _find(self) -> None:
-        now, there = self._world.queue.now, self._directory.whole
-        whole = [one for one in there if self._unread.get(one.of, now) <= now]
+        there = self._directory.whole
+        whole = [one for one in there if self._may_read(one)]
         self.found = tuple(PersistedStep(one.serial, one.of[0], one.parts) for one in whole[:PERSISTED_MAX])
         self.unusable = "" if len(whole) == len(there) else "a step cannot be read"
+
+    def _may_read(self, one: OnDisk) -> bool:
+        now = self._world.queue.now
+        return self._unread.get(one.of, now) <= now
 
     def _look(self, *, again: bool = True) -> None:
         before = self.found, self.unusable
@@ -253,9 +258,9 @@ class KeptDisk:
             chains = frozenset(stored.chain for stored in files.values())
             directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
         self._world.invariants.kept.persisted.is_whole(directory, of)
-        directory.whole = [
-            one for number, one in enumerate(directory.whole) if number < KEEP or one.serial == order.in_use
-        ]
+        there = [StepThere(one.serial, str(one.serial), self._may_read(one)) for one in directory.whole]
+        gone = superfluous(there, KEEP, order.in_use)
+        directory.whole = [one for one in directory.whole if str(one.serial) not in gone]
         directory.files.clear()  # what was begun before
 
     def _say(self, state: PersistState, problem: str = "") -> None:

@@ -24,7 +24,7 @@ from coordinatord.protocol.persisted_state import (
     PersistState,
 )
 from nodeclient.core.effects import Persist
-from nodeclient.persist import persister, steps_on_disk, unusable_steps
+from nodeclient.persist import disk_thread, steps_on_disk, unusable_steps
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
 from tests.support.kept_places import big_bytes, small_bytes, whole
@@ -113,6 +113,23 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
             assert done.state is PersistState.COMMITTED
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
         assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
+        await train(one, 4)
+        await write(one, an_order(4, commit=True))
+        flip_a_bit(tmp_path)
+        await other.keeper.look_at_disk()
+        resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
+        other.begin(1, resume, run="r-2")
+        await other.until(lambda: (kept := other.holding(run="r-2")) is not None and bool(kept.problem))
+        worker = await train(other)
+        for step in (8, 12):
+            worker.save(step, BIG, SMALL)
+            assert (await write(other, an_order(step, commit=True))).state is PersistState.COMMITTED
+        await other.until(lambda: [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8])
 
 
 @pytest.mark.asyncio
@@ -278,8 +295,8 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         flush(file)
 
     monkeypatch.setattr(os, "fsync", hang)
-    monkeypatch.setattr(persister, "STALL_S", 0.1)
-    monkeypatch.setattr(persister, "LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
+    monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
     yield heal
     heal.set()
 
@@ -305,7 +322,7 @@ async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, han
 async def test_a_write_that_nobody_wants_any_more_is_no_failure(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persister, "STALL_S", 60.0)
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
     (tmp_path / "disk" / "job").mkdir(parents=True)
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4)
@@ -322,7 +339,7 @@ async def test_a_write_that_nobody_wants_any_more_is_no_failure(
 async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
     tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(persister, "STALL_S", 60.0)
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
     hanging.set()
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
         await train(node, 4)
@@ -337,3 +354,27 @@ async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
         found = report(node)
         assert found is not None
         assert found.problem == ""
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    hanging.set()
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node)
+        for step in (4, 8):
+            worker.save(step, BIG, SMALL)
+            await write(node, an_order(step, commit=True))
+        worker.save(12, BIG, SMALL)
+        await write(node, an_order(12))
+        hanging.clear()
+        node.keeper.carry_out(Persist(RUN, an_order(12, commit=True)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/step-12-*/.manifest*")))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(12, commit=True), in_use=1)))
+        begun = tmp_path / "disk" / "job" / "step-9-round-1-0123456789ab"
+        begun.mkdir()  # it is the last to go of what is dropped
+        hanging.set()
+        await node.until(lambda: not begun.exists())
+        assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]

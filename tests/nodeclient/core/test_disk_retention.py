@@ -1,0 +1,53 @@
+"""The newest steps on the disk stay, and the one that is in use; a step that cannot be read is a choice for nobody."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeclient.core.disk_retention import StepThere, superfluous
+
+DAMAGED = frozenset({2, 4})
+
+
+def there(*serials: int, damaged: frozenset[int] = frozenset()) -> list[StepThere]:
+    return [StepThere(serial, f"step-{serial}", serial not in damaged) for serial in serials]
+
+
+@pytest.mark.parametrize(
+    ("steps", "keep", "in_use", "gone"),
+    [
+        pytest.param(there(), 2, None, set(), id="an empty disk"),
+        pytest.param(there(1, 2), 2, None, set(), id="no more than are kept"),
+        pytest.param(there(4, 3, 2, 1), 2, None, {1, 2}, id="the oldest go"),
+        pytest.param(there(2, 4, 1, 3), 2, None, {1, 2}, id="in whatever order they are found"),
+        pytest.param(there(4, 3, 2, 1), 2, 1, {2}, id="what is in use stays"),
+        pytest.param(there(4, 3, 2, 1), 2, 4, {1, 2}, id="what is in use is one of those that are kept"),
+        pytest.param(there(4, 3, 2, 1), 2, 9, {1, 2}, id="what is in use is gone already"),
+        pytest.param(there(4, 3, 2, 1, damaged=DAMAGED), 2, None, set(), id="a damaged step is none of those kept"),
+        pytest.param(there(5, 4, 3, 2, 1, damaged=DAMAGED), 2, None, {1, 2}, id="older ones go, damaged or not"),
+        pytest.param(there(5, 4, 3, 2, 1, damaged=DAMAGED), 2, 2, {1}, id="one in use stays though it is damaged"),
+        pytest.param(there(2, 1, damaged=frozenset({1, 2})), 1, None, set(), id="nothing goes if all are damaged"),
+        pytest.param(there(3, 2, 2, 1), 2, None, {1}, id="two have the same number"),
+    ],
+)
+def test_which_steps_go(steps: list[StepThere], keep: int, in_use: int | None, gone: set[int]) -> None:
+    assert superfluous(steps, keep, in_use) == {f"step-{serial}" for serial in gone}
+
+
+STEPS = st.lists(
+    st.builds(lambda serial, usable: StepThere(serial, f"step-{serial}", usable), st.integers(1, 12), st.booleans()),
+    unique_by=lambda one: one.serial,
+)
+
+
+@given(STEPS, st.integers(1, 5), st.none() | st.integers(1, 12))
+def test_enough_newer_steps_of_use_stay_for_each_that_goes(
+    steps: list[StepThere], keep: int, in_use: int | None
+) -> None:
+    gone = superfluous(steps, keep, in_use)
+    stay = [one for one in steps if one.folder not in gone]
+    for one in steps:
+        newer = [other for other in stay if other.usable and other.serial > one.serial]
+        assert (one.folder in gone) == (len(newer) >= keep and one.serial != in_use)

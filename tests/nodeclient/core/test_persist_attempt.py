@@ -1,0 +1,80 @@
+"""What a node reports of a write to the disk, as the write and the coordinator's order go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinatord.protocol.kept_parts import WantedParts
+from coordinatord.protocol.persisted_state import PersistOrder, PersistState
+from nodeclient.core.persist_attempt import PersistAttempt, Stage
+
+PART = WantedParts(0, 1, big=True, small=True)
+
+WRITE = PersistOrder(1, 4, 1, 1, (PART,), commit=False)
+
+COMMIT = replace(WRITE, commit=True, in_use=3, small=1)
+
+
+def reported(attempt: PersistAttempt) -> tuple[Stage, PersistState]:
+    return attempt.stage, attempt.report.state
+
+
+def test_a_step_is_made_whole_once_it_is_written_and_that_is_wanted() -> None:
+    attempt = PersistAttempt("r-1", WRITE)
+    assert reported(attempt) == (Stage.WRITING, PersistState.WRITING)
+    attempt.note_order(COMMIT)
+    assert not attempt.begin_commit()
+    attempt.note_written()
+    assert reported(attempt) == (Stage.WRITTEN, PersistState.WRITTEN)
+    assert attempt.begin_commit()
+    assert reported(attempt) == (Stage.COMMITTING, PersistState.WRITTEN)
+    assert not attempt.begin_commit(), "it is begun once"
+    attempt.note_committed()
+    assert reported(attempt) == (Stage.COMMITTED, PersistState.COMMITTED)
+    assert not attempt.begin_commit()
+
+
+def test_a_node_that_is_not_told_to_does_not_make_the_step_whole() -> None:
+    attempt = PersistAttempt("r-1", WRITE)
+    attempt.note_written()
+    assert not attempt.begin_commit()
+    assert reported(attempt) == (Stage.WRITTEN, PersistState.WRITTEN)
+
+
+@pytest.mark.parametrize("order", [WRITE, COMMIT])
+def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder) -> None:
+    attempt = PersistAttempt("r-1", order)
+    if order.commit:
+        attempt.note_written()
+        assert attempt.begin_commit()
+    attempt.fail("the disk is full")
+    assert (attempt.report.state, attempt.report.problem) == (PersistState.FAILED, "the disk is full")
+    assert not attempt.begin_commit()
+
+
+@pytest.mark.parametrize(
+    ("run", "order", "same"),
+    [
+        ("r-1", WRITE, True),
+        ("r-1", COMMIT, True),
+        ("r-1", replace(COMMIT, in_use=None), True),
+        ("r-2", WRITE, False),
+        ("r-1", replace(WRITE, step=5), False),
+        ("r-1", replace(WRITE, round=2), False),
+        ("r-1", replace(WRITE, parts=()), False),
+    ],
+)
+def test_only_another_step_or_other_parts_are_other_work(run: str, order: PersistOrder, *, same: bool) -> None:
+    assert PersistAttempt("r-1", WRITE).serves(run, order) is same
+    assert PersistAttempt("r-1", COMMIT).serves(run, order) is same
+
+
+def test_the_bytes_that_are_reported_never_shrink() -> None:
+    attempt = PersistAttempt("r-1", COMMIT)
+    attempt.note_bytes(100)
+    attempt.note_written()
+    assert attempt.begin_commit()
+    attempt.note_bytes(0)
+    assert attempt.report.bytes == 100
