@@ -19,7 +19,8 @@ BUSY_CPUS = 0.1
 """The CPUs that a busy worker uses at least, over a fifth of a second: threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The fewest bytes that a busy worker reads and writes between two looks, as one that saves to a slow disk does."""
+"""The fewest bytes that a busy worker reads and writes between two looks, as one that saves to a slow disk does. One
+that waits in a collective whose data still comes and goes does as well, since gloo writes to its sockets so."""
 
 NAMED_MAX = 4
 """The most ranks that a sentence names; the rest is counted."""
@@ -64,7 +65,10 @@ class HangVerdict:
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up the workers of a round; None if one of them gets on, or none is seen to wait."""
+    """Return who holds up the workers of a round; None if one of them gets on, or none is seen to wait.
+
+    A collective that is slow gets on as well: one of many bytes may take longer on a slow network than two looks do.
+    """
     waiting = [one for one in seen_workers if _state(one) is CollectiveState.WAITS]
     if not waiting or any(_state(one) is CollectiveState.MOVES for one in seen_workers):
         return None
@@ -76,6 +80,8 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
         return _verdict(kind, blamed, waiting, sentence)
     by_collective = _by_collective(waiting)
     if len(by_collective) == 1:
+        if any(_moves_bytes(one) for one in waiting):
+            return None
         [(collective, everybody)] = by_collective.items()
         sentence = (
             f"all {len(waiting)} workers wait in {collective} for {_longest_wait(waiting)}, and it completes for none: "
@@ -141,7 +147,15 @@ def _is_busy(one: SeenWorker) -> bool:
     if before is None or before.pid != now.pid:
         return False
     moved = before.origin is now.origin and _main(before) != _main(now)
-    return moved or now.io_bytes - before.io_bytes >= BUSY_BYTES
+    return moved or _moves_bytes(one)
+
+
+def _moves_bytes(one: SeenWorker) -> bool:
+    """Whether a worker has read or written since the look before."""
+    now, before = one.now, one.before
+    if now is None or before is None or before.pid != now.pid:
+        return False
+    return now.io_bytes - before.io_bytes >= BUSY_BYTES
 
 
 def _main(worker: WorkerStacks) -> bytes:

@@ -141,6 +141,13 @@ def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind)
     assert found.kind is kind
 
 
+def test_a_collective_whose_data_still_comes_and_goes_is_only_slow() -> None:
+    assert find_hang(job(one(5, stands(5, io_bytes=100_000), stands(5)))) is None
+    found = find_hang(job(one(5, stands(5, io_bytes=1_000), stands(5))))
+    assert found is not None
+    assert found.kind is HangKind.NETWORK, "so little is no data of a collective"
+
+
 def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> None:
     found = find_hang(job(one(5, STUCK, replace(STUCK, cpus=0.9))))
     assert found is not None
