@@ -19,7 +19,7 @@ from nodeclient.core import effects, endings, events, kept_goals, notices, worke
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
 from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Level
-from nodeclient.core.staying import Staying
+from nodeclient.core.staying import RoundEnd, Staying
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -330,7 +330,7 @@ class Agent:
             ends = self._ending is not None or self._leaving is not None or self._hurry or group.cut_off
             within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
             may_save = patient and self._settings.kills
-            self._effects += self._staying.end_workers(group, within_s, grace_s, now, signum, may_save=may_save)
+            self._effects += self._staying.end_workers(group, RoundEnd(within_s, grace_s, signum, may_save), now)
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 

@@ -9,8 +9,10 @@ and devices.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from enum import Enum, auto
 
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import Begun
 from nodeclient.core.effects import LeaveRound, Terminate
@@ -22,105 +24,126 @@ HOLD_S = 60.0
 """How long a worker waits for another round. One is formed within seconds, or waits for nodes that may never come."""
 
 
+class StayState(Enum):
+    """How near a worker is to another round. A worker of which nothing is noted can only end.
+
+        ABLE ──> HELD ──> ABLE      it leaves its round when asked, and goes into the next one
+        ABLE ──> FAILED ──> HELD    it leaves unasked, since a collective has failed in it
+        ABLE ──> REFUSES            it cannot leave; if it does after all, it is held too
+        FAILED ──> LOST             its connection is gone, so it cannot be held any more
+
+    Nothing is noted of a worker any more when its process ends. The same holds where one that is ABLE or REFUSES loses
+    its connection.
+    """
+
+    ABLE = auto()
+    FAILED = auto()
+    """It leaves its round because a collective has failed in it. That is its failure in this round."""
+    REFUSES = auto()
+    LOST = auto()
+    """It failed as above and can only end now; its end is no second failure."""
+    HELD = auto()
+    """It is out of its round, and waits for the next one."""
+
+
+_MAY_LEAVE = frozenset({StayState.ABLE, StayState.FAILED})
+
+_MAY_BE_HELD = _MAY_LEAVE | {StayState.REFUSES}
+
+
+class Leave(Enum):
+    """How far the workers of a round are asked to leave it."""
+
+    NOT_ASKED = auto()
+    ASKED = auto()
+    """They have until `leave_by`."""
+    OVER = auto()
+    """Nobody is waited for any more: who is not out of the round ends."""
+
+
+@frozen
+class RoundEnd:
+    """How the workers of a round are to go."""
+
+    leave_within_s: float | None
+    """How long they may take to leave it for another one; None if no other round may follow for them."""
+    grace_s: float
+    """How long they may take to end once they are asked to."""
+    signum: int
+    """The signal that asks them."""
+    may_save: bool
+    """Whether they save what they have in that time."""
+
+
 class Staying:
     """The workers of one node by their local ranks. Times are in the agent's clock."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._able: set[int] = set()
-        self.held: set[int] = set()
-        """The workers that are out of their round, and wait for the next one."""
+        self._states: dict[int, StayState] = {}
+        self._leave = Leave.NOT_ASKED
+        self._leave_by = 0.0
         self.hold_until: float | None = None
-        self.leave_by: float | None = None
-        """When workers are ended that were asked to leave and are not out of the round."""
-        self._asked = False
-        self._failed: set[int] = set()
-        """The workers that leave their round because a collective has failed in them."""
-        self._refused: set[int] = set()
+        """When those that are held are dismissed; None while their round goes on, and if none is held."""
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
         self.begun: Begun | None = None
         """How the workers of this round were begun; None while there is nothing to report of that."""
         self._stay = 0
 
+    # What becomes of one worker
+
     def note_able(self, local_rank: int, *, able: bool) -> None:
-        """Note whether a worker can go into another round."""
+        """Note whether a worker can go into another round: it says that it can, and cannot without its connection."""
+        state = self._states.get(local_rank)
         if able:
-            self._able.add(local_rank)
-        else:
-            self._able.discard(local_rank)
-
-    def note_end(self, local_rank: int) -> bool:
-        """Note that the process of a worker has ended; return whether its failure in this round is known."""
-        self._able.discard(local_rank)
-        self.held.discard(local_rank)
-        return local_rank in self._failed
-
-    def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
-        """Note that a worker that was asked cannot leave. There is no wait if all workers that are left refuse."""
-        self._refused.add(event.local_rank)
-        self._why_not = event.why
-        if self.leave_by is not None and alive <= self._refused:
-            self.leave_by = now
+            self._states.setdefault(local_rank, StayState.ABLE)
+        elif state is StayState.FAILED:
+            self._states[local_rank] = StayState.LOST
+        elif state in {StayState.ABLE, StayState.REFUSES}:
+            del self._states[local_rank]
 
     def note_failed(self, local_rank: int, alive: AbstractSet[int]) -> bool:
         """Note that a worker leaves its round because a collective has failed; return whether it may, and is new."""
-        new = local_rank in alive and local_rank in self._able and local_rank not in self._failed
+        new = local_rank in alive and self._states.get(local_rank) in {StayState.ABLE, StayState.REFUSES}
         if new:
-            self._failed.add(local_rank)
+            self._states[local_rank] = StayState.FAILED
         return new
+
+    def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
+        """Note that a worker that was asked cannot leave. There is no wait if none that is left can."""
+        self._why_not = event.why
+        if self._states.get(event.local_rank) is StayState.ABLE:
+            self._states[event.local_rank] = StayState.REFUSES
+        if self._leave is Leave.ASKED and not any(self._states.get(one) in _MAY_LEAVE for one in alive):
+            self._leave_by = now
+
+    def note_end(self, local_rank: int) -> bool:
+        """Note that the process of a worker has ended; return whether its failure in this round is known."""
+        state = self._states.pop(local_rank, None)
+        return state in {StayState.FAILED, StayState.LOST}
 
     def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
         """Hold a worker that is out of its round; return False if it left too late, or without a reason."""
-        waits = self.leave_by is not None if self._asked else local_rank in self._failed
-        if not (waits and local_rank in alive and local_rank in self._able):
-            return False
-        self.held.add(local_rank)
-        return True
+        state = self._states.get(local_rank)
+        in_time = {
+            Leave.NOT_ASKED: state is StayState.FAILED,
+            Leave.ASKED: state in _MAY_BE_HELD,
+            Leave.OVER: False,
+        }
+        taken = local_rank in alive and in_time[self._leave]
+        if taken:
+            self._states[local_rank] = StayState.HELD
+        return taken
 
-    def end_workers(
-        self,
-        group: WorkerGroup,
-        leave_within_s: float | None,
-        grace_s: float,
-        now: float,
-        signum: int,
-        *,
-        may_save: bool,
-    ) -> list[LeaveRound | Terminate]:
-        """Have the workers of a round leave it within this time if all of them can, and otherwise end.
-
-        None if no other round may follow for them. A later call goes on where that stands. Those that did not leave in
-        time, and have nothing to save, get no more time to end.
-        """
-        if leave_within_s is not None and not self._asked and group.alive and group.alive <= self._able:
-            self._asked, self.leave_by = True, now + leave_within_s
-            return [LeaveRound()]
-        if leave_within_s is not None and self.leave_by is not None and now < self.leave_by:
-            return []
-        if self.leave_by is not None and now >= self.leave_by:
-            self._why_not = self._why_not or "a worker was not out of its round in time; see --abort-timeout"
-            grace_s = grace_s if may_save else 0.0
-        self.leave_by = None
-        return [Terminate(signum)] if group.end_within(grace_s, now, signum, may_save=may_save) else []
-
-    def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return the deadline while the workers leave their round, with what is due then."""
-        return [] if self.leave_by is None else [(self.leave_by, Stimulus.LEAVE_OVER)]
-
-    def settle(self, now: float) -> None:
-        """Note that the round has ended: workers that are held may wait for `HOLD_S` from now on."""
-        self.leave_by = None
-        self.hold_until = now + HOLD_S if self.held else None
+    # What becomes of the workers of a round
 
     def begin(self) -> tuple[int, ...]:
         """Begin a round; return the workers that go into it as the same processes."""
-        stay = tuple(sorted(self.held))
+        stay = tuple(sorted(self._held))
         self._stay, self.begun = len(stay), None
-        self._asked = False
-        self._failed.clear()
-        self._refused.clear()
-        self._let_go()
+        self._states = dict.fromkeys(stay, StayState.ABLE)
+        self._leave, self.hold_until = Leave.NOT_ASKED, None
         return stay
 
     def note_started(self, warm: int, workers: int) -> Stimulus:
@@ -130,13 +153,45 @@ class Staying:
         self._why_not = ""
         return Stimulus.STARTED
 
+    def end_workers(self, group: WorkerGroup, end: RoundEnd, now: float) -> list[LeaveRound | Terminate]:
+        """Have the workers of a round leave it if all of them can, and otherwise end.
+
+        A later call goes on where that stands. Those that did not leave in time, and have nothing to save, get no more
+        time to end.
+        """
+        grace_s = end.grace_s
+        if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
+            self._leave, self._leave_by = Leave.ASKED, now + end.leave_within_s
+            return [LeaveRound()]
+        if self._leave is Leave.ASKED and now >= self._leave_by:
+            self._why_not = self._why_not or "a worker was not out of its round in time; see --abort-timeout"
+            grace_s = grace_s if end.may_save else 0.0
+        elif self._leave is Leave.ASKED and end.leave_within_s is not None:
+            return []
+        self._leave = Leave.OVER
+        begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
+        return [Terminate(end.signum)] if begins else []
+
+    def deadlines(self) -> list[tuple[float, Stimulus]]:
+        """Return the deadline while the workers leave their round, with what is due then."""
+        return [(self._leave_by, Stimulus.LEAVE_OVER)] if self._leave is Leave.ASKED else []
+
+    def settle(self, now: float) -> None:
+        """Note that the round has ended: workers that are held may wait for `HOLD_S` from now on."""
+        self._leave = Leave.OVER
+        self.hold_until = now + HOLD_S if self._held else None
+
     def dismiss(self) -> bool:
         """Hold no worker any more; return whether any was held."""
-        self._able -= self.held
-        return self._let_go()
-
-    def _let_go(self) -> bool:
-        held = bool(self.held)
-        self.held.clear()
+        held = self._held
+        for local_rank in held:
+            del self._states[local_rank]
         self.hold_until = None
-        return held
+        return bool(held)
+
+    @property
+    def _held(self) -> list[int]:
+        return [local_rank for local_rank, state in self._states.items() if state is StayState.HELD]
+
+    def _all_may_leave(self, alive: AbstractSet[int]) -> bool:
+        return bool(alive) and all(self._states.get(one) in _MAY_BE_HELD for one in alive)

@@ -180,6 +180,16 @@ def test_nobody_waits_for_workers_that_all_refuse() -> None:
     assert bench.count(Terminate) == 1
 
 
+def test_nobody_waits_for_a_worker_that_refuses_and_another_that_is_cut_off() -> None:
+    bench = elastic()
+    bench.receive(Goal.STOP)
+    bench.stays(0, able=False)
+    assert not bench.count(Terminate)
+    bench.refuses(1)
+    bench.advance(0.0)
+    assert bench.count(Terminate) == 1
+
+
 def test_a_node_says_how_its_workers_were_begun_and_why_not_in_place() -> None:
     bench = held()
     bench.receive(Goal.RUN, round=2, resume=RESUME)
@@ -207,6 +217,39 @@ def test_where_one_worker_cannot_stay_all_end_as_ever() -> None:
     bench.stays(0)
     bench.receive(Goal.STOP)
     assert (bench.count(LeaveRound), bench.count(Terminate)) == (0, 1)
+
+
+def test_who_is_told_to_end_is_not_held_though_a_collective_failed_in_it_before() -> None:
+    bench = Bench().running()
+    bench.stays(0)
+    bench.loses_peer(0, LOST_PEER)
+    assert (bench.count(LeaveRound), bench.count(Terminate)) == (0, 1), "worker 1 cannot stay"
+    assert bench.left(0) == [], "a signal that ends it is on its way"
+    bench.exited(0, -15)
+    bench.exited(1, -15)
+    bench.swept()
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    assert bench.last(Start).stays == ()
+
+
+def test_who_is_told_to_end_is_not_asked_to_leave_after_that() -> None:
+    bench = Bench().running()
+    bench.stays(0)
+    bench.receive(Goal.STOP, planned=True)
+    bench.exited(1, -15)
+    bench.receive(Goal.STOP)
+    assert (bench.count(LeaveRound), bench.count(Terminate)) == (0, 1)
+
+
+def test_a_failed_worker_whose_connection_is_lost_is_not_held_and_its_end_is_no_second_failure() -> None:
+    bench = elastic()
+    bench.loses_peer(0, LOST_PEER)
+    bench.stays(0, able=False)
+    assert bench.left(0) == []
+    bench.exited(0, 1)
+    failure = bench.observed.failure
+    assert failure is not None
+    assert (failure.error, failure.followers) == (LOST_PEER, ())
 
 
 def test_a_connection_that_is_lost_makes_a_worker_one_that_cannot() -> None:
