@@ -189,9 +189,10 @@ class KeptStateInvariants:
             self._judge_index(run)
             self._judge_copied(run)
             resume = run.durable.resume
-            # Once a round has stepped, a later step may have taken the place of the one that it resumed from.
-            resumed = None if resume is None or run.durable.stepped else resume.at
-            whole = run.kept.whole or resumed
+            # Once a round has stepped, a later step may have taken the place of the one that it resumed from. What is
+            # on the disk need not be in memory as well.
+            in_memory = resume is not None and resume.disk is None and not run.durable.stepped
+            whole = run.kept.whole or (resume.at if resume is not None and in_memory else None)
             if whole is None or run.durable.state.ended:
                 self._safe.pop(run.id, None)
                 continue
