@@ -75,8 +75,9 @@ class StayingWorkers:
                     elif answer < 0.9:
                         self._plan(LEAVES_WITHIN_S, self._refuse, rank)
             case Hold(rank):
-                workers.part(rank)
-                self.held.add(rank)
+                if rank in workers.alive:  # otherwise it has died, and the nodeclient, which was stopped, sees it next
+                    workers.part(rank)
+                    self.held.add(rank)
                 if self._chance.random() < 0.1:
                     self._plan(LEAVES_WITHIN_S, self._die, rank)
             case Dismiss():
