@@ -167,18 +167,21 @@ class LocalWorkers:
     async def sweep(self) -> None:
         """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
 
-        Those that are held live on, with all that they have started.
+        Those that are held live on, with all that they have started. If none of the round has ended, nothing is killed:
+        all that is there belongs to workers that go on, also what has become a daemon.
 
         By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
         for a minute; it may be called again then. One call at a time, and not to be cancelled.
         """
-        # Nothing is reaped until the killing is over, so that the groups' numbers are not given to strangers.
         ending = {pid: worker for pid, worker in self._workers.items() if not worker.held}
+        held = frozenset(self._workers.keys() - ending.keys())
+        if held and len(held) == len(self._pids):
+            return
+        # Nothing is reaped until the killing is over, so that the groups' numbers are not given to strangers.
         for pid, worker in ending.items():
             self._unwatch_all(worker)
             _signal_group(pid, signal.SIGKILL)
         self._ended = [worker for worker in self._ended if worker.held]
-        held = frozenset(self._workers.keys() - ending.keys())
         try:
             # In a thread: to read all of /proc takes milliseconds, and a large process takes seconds to die.
             await asyncio.to_thread(process_tree.kill_marked, self._mark, frozenset(ending), spared=held)

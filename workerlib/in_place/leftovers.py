@@ -65,6 +65,15 @@ def forget_frames(error: BaseException | None) -> None:
         rest += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
+def set_aside() -> None:
+    """Leave all objects of now out of garbage collections: torch alone has 200,000, and each end of a round collects.
+
+    What is garbage among them by now is collected before; what becomes a cycle of garbage later stays.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def end_groups() -> None:
     """Destroy all process groups, and part the parameters from the models that were wrapped for them.
 

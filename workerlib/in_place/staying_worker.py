@@ -172,6 +172,7 @@ def connect() -> StayingWorker | None:
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
+    leftovers.set_aside()
     return StayingWorker(line, environment.round)
 
 

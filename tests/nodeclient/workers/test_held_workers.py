@@ -1,0 +1,74 @@
+"""What lives on, of real processes, when a round ends and its workers are held for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.process_tree import marked
+from nodeclient.workers.spawn import WorkerCommand
+from tests.support.programs import TIMEOUT_S
+
+WITH_DAEMON = "(setsid sh -c 'echo $$ > {fifo}; exec sleep 1000' &); exec sleep 1000"
+"""A worker that starts a process which is not its child for long, as some loggers do, and writes its number."""
+
+
+class TwoWorkers:
+    """A worker group of two, each with a daemon."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = secrets.token_hex(16)
+        self.exits = asyncio.Queue[tuple[int, int]]()
+        self.workers = LocalWorkers(self.mark, lambda *ended: self.exits.put_nowait(ended))
+        self._fifos = [folder / str(local_rank) for local_rank in range(2)]
+        for fifo in self._fifos:
+            os.mkfifo(fifo)
+
+    async def start(self) -> list[int]:
+        """Start them; return the daemons by local rank."""
+        scripts = [WITH_DAEMON.format(fifo=fifo) for fifo in self._fifos]
+        self.workers.start([WorkerCommand(("sh", "-c", script), dict(os.environ)) for script in scripts])
+        return [int(await asyncio.to_thread(fifo.read_text)) for fifo in self._fifos]
+
+
+def with_two(folder: Path, test: Callable[[TwoWorkers], Coroutine[None, None, None]]) -> None:
+    """Run a test with two workers, and leave nothing of them."""
+
+    async def run() -> None:
+        two = TwoWorkers(folder)
+        try:
+            await test(two)
+        finally:
+            two.workers.let_go()
+            await two.workers.sweep()
+            assert marked(two.mark) == []
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_S))
+
+
+def test_daemons_live_on_if_all_workers_are_held(tmp_path: Path) -> None:
+    async def test(two: TwoWorkers) -> None:
+        daemons = await two.start()
+        pids = two.workers.pids
+        two.workers.hold(0)
+        two.workers.hold(1)
+        await two.workers.sweep()
+        assert {*daemons, *pids} <= set(marked(two.mark))
+
+    with_two(tmp_path, test)
+
+
+def test_daemons_are_swept_if_a_worker_is_not_held(tmp_path: Path) -> None:
+    async def test(two: TwoWorkers) -> None:
+        await two.start()
+        held = two.workers.pid_of(0)
+        two.workers.hold(0)
+        await two.workers.sweep()
+        assert two.exits.get_nowait() == (1, -9)
+        assert marked(two.mark) == [held]
+
+    with_two(tmp_path, test)
