@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.frozen_class import frozen
 
 FORGIVEN_EVERY_S = 0.25
 """How often all deadlines are put off, at most, while a late coordinator reads what nodes have sent. To do so costs a
 look at each node: once for each of 10,000 messages that wait, it would be what makes the coordinator late."""
+
+HEARTBEAT_STEP_S = 0.25
+"""The step by which the heartbeat is stretched. Without steps each node that joins would change it for all others."""
 
 SETTLE_S_MIN = 0.1
 """The least that may be set: programs that are started at one time come up tenths of a second apart."""
@@ -107,5 +112,12 @@ class Policy:
         return 0.0 if repeats == 0 else min(self.retry_pause_s * 2.0**doublings, self.retry_pause_max_s)
 
     def heartbeat_for(self, nodes: int) -> float:
-        """Return the heartbeat interval in seconds that each of `nodes` nodes is granted."""
-        return max(self.heartbeat_s, nodes / self.heartbeats_per_s_max)
+        """Return the heartbeat interval in seconds that each of `nodes` nodes is granted.
+
+        It grows in steps: an answer with the same interval as the last one is sent again as it is, and need not wait
+        for the records of those who join.
+        """
+        least_s = nodes / self.heartbeats_per_s_max
+        if least_s <= self.heartbeat_s:
+            return self.heartbeat_s
+        return math.ceil(least_s / HEARTBEAT_STEP_S) * HEARTBEAT_STEP_S

@@ -387,4 +387,6 @@ def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> N
 
 def test_heartbeats_are_stretched_with_the_number_of_nodes() -> None:
     policy = Policy(heartbeat_s=1.0, heartbeats_per_s_max=4_000)
-    assert [policy.heartbeat_for(nodes) for nodes in (1, 4_000, 10_000)] == [1.0, 1.0, 2.5]
+    sizes = (1, 4_000, 4_001, 5_000, 5_001, 10_000)
+    assert [policy.heartbeat_for(nodes) for nodes in sizes] == [1.0, 1.0, 1.25, 1.25, 1.5, 2.5]
+    assert Policy(heartbeat_s=0.1, reconnect_grace_s=0.5).heartbeat_for(100) == 0.1
