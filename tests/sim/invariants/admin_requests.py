@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.effects import Answer
 from coordinatord.core.journal import Decided
+from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import (
     AdminResult,
@@ -62,6 +63,13 @@ class AdminInvariants(RoundInvariants):
             elif isinstance(record, RoundFormed):
                 self.check(record.run not in self._to_end, "run %s is to end, and a round is formed", record.run)
         super().durable(decided)
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that a run that is to end waits for nothing between two rounds, except for its disk."""
+        super().settled(machine)
+        for run in machine.jobs.values():
+            waits = run.id in self._to_end and run.durable.state is State.FORMING and run.kept.disk.work is None
+            self.check(not waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that some of it is forgotten."""
