@@ -16,6 +16,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import NodeSucceeded, Record, RoundEnded, RoundStopped, RunEnded
+from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.messages import Join, Observed, Phase, Result
 from tests.sim.invariants.admin_requests import AdminInvariants
@@ -47,6 +48,10 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         super().__init__(world)
         self._culprits: dict[Round, set[str]] = {}
         """Nodes of which a worker failed by itself."""
+        self._failed_at: dict[Round, dict[str, float]] = {}
+        """When a worker of each of them first did, in the queue's `now`."""
+        self._complained: dict[Round, set[str]] = {}
+        """Nodes that told this life of the coordinator of a worker's failure, other than a lost connection."""
         self._vague: set[Round] = set()
         """Rounds in which a worker failed by itself while its node could not be heard."""
         self._to_charge: set[Round] = set()
@@ -75,6 +80,8 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             key = observed.run, observed.round, node
             self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
             self._codes[key] = observed.failure.exit_code  # of another worker, if a connection was lost first
+            if not lost_connection(observed.failure):
+                self._complained.setdefault((observed.run, observed.round), set()).add(node)
 
     def hears(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
@@ -92,17 +99,34 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
                 self.hangs.decided(run, record)
             if isinstance(record, NodeSucceeded):
                 self._done.setdefault((record.run, record.round), set()).add(record.node)
+            if isinstance(record, RoundEnded) and record.report is not None and self._is_prompt:
+                self._judge_first(record, record.report.node)
+
+    def _judge_first(self, record: RoundEnded, charged: str) -> None:
+        """Check that of all nodes that told of a failure, the one that is charged failed first.
+
+        How long ago that was is told by the clock of each host.
+        """
+        key = (record.run, record.round)
+        failed_at, complained = self._failed_at.get(key, {}), self._complained.get(key, ())
+        own = failed_at.get(charged, -math.inf)  # one that was found to hang failed before all
+        age_s = self.world.queue.now - min(failed_at.values(), default=0.0)
+        unsure_s = ALIKE_S + 2 * self.world.scenario.skew * age_s
+        earlier = [node for node, at in failed_at.items() if node in complained and at < own - unsure_s]
+        self.check(not earlier, "round %d was charged to %s, and %s failed before", record.round, charged, earlier)
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
         """Take note that a coordinator has started, which has heard nothing yet."""
         super().restored(machine, past)
         self._dated.clear()
+        self._complained.clear()
 
     def failed(self, host: Host, key: Round) -> None:
         """Note that a worker fails by itself; if nothing else happens, that is to be charged."""
         first = key not in self.genuine
         super().failed(host, key)
         self._culprits.setdefault(key, set()).add(host.node)
+        self._failed_at.setdefault(key, {}).setdefault(host.node, self.world.queue.now)
         if self._hidden(host):
             self._vague.add(key)
         if host.agent is not None and host.agent.phase is Phase.RUNNING:

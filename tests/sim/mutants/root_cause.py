@@ -91,6 +91,7 @@ MUTANTS = (
         "the last of several failures is taken for the root cause",
         "first = min(failures, key=lambda failure: failure.at)",
         "first = max(failures, key=lambda failure: failure.at)",
+        "coincident_world",
     ),
     Mutant(
         "failure-dated-by-receipt",
