@@ -56,6 +56,9 @@ class KeptStateInvariants:
     def hears(self, event: Event) -> None:
         """Note what a node says, which the coordinator is about to handle."""
         self._note_lonely()
+        if self._world.scenario.copies and not self._world.scenario.network.harsh:
+            for run in self._world.daemon.machine.jobs.values():
+                self._judge_copies(run)
         if isinstance(event, Connected):
             self._heard[event.join.node, event.join.incarnation] = event.join.observed
         elif isinstance(event, Reported):
@@ -257,6 +260,25 @@ class KeptStateInvariants:
                 left = [part for node, parts in held.items() if node not in group for part in parts]
                 self._check(left and _is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
 
+    def _judge_copies(self, run: Run) -> None:
+        """Check that the node which is shown to have a copy of what another one alone keeps really has it.
+
+        Where messages come out of order, an old one may have told it to protect other steps.
+        """
+        for node in () if run.durable.state.ended else run.members:
+            taker, at = run.kept.copy_of(node) or ("", None)
+            host = next(
+                (one for one in self._world.hosts.values() if one.node == taker and one.memory is not None), None
+            )
+            if at is None or host is None or host.memory is None or at in host.memory.withdrawn:
+                continue
+            if host.incarnation != run.members[taker].incarnation or host.memory.key[0] != run.id:
+                continue  # the coordinator has not heard yet that the one which had it is gone
+            others = [parts for one, parts in run.kept.holders(at).items() if one not in {node, taker}]
+            alone = _shards(run.kept.holders(at).get(node, ())) - _shards(part for parts in others for part in parts)
+            there = _shards(one.parts for one in host.memory.stored if (one.run, one.parts.at) == (run.id, at))
+            self._check(alone <= there, "%s has shards %s of %s, and %s is shown to", node, alone - there, at, taker)
+
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
         """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
 
@@ -308,8 +330,11 @@ def _ranks(parts: Iterable[KeptParts]) -> set[int]:
     return {part.first_rank + number for part in parts if part.big for number in range(part.ranks)}
 
 
+def _shards(parts: Iterable[KeptParts]) -> set[int]:
+    return {(one.first_shard + number) % one.shards for one in parts if one.big for number in range(one.ranks)}
+
+
 def _is_whole(parts: list[KeptParts]) -> bool:
     """Whether parts have all shards, counted one by one."""
     shards = {one.shards for one in parts}
-    held = {(one.first_shard + number) % one.shards for one in parts if one.big for number in range(one.ranks)}
-    return len(shards) == 1 and len(held) == shards.pop()
+    return len(shards) == 1 and len(_shards(parts)) == shards.pop()
