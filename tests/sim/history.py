@@ -9,11 +9,12 @@ from dataclasses import replace
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim.coincidences import COINCIDENCES, KEEPING
+from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
-from tests.sim.scenario import Scenario, draw_calm_scenario, draw_scenario, large_scenario
+from tests.sim.scenario import Scenario, draw_calm_scenario, draw_persisting_scenario, draw_scenario, large_scenario
 from tests.sim.standstills import Doing
 from tests.sim.takeovers import TAKEOVERS, take_over
 from tests.sim.torn_sessions import TORN
@@ -284,6 +285,13 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
     )
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
     return _play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
+
+
+def coincident_persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the like with nodes that also write it to a disk. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    scenario = draw_persisting_scenario(chance)
+    return _play_coincidence(seed, chance, scenario, PERSISTING, loud=loud, digested=digested)
 
 
 def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:

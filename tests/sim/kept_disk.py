@@ -95,6 +95,8 @@ class Disks:
         self.fault: DiskFault | None = None
         self.was_unmounted = False
         """Some host did not see it at some time."""
+        self.is_unreadable = False
+        """No host can read what is in it."""
         self._away: dict[str, Directory] = {}
 
     def of(self, host: str) -> Directory:
@@ -120,6 +122,7 @@ class Disks:
     def repair(self) -> None:
         """Let all be well."""
         self.heal()
+        self.is_unreadable = False
         self._away.clear()
 
 
@@ -152,7 +155,7 @@ class KeptDisk:
 
     def _may_read(self, one: OnDisk) -> bool:
         now = self._world.queue.now
-        return self._unread.get(one.of, now) <= now
+        return self._unread.get(one.of, now) <= now and not self._world.disks.is_unreadable
 
     def _look(self, *, again: bool = True) -> None:
         before = self.found, self.unusable

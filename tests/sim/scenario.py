@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import JobSpec
@@ -236,6 +236,25 @@ def draw_calm_scenario(chance: random.Random) -> Scenario:
         commit_s=chance.choice([0.001, 0.2]),
         commands_differ=chance.random() < 0.5,
         network=Network(spread_s=chance.choice([0.001, 0.02])),
+        workers=workers,
+    )
+
+
+def draw_persisting_scenario(chance: random.Random) -> Scenario:
+    """Draw such a cluster, whose nodes keep state and write it to a disk that all share."""
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
+    )
+    return replace(
+        drawn,
+        nodes_min=1,
+        hosts=2,
+        nodes_max=2,
+        max_restarts=9,
+        join_timeout_s=60.0,
+        keeps=chance.choice(list(Keeps)),
+        persist_every_s=chance.choice([2, 600]),
         workers=workers,
     )
 

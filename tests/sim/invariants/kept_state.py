@@ -56,6 +56,8 @@ class KeptStateInvariants:
     def hears(self, event: Event) -> None:
         """Note what a node says, which the coordinator is about to handle."""
         self._note_lonely()
+        if self._world.scenario.persist_every_s is not None:
+            self.persisted.hears(self._world.daemon.machine)
         if self._world.scenario.copies and not self._world.scenario.network.harsh:
             for run in self._world.daemon.machine.jobs.values():
                 self._judge_copies(run)

@@ -26,6 +26,9 @@ class PersistedStateInvariants:
         """The newest step that was whole in each directory, by its identity."""
         self._told: set[tuple[str, int]] = set()
         """Runs of which the coordinator was told in this life that the disk has a step of theirs."""
+        self._finders: dict[tuple[str, int], set[str]] = {}
+        """The nodes that have told this life of the coordinator that they find a step, of whatever run; by their own
+        run. They may be gone. When one of them finds nothing any more, all are forgotten: it may have been deleted."""
         self._read: dict[tuple[str, int], int] = {}
         """The serial of the step that the nodes of a round have read."""
         self.written = 0
@@ -67,6 +70,8 @@ class PersistedStateInvariants:
             self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
             told = (run.id, self._world.daemon.life) in self._told
             self._check(not told, "round %d begins anew, and its run has a step on the disk", record.round)
+            finders = self._note_finders(run)
+            self._check(not finders, "round %d begins anew, and %s had found a step", record.round, finders)
         from_disk = disk is not None and (memory is None or disk > memory)
         self.resumed += from_disk
         if chosen is not None and chosen.disk is not None:
@@ -83,6 +88,19 @@ class PersistedStateInvariants:
         return kept is not None and bool(kept.unusable)
 
     # At any time
+
+    def hears(self, machine: Coordinator) -> None:
+        """Note which nodes find a step on the disk, as the coordinator knows it before the next event."""
+        for run in machine.jobs.values():
+            self._note_finders(run)
+
+    def _note_finders(self, run: Run) -> set[str]:
+        finders = self._finders.setdefault((run.id, self._world.daemon.life), set())
+        finding = {member.node for member in run.members.values() if self._found(member)}
+        if finders & (run.members.keys() - finding):
+            finders.clear()
+        finders |= finding
+        return finders
 
     def settled(self, machine: Coordinator) -> None:
         """Check the directory, and what is being written."""

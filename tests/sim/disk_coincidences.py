@@ -1,0 +1,91 @@
+"""Coincidences around the disk that all nodes write steps to: the end of one run, and the beginning of the next.
+
+They are played as those of `coincidences`, each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinatord.core.values.admin_requests import StopJob
+from tests.sim.coincidences import once, trains
+from tests.sim.faults import Strike
+from tests.sim.host import Host
+from tests.sim.world import JOB, World
+
+AWAY_S = 25.0
+"""The longest time for which a host does not see the directory, or cannot read it; a node waits for longer."""
+
+
+def _stopped(world: World) -> None:
+    """End a run that has done some steps, whose nodes write the last one before they go."""
+    _end_run(world, lambda: None)
+
+
+def _unreadable(world: World) -> None:
+    """Begin another run when nobody can read what the last one has written."""
+
+    def begin() -> None:
+        world.disks.is_unreadable = True
+        world.queue.plan(world.chance.uniform(5.0, AWAY_S), world.disks.repair)
+        _boot(world)
+
+    _end_run(world, begin)
+
+
+def _finder_dies(world: World) -> None:
+    """Begin another run with one node that finds what the last one has written, and one that does not; kill the first.
+
+    It comes back before the other one has waited in vain.
+    """
+
+    def begin() -> None:
+        finder, other = world.hosts.values()
+        world.disks.unmount(other.name)
+        world.queue.plan(AWAY_S, world.disks.mount, other.name)
+        _boot(world)
+        once(world, lambda: _are_members(world), lambda: die(finder))
+
+    def die(finder: Host) -> None:
+        world.queue.plan(2.0 * world.chance.random(), finder.vanish)
+        world.queue.plan(AWAY_S, finder.boot)
+
+    _end_run(world, begin)
+
+
+def _end_run(world: World, then: Callable[[], object]) -> None:
+    """Have an operator end the run after some steps, and do something when all have gone and the disk has it."""
+
+    def stop() -> None:
+        run = world.run.id
+        world.daemon.ask(StopJob(JOB, "operator", ""))
+        once(world, lambda: world.is_over() and any(one.of[0] == run for one in world.disks.shared.whole), then)
+
+    once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, stop)
+
+
+def _steps(world: World) -> int:
+    training = world.trainings.get((world.run.id, world.run.durable.round))
+    stepped = None if training is None else training.stepped()
+    return 0 if stepped is None else stepped[0]
+
+
+def _boot(world: World) -> None:
+    for host in world.hosts.values():
+        host.boot()
+
+
+def _are_members(world: World) -> bool:
+    members = world.run.members.values()
+    return not world.run.durable.state.ended and sum(one.session is not None for one in members) == len(world.hosts)
+
+
+STEPS_MAX = 20
+"""A run has done fewer steps than that when an operator ends it."""
+
+PERSISTING: dict[str, Strike] = {
+    "run ends with a step to write": _stopped,
+    "steps on the disk unreadable": _unreadable,
+    "who finds a step dies": _finder_dies,
+}
+"""The coincidences of a job whose nodes write steps to a disk, by name."""
