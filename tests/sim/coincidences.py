@@ -12,6 +12,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import RestartJob, StopJob
 from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Phase
+from nodeclient.core.staying import HOLD_S
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.faults import LOOK_AGAIN_S, Strike
@@ -277,6 +278,20 @@ def _killed_when_formed(world: World) -> None:
         once(world, lambda: not world.daemon.up, world.daemon.start)
 
     once(world, lambda: trains(world) and _has_steps(world), replace)
+
+
+# Too few nodes
+
+
+def miss_one_for_long(world: World) -> None:
+    """Take a host away that the others cannot do without, for longer than a worker waits for another round."""
+
+    def take_away() -> None:
+        host = world.chance.choice(in_round(world))
+        host.vanish()
+        world.queue.plan(world.chance.uniform(HOLD_S + 10.0, HOLD_S + 40.0), host.boot)
+
+    once(world, lambda: trains(world) and _has_steps(world), take_away)
 
 
 COINCIDENCES: dict[str, Strike] = {

@@ -8,13 +8,20 @@ from dataclasses import replace
 
 from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.scale_up import ScaleUp
-from tests.sim.coincidences import COINCIDENCES, KEEPING
+from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
-from tests.sim.scenario import Scenario, draw_calm_scenario, draw_persisting_scenario, draw_scenario, large_scenario
+from tests.sim.scenario import (
+    Scenario,
+    draw_calm_scenario,
+    draw_persisting_scenario,
+    draw_scenario,
+    draw_waiting_scenario,
+    large_scenario,
+)
 from tests.sim.standstills import Doing
 from tests.sim.takeovers import TAKEOVERS, take_over
 from tests.sim.torn_sessions import TORN
@@ -36,6 +43,9 @@ LED_WITHIN_S = 30.0
 HANGS_FOR_S = 480.0
 """The time to settle where workers hang: a coordinator that was started again waits for five minutes before it
 looks."""
+
+WAITS_FOR_S = 110.0
+"""The time in which there are too few nodes, and enough again."""
 
 LAGS_FOR_S = 150.0
 """The time in which workers are late."""
@@ -290,8 +300,7 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
 def coincident_persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the like with nodes that also write it to a disk. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    scenario = draw_persisting_scenario(chance)
-    return _play_coincidence(seed, chance, scenario, PERSISTING, loud=loud, digested=digested)
+    return _play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING, loud=loud, digested=digested)
 
 
 def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -301,6 +310,17 @@ def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> Worl
     workers = replace(drawn.workers, breaks=chance.choice([1.0, 0.5]), work_s=60.0)
     scenario = replace(drawn, max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4]), workers=workers)
     return _play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
+
+
+def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of workers that wait for too few nodes to be enough again. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    world = World(seed, draw_waiting_scenario(chance), loud=loud, digested=digested)
+    world.boot()
+    miss_one_for_long(world)
+    world.go_on(WAITS_FOR_S)
+    come_to_rest(world)
+    return world
 
 
 def _play_coincidence(

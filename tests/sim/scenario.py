@@ -259,6 +259,25 @@ def draw_persisting_scenario(chance: random.Random) -> Scenario:
     )
 
 
+def draw_waiting_scenario(chance: random.Random) -> Scenario:
+    """Draw such a cluster, of which no node can be missed, and whose workers can go into another round."""
+    drawn = draw_calm_scenario(chance)
+    workers = replace(
+        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stay=1.0
+    )
+    nodes = chance.choice([2, 3])
+    return replace(
+        drawn,
+        nodes_min=nodes,
+        nodes_max=nodes,
+        hosts=nodes,
+        max_restarts=9,
+        join_timeout_s=200.0,
+        keeps=chance.choice(list(Keeps)),
+        workers=replace(workers, breaks=1.0),
+    )
+
+
 def large_scenario(nodes: int) -> Scenario:
     """Make a cluster as they are in life, in which something goes wrong every minute or so."""
     return Scenario(

@@ -17,9 +17,11 @@ from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES, KEEPING
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
+from tests.sim.disk_coincidences import PERSISTING as DISK_COINCIDENCES
 from tests.sim.etcd import LEASE_S
 from tests.sim.history import (
     coincident_keeping_world,
+    coincident_persisting_world,
     coincident_world,
     copying_world,
     hanging_world,
@@ -30,6 +32,7 @@ from tests.sim.history import (
     standby_world,
     staying_world,
     torn_world,
+    waiting_world,
 )
 from tests.sim.scenario import Network, Scenario, Workers
 from tests.sim.takeovers import TAKEOVERS
@@ -97,6 +100,7 @@ RARE_ROWS = frozenset(
         "stopping -> failed: given_up",
         "starting -> stopping: unrestorable",
         "running -> running: persist_due",  # no node of these histories has a disk for kept state
+        "forming -> forming: last_step_due",
         "running -> running: persist_written",
         "running -> running: persist_over",
         "forming -> forming: persist_written",
@@ -203,6 +207,17 @@ def test_every_history_of_a_node_that_seems_gone_keeps_the_invariants() -> None:
 def test_every_coincidence_of_nodes_that_keep_state_keeps_the_invariants() -> None:
     worlds = [coincident_keeping_world(seed) for seed in range(COINCIDENCES_OF_KEEPING)]
     assert {name for world in worlds for name in world.faults} >= set(KEEPING)
+
+
+@pytest.mark.slow
+def test_every_coincidence_around_the_disk_keeps_the_invariants() -> None:
+    worlds = [coincident_persisting_world(seed) for seed in range(COINCIDENCES_OF_KEEPING)]
+    assert {name for world in worlds for name in world.faults} >= set(DISK_COINCIDENCES)
+
+
+@pytest.mark.slow
+def test_no_worker_waits_for_ever_where_nodes_are_missing() -> None:
+    assert sum(waiting_world(seed).invariants.held for seed in range(STAYING)) > STAYING
 
 
 @pytest.mark.slow

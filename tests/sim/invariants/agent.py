@@ -89,6 +89,8 @@ class AgentInvariants(NodeInvariants):
         self._conducts: dict[tuple[str, int], Conduct] = {}
         self.taken_over = 0
         """Processes that went into another round."""
+        self.held = 0
+        """Processes that waited for another round."""
         self._slept_at = 0.0
         """When the coordinator last woke from a sleep."""
 
@@ -244,6 +246,7 @@ class AgentInvariants(NodeInvariants):
                 self._judge_doubt(host)
             case Hold():
                 conduct.held_since = now
+                self.held += 1
             case Exit(code):
                 self.check(not host.workers.staying.held, "%s ends, and has processes wait", host.name)
                 for_good = code != ExitCode.REFUSED or conduct.refused_for_good

@@ -70,7 +70,7 @@ MUTANTS = (
         "processes wait for a round that never comes",
         "        self.hold_until = now + HOLD_S if self._held else None\n",
         "        self.hold_until = None\n",
-        PLAYS,
+        "waiting_world",
     ),
     Mutant(
         "node-leaves-who-waits",
