@@ -235,6 +235,15 @@ def persist_due(run: Run) -> float | None:
     return persistence.next_at(run)
 
 
+def last_step_due(run: Run) -> float | None:
+    """Nodes are about to go between two rounds, and keep a newer step than the disk has.
+
+    An older one was still being written as the round ended, or the run is stopped only now.
+    """
+    goes = run.durable.stop_asked or run.count(MemberState.GIVING)
+    return persistence.last_step_at(run) if goes else None
+
+
 def persist_written(run: Run) -> float | None:
     """All parts of a step are on the disk, so that one node can make it whole."""
     work = run.kept.disk.work
@@ -329,6 +338,7 @@ NAMES: dict[Condition, str] = {
     node_stopped: "node_stopped",
     given: "given",
     persist_due: "persist_due",
+    last_step_due: "last_step_due",
     persist_written: "persist_written",
     persist_over: "persist_over",
     corroborated: "corroborated",

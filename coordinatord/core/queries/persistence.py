@@ -43,6 +43,12 @@ def next_at(run: Run) -> float | None:
     return persisting.retry_at if persisting.wanted else max(persisting.since + every_s, persisting.retry_at)
 
 
+def last_step_at(run: Run) -> float | None:
+    """Return from when the newest step is to be written before nodes go; None if it is not, or one is being written."""
+    disk = run.kept.disk
+    return disk.retry_at if disk.work is None and disk.every_s is not None and step_to_write(run) is not None else None
+
+
 def work_for(run: Run, now: float) -> PersistWork | None:
     """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it."""
     at = step_to_write(run)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import field
 from itertools import islice
 
+from coordinatord.core.queries import persistence
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, name_some
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
@@ -66,15 +67,17 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(AdminResult.NOTHING, f"job {run.job} has ended already: {run.durable.reason}")
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
-    how = _ending(run)
+    how = _ending(run, decision.now)
     decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} is being stopped: {how}", [run])
 
 
-def _ending(run: Run) -> str:
+def _ending(run: Run, now: float) -> str:
     """Describe how a run that is to end will end."""
     if run.durable.state is State.FORMING:
-        return "it had no workers; its nodes end"
+        writes_at = persistence.last_step_at(run)
+        first = "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
+        return f"it had no workers; {first}its nodes end"
     if run.all_silent:
         return "it is over; none of its nodes can be reached, they end their workers when they are back"
     if run.durable.state is State.STOPPING and not run.durable.planned:

@@ -55,7 +55,9 @@ def _rows() -> list[Transition]:
         )
         for state in (forming, starting, running)
     ]
+    due = "the last step is to be written to the disk"
     rows += [
+        Transition(forming, when.last_step_due, forming, do.begin_persist, due),  # before nodes are let go
         Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}"),
         Transition(forming, when.all_left, left, do.end_as_left, "{reasons.because}the last node has left, as asked"),
         Transition(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.core.state.durable import State
 from coordinatord.protocol.persisted_state import PersistOrder
 from tests.support.script import Stage
 
@@ -101,3 +102,44 @@ def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing()
     assert stage.coordinator.jobs["default"].kept.disk.problem.startswith("node n1 is gone")
     stage.play("heal n1 n2")
     assert order(stage, "n1") is None
+
+
+def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=2 of=2")
+    stage.play("advance 600s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    stage.play("ask stop default")
+    keep(stage, 100, 101, options="shards=2 of=2", protect=False)
+    stage.play("stopped n1 n2")
+    for step in (100, 101):
+        assert (one := order(stage, "n1")) is not None
+        assert one.step == step
+        stage.play("write n1 written")
+        stage.play("write n2 written")
+        stage.play("write n1 committed")
+    assert stage.coordinator.jobs["default"].durable.state is State.STOPPED
+
+
+def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=1 of=2")
+    stage.play("drop n2")
+    stage.play("advance 30s")
+    stage.play("stopped n1")
+    run = stage.coordinator.jobs["default"]
+    assert (run.durable.state, order(stage, "n1")) == (State.FORMING, None)
+    answer = "".join(stage.play("ask stop default"))
+    assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
+    assert (one := order(stage, "n1")) is not None
+    assert (one.step, run.durable.state) == (100, State.FORMING)
+    stage.play("write n1 written")
+    stage.play("write n1 committed")
+    assert run.durable.state is State.STOPPED

@@ -10,7 +10,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
+from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
@@ -76,6 +76,13 @@ class KeptStateInvariants:
             point = run.durable.resume
             if at is not None and (point is None or point.disk is None):
                 self._useless[record.run] = (at, record.round)
+        if isinstance(record, RoundStopped):
+            self.persisted.stops(record)
+        writes = self._world.scenario.persist_every_s is not None
+        if writes and isinstance(record, RunEnded) and record.outcome.result is Result.STOPPED:
+            members = [one for one in run.members.values() if one.session is not None and not one.expired]
+            whole = self._whole_of(run, self._parts_of(run, members, gone=True))
+            self.persisted.judge_stopped(run, max((at for at in whole if at.round), default=None))
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
         if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT and record.node in run.members:
             self._judge_released(run, record.node)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.persistence import END_IDLE_S
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.kept_parts import KeptStep
+from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
 
@@ -31,6 +33,8 @@ class PersistedStateInvariants:
         run. They may be gone. When one of them finds nothing any more, all are forgotten: it may have been deleted."""
         self._read: dict[tuple[str, int], int] = {}
         """The serial of the step that the nodes of a round have read."""
+        self._stopped: dict[str, tuple[int, float]] = {}
+        """The life of the coordinator in which the last round of each run was stopped, and the time of that."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
@@ -78,6 +82,25 @@ class PersistedStateInvariants:
             named = (chosen.disk.run, KeptStep(chosen.disk.round, chosen.step))
             self._check(named == of, "round %d resumes from %s on the disk, not %s", record.round, named, of)
         return disk if from_disk else memory
+
+    def stops(self, record: RoundStopped) -> None:
+        """Note when a round is stopped, and by which life of the coordinator."""
+        self._stopped[record.run] = self._world.daemon.life, self._world.queue.now
+
+    def judge_stopped(self, run: Run, kept: KeptStep | None) -> None:
+        """Check that a run which an operator ends leaves its last whole step on the disk, or says why it does not.
+
+        It does not wait for ever, and a coordinator that is started again does not wait for nodes that it has to hear
+        first. Where messages come out of order, or a host does not see the directory, the step may be elsewhere.
+        """
+        life, at = self._stopped.get(run.id, (0, 0.0))
+        waited = self._world.queue.now - at >= ROUGHLY * END_IDLE_S
+        excused = run.kept.disk.problem or waited or life != self._world.daemon.life
+        unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
+        if kept is None or excused or unsure:
+            return
+        there = max((one.of[1] for one in self._world.disks.shared.whole if one.of[0] == run.id), default=None)
+        self._check(there is not None and there >= kept, "the run has ended with %s on the disk, not %s", there, kept)
 
     def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept

@@ -13,6 +13,7 @@ NEEDS_A_COINCIDENCE = {
     "view-of-who-is-gone-ignored",
     "unusable-step-ignored",
     "written-to-the-disk-though-gone",
+    "last-step-left-out",
 }
 """The mutants that only matter at the end of one run, or at the beginning of the next."""
 
@@ -128,6 +129,13 @@ MUTANTS = tuple(
             "a run that ends does not wait for its last step to be on the disk",
             "return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)",
             "return -math.inf",
+        ),
+        (
+            "last-step-left-out",
+            "coordinatord.core.queries.conditions",
+            "a run ends when an older step is on the disk that was being written as its round ended",
+            "    return persistence.last_step_at(run) if goes else None\n",
+            "    return None\n",
         ),
     )
 )
