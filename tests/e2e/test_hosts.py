@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -187,3 +189,21 @@ def test_an_address_that_leads_nowhere_fails_the_round_in_words_that_name_both_e
             f"could not start its workers: {lost}, offered by node a as its address, cannot be reached" in node.output
         )
         assert "see --advertise-addr of node a" in node.output
+
+
+def test_workers_outlive_the_cut_cable_of_another_host_and_of_their_own(site: Site, tmp_path: Path) -> None:
+    flags = ("--nnodes", "2:3", "--max-restarts", "0", "--preload", "torch,numpy", "--abort-timeout", "60")
+    training = (sys.executable, "-m", "tests.support.rounds_program", str(tmp_path), "1000000")
+    nodes = {name: site.join(name, *flags, command=training) for name in "abc"}
+    number = max(int(node.await_line(r"round (\d+) trains")[1]) for node in nodes.values())
+    for node in nodes.values():
+        node.await_line(f"round {number} trains")
+    site.hosts.cut("c")
+    for name in "ab":
+        nodes[name].await_line(f"round {number + 1}: 1 worker runs, begun in place")
+        nodes[name].await_line(f"round {number + 1} trains")
+    site.hosts.mend("c")
+    for node in nodes.values():
+        node.await_line(f"round {number + 2}: 1 worker runs, begun in place")
+        node.await_line(f"round {number + 2} trains")
+    assert site.job()["restarts"] == {"used": 0, "max": 0}

@@ -1,4 +1,4 @@
-"""Scripts of rounds that hold more than a model go on where they can, and in a new process where they cannot."""
+"""Scripts of rounds that hold more than a model, or misbehave, go on where they can, else in a new process."""
 
 from __future__ import annotations
 
@@ -71,3 +71,19 @@ def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(clu
     assert (alone["scaled"], stayed["scaled"]) == (1, 2), node.output
     assert stayed["maker"] == alone["maker"], "another process makes the samples"
     assert stayed["samples"] == [one + 4 for one in alone["samples"]]
+
+
+@pytest.mark.parametrize("kind", ["deaf", "native"])
+def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
+    cluster: Cluster, tmp_path: Path, kind: str
+) -> None:
+    flags = ("--nnodes", "1", "--preload", "torch", "--abort-timeout", "1", "--stop-timeout", "1")
+    node = cluster.join("a", *flags, command=command(kind, tmp_path))
+    [first] = await_notes(cluster, tmp_path, 1, workers=1)
+    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
+    assert done.returncode == 0, done.stderr
+    [second] = await_notes(cluster, tmp_path, 2, workers=1)
+    assert second["pid"] != first["pid"], node.output
+    begun = cluster.await_state(round=2)["begun"]
+    assert (begun["in_place"], begun["warm"], begun["cold"]) == (0, 1, 0)
+    assert begun["why_not"] == "node a: a worker was not out of its round in time; see --abort-timeout"

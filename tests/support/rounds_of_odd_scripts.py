@@ -1,13 +1,17 @@
-"""Scripts of rounds that hold more than a model: a sharded one, or compiled code and a loader that outlives rounds.
+"""Scripts of rounds that hold more than a model, or that do not leave a round when they are asked to.
 
-Arguments: `sharded` or `living`, and the folder into which each process writes a line of JSON for each of its rounds.
+Arguments: the kind of script, and the folder into which each process writes a line of JSON for each of its rounds. A
+`sharded` one has a sharded model, a `living` one compiled code and a loader that outlives rounds. In the first round, a
+`deaf` one catches whatever ends a step, and a `native` one waits in C and keeps the lock of the interpreter.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -44,11 +48,16 @@ def train_steps(
         optimizer.step()
         ctx.step(step)
         if facts:
-            noted = {"round": ctx.round, "pid": os.getpid(), "step": step, **facts}
-            with (folder / f"{ctx.round}-{os.getpid()}.json").open("w") as file:
-                json.dump(noted, file)
+            note(ctx, folder, step, **facts)
             facts = {}
         Event().wait(PAUSE_S)
+
+
+def note(ctx: workerlib.Context, folder: Path, step: int, **facts: Any) -> None:
+    """Note a round of this process."""
+    noted = {"round": ctx.round, "pid": os.getpid(), "step": step, **facts}
+    with (folder / f"{ctx.round}-{os.getpid()}.json").open("w") as file:
+        json.dump(noted, file)
 
 
 def train_sharded(folder: Path) -> None:
@@ -85,6 +94,40 @@ def train_living(folder: Path) -> None:
     train()
 
 
+def be_deaf() -> None:
+    """Go on for ever, whatever happens."""
+    while True:
+        try:
+            workerlib.step(0)
+            Event().wait(PAUSE_S)
+        except BaseException:  # noqa: BLE001, S110 - it is the mistake that is tried
+            pass
+
+
+def wait_in_c() -> None:
+    """Wait for longer than any test in a call that lets no other thread run Python."""
+    ctypes.PyDLL(None).sleep(100_000)
+
+
+def train_badly(folder: Path, first_round: Callable[[], None]) -> None:
+    """Train, but do something else in the middle of the first round."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ctx in workerlib.rounds("gloo"):
+        with ctx:
+            if ctx.round == 1:
+                ctx.keep(model=model, optimizer=optimizer)
+                note(ctx, folder, 0)
+                first_round()
+            train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, trains=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"sharded": train_sharded, "living": train_living}[sys.argv[1]](Path(sys.argv[2]))
+    kinds: dict[str, Callable[[Path], None]] = {
+        "sharded": train_sharded,
+        "living": train_living,
+        "deaf": lambda folder: train_badly(folder, be_deaf),
+        "native": lambda folder: train_badly(folder, wait_in_c),
+    }
+    kinds[sys.argv[1]](Path(sys.argv[2]))
