@@ -1,7 +1,8 @@
-"""Which errors end a round for a worker, whatever a script has made of them, and which are its own."""
+"""Which errors end a round for a worker and which are its own, and what a round leaves behind in its process."""
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -123,3 +124,24 @@ def test_what_the_functions_held_that_an_error_has_left_is_dropped() -> None:
     assert held[0]() is not None
     leftovers.forget_frames(group)
     assert held[0]() is None
+
+
+def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
+    class Ring:
+        """Refers to itself, so that only a collection ends it."""
+
+        def __init__(self) -> None:
+            self.itself = self
+
+    dropped, kept = Ring(), Ring()
+    of_dropped, of_kept = weakref.ref(dropped), weakref.ref(kept)
+    del dropped
+    try:
+        leftovers.set_aside()
+        assert of_dropped() is None
+        assert not any(one is kept for one in gc.get_objects())
+        del kept
+        gc.collect()
+        assert of_kept() is not None
+    finally:
+        gc.unfreeze()
