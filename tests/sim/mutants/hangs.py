@@ -8,8 +8,11 @@ PLAYS = "hanging_world"
 
 LAGS = "lagging_world"
 
+CALM = "calm_runs.calm_run"
+
 LOOKS = "coordinatord.core.transitions.hang_looks"
 COMPARISON = "coordinatord.core.values.look_comparison"
+VERDICT = "coordinatord.core.values.hang_verdict"
 
 MUTANTS = (
     Mutant(
@@ -115,5 +118,29 @@ MUTANTS = (
         "        self.lateness.clear()\n",
         "",
         LAGS,
+    ),
+    Mutant(
+        "slow-collective-is-a-hang",
+        VERDICT,
+        "a collective of many bytes over a slow network is taken for a network that is cut",
+        "        if any(_moves_bytes(one) for one in waiting):\n            return None\n",
+        "",
+        CALM,
+    ),
+    Mutant(
+        "who-writes-stands",
+        VERDICT,
+        "a checkpoint to a slow disk is taken for a hang",
+        "    return moved or _moves_bytes(one)",
+        "    return moved",
+        CALM,
+    ),
+    Mutant(
+        "who-gets-no-cpu-stands",
+        VERDICT,
+        "an evaluation on a host that is busy is taken for a hang",
+        '    if "running" in {now.state, "" if before is None else before.state}:',
+        '    if "running" in {""}:',
+        CALM,
     ),
 )

@@ -71,8 +71,9 @@ def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
     """
     if mutant is not None:
         plant(mutant)
-    history = importlib.import_module("tests.sim.history")  # now, so that it has the mistake
-    play_one = getattr(history, "small_world" if mutant is None else mutant.plays)
+    module, _, function = ("small_world" if mutant is None else mutant.plays).rpartition(".")
+    histories = importlib.import_module(f"tests.sim.{module or 'history'}")  # now, so that it has the mistake
+    play_one = getattr(histories, function)
     gc.set_threshold(GARBAGE)
     signal.signal(signal.SIGPROF, _give_up)
     began = time.process_time()

@@ -35,7 +35,7 @@ class Mutant:
     """The source that the mistake replaces; it stands once in the module."""
     new: str
     plays: str = "small_world"
-    """The function of `history` that plays the histories which may show it."""
+    """The function that plays the histories which may show it: of `history`, or of another module that it names."""
 
     @property
     def path(self) -> Path:

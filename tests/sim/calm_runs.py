@@ -1,0 +1,300 @@
+"""Healthy trainings under the alarm: very many of them, in none of which a round may be ended.
+
+python -m tests.sim.calm_runs --runs 100000
+
+The coordinator's machine is the real one. Of the cluster there is what the alarm goes by: heartbeats with steps and
+sections, and what looks show. So a run takes milliseconds, where one of the whole simulation takes a hundred times as
+long. Beside what trainings do without a step, nodes reconnect, heartbeats are delayed, looks are late or lost, and the
+coordinator is started again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from coordinatord.core.effects import Batch, Look, Send
+from coordinatord.core.events import Connected, Disconnected, Event, Looked, Reported, Tick
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries.stack_groups import seen_workers
+from coordinatord.core.values.records import BusyWorkerAwaited, Record, RoundEnded, RoundStopped, RunEnded
+from coordinatord.protocol.messages import JobSpec, Observed, Phase
+from coordinatord.protocol.section import Section
+from coordinatord.protocol.stack_messages import WorkerStacks
+from tests.sim.calm_training import CalmTraining, Doing
+from tests.sim.event_queue import EventQueue
+from tests.support.builders import EPOCH, a_join, an_observed, an_offer
+
+LOOK_WITHIN_S = 1.2
+"""A node answers a look within this time."""
+
+FORMED_WITHIN_S = 30.0
+
+LOST = 0.05
+"""The share of looks that never come back."""
+
+NOTICED_WITHIN_S = 10.0
+"""A notice speaks of what was so within this time: two looks, and the pause between them."""
+
+RUNS_AT_ONCE = 200
+"""The runs that a process plays before it tells of them."""
+
+
+class FalseAlarmError(AssertionError):
+    """A healthy training was ended, or a worker was waited for that did nothing."""
+
+
+class Node:
+    """A node whose workers train."""
+
+    def __init__(self, name: str, workers: int, spec: JobSpec) -> None:
+        self.name, self.workers = name, workers
+        self.join = a_join(name, spec=spec, offer=an_offer(name, workers=workers))
+        self.observed: Observed = an_observed(port=40_000)
+        self.first_rank = 0
+        self.session: int | None = None
+        self.arrives_at = 0.0
+        """When its last message has arrived: messages do not overtake each other."""
+
+
+class CalmRun:
+    """One training, from its first node to some minutes later."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._seed = seed
+        nodes, workers = chance.choice([2, 2, 3]), chance.choice([1, 1, 2])
+        spec = JobSpec(nodes, nodes, 3)
+        self._nodes = {name: Node(name, workers, spec) for name in (f"n{number + 1}" for number in range(nodes))}
+        self._seconds = chance.uniform(30.0, 200.0)
+        self._training = CalmTraining(chance, nodes * workers, self._seconds + 60.0)
+        self._queue = EventQueue()
+        self._policy = Policy()
+        self._coordinator: Coordinator | None = Coordinator(self._policy, EPOCH)
+        self._past: list[tuple[float, Record]] = []
+        self._sessions = 0
+        self._tick_at: float | None = None
+        """When the coordinator wants its next tick."""
+        self._begun_at = 0.0
+        """When all workers had been started."""
+        self.counts = Counter[str]()
+        """How often something happened that is to be harmless."""
+
+    def play(self) -> None:
+        """Play it. Raises `FalseAlarmError`."""
+        for node in self._nodes.values():
+            self._connect(node)
+        assert self._queue.run(FORMED_WITHIN_S, self._is_running), "no round is formed"
+        self._begun_at = self._queue.now
+        for node in self._nodes.values():
+            self._queue.after(self._chance.random() * self._policy.heartbeat_s, self._beat, node)
+        for _ in range(self._chance.choice([0, 0, 1, 2])):
+            disturb = self._chance.choice([self._restart, self._reconnect, self._reconnect])
+            self._queue.after(self._chance.uniform(5.0, self._seconds), disturb)
+        self._queue.run(self._begun_at + self._seconds)
+
+    def _is_running(self) -> bool:
+        return all(node.observed.phase is Phase.RUNNING for node in self._nodes.values())
+
+    def _tick(self, due: float) -> None:
+        if self._tick_at == due and self._coordinator is not None:
+            self._handle(Tick())
+
+    # What nodes say
+
+    def _connect(self, node: Node) -> None:
+        if self._coordinator is None:
+            self._queue.after(0.5, self._connect, node)
+            return
+        self._sessions += 1
+        node.session = self._sessions
+        join = replace(node.join, observed=self._report(node))
+        self._handle(Connected(node.session, join, f"10.0.0.{node.name[1:]}", "10.0.0.254"))
+
+    def _beat(self, node: Node) -> None:
+        """Send a heartbeat, which is now and then a while on its way."""
+        self._queue.after(self._policy.heartbeat_s, self._beat, node)
+        if node.session is None:
+            return
+        delay_s = self._chance.uniform(0.0, 2.5) if self._chance.random() < 0.02 else 0.005
+        node.arrives_at = max(node.arrives_at, self._queue.now + delay_s)
+        arrival = Reported(node.session, self._report(node, beat=True))
+        self._queue.after(node.arrives_at - self._queue.now, self._arrive, node, arrival)
+
+    def _arrive(self, node: Node, reported: Reported) -> None:
+        if node.session == reported.session and self._coordinator is not None:
+            self._handle(reported)
+
+    def _report(self, node: Node, *, beat: bool = False) -> Observed:
+        """Return what a node tells of itself now."""
+        if node.observed.phase is not Phase.RUNNING:
+            return replace(node.observed, beat=beat)
+        now, ranks = self._queue.now - self._begun_at, range(node.first_rank, node.first_rank + node.workers)
+        stepped, one = self._training.stepped(now), self._training.stretch_at(now)
+        if stepped is None:
+            return replace(node.observed, beat=beat, steps=(None,) * node.workers)
+        section = None
+        if one.limit_s is not None and one.last in ranks:
+            section = Section("upload", one.limit_s, now - one.begin, one.last - node.first_rank)
+        steps, at = (stepped[0],) * node.workers, stepped[1]
+        return replace(node.observed, beat=beat, steps=steps, step_age_s=now - at, section=section)
+
+    # What goes wrong beside the training
+
+    def _restart(self) -> None:
+        """Kill the coordinator, and start it again."""
+        self.counts["restarts"] += 1
+        self._coordinator = None
+        for node in self._nodes.values():
+            node.session = None
+        self._queue.after(self._chance.uniform(0.1, 3.0), self._start_again)
+
+    def _start_again(self) -> None:
+        if self._coordinator is None:
+            self._coordinator = Coordinator(self._policy, EPOCH)
+            self._coordinator.restore(self._past, self._queue.now)
+            for node in self._nodes.values():
+                self._queue.after(self._chance.uniform(0.0, 2.0), self._come_back, node)
+
+    def _come_back(self, node: Node) -> None:
+        if node.session is None:
+            self._connect(node)
+
+    def _reconnect(self) -> None:
+        """Reset the connection of a node, which comes back at once."""
+        node = self._chance.choice(list(self._nodes.values()))
+        if node.session is None or self._coordinator is None:
+            return
+        session, node.session = node.session, None
+        self._handle(Disconnected(session))
+        self._queue.after(self._chance.uniform(0.0, 0.8), self._come_back, node)
+
+    # What the coordinator does
+
+    def _handle(self, event: Event) -> None:
+        assert self._coordinator is not None
+        batch = self._coordinator.handle(event, self._queue.now)
+        for record in batch.records:
+            self._past.append((self._queue.now, record))
+            self._judge(record)
+        for look in batch.looks:
+            self._look(look)
+        self._obey(batch)
+        due = self._coordinator.next_deadline()
+        if due is not None and due != self._tick_at:
+            self._queue.after(max(0.0, due - self._queue.now), self._tick, due)
+        self._tick_at = due
+
+    def _obey(self, batch: Batch) -> None:
+        """Let nodes start the workers of the round, once it is formed."""
+        for effect in batch.effects:
+            part = effect.message.assignment if isinstance(effect, Send) else None
+            node = next((one for one in self._nodes.values() if one.session == effect.session), None)
+            if isinstance(effect, Send) and part and node is not None and node.observed.phase is not Phase.RUNNING:
+                run, number, node.first_rank = effect.message.run, effect.message.round, part.first_rank
+                node.observed = replace(node.observed, run=run, round=number, phase=Phase.RUNNING)
+                self._queue.after(0.0, self._arrive, node, Reported(effect.session, node.observed))
+
+    def _look(self, look: Look) -> None:
+        """Ask all nodes, each of which answers at a time of its own."""
+        self.counts["looks"] += 1
+        if self._chance.random() < LOST:
+            return
+        answers: dict[int, list[WorkerStacks]] = {}
+        most_s = self._chance.choice([0.02, LOOK_WITHIN_S])
+        for number, source in enumerate(look.sources):
+            ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
+            self._queue.after(self._chance.uniform(0.0, most_s), self._sample, answers, number, ranks)
+        self._queue.after(most_s + 0.01, self._collect, look, answers, self._coordinator)
+
+    def _sample(self, answers: dict[int, list[WorkerStacks]], number: int, ranks: list[int]) -> None:
+        now = self._queue.now - self._begun_at
+        answers[number] = [self._training.seen(rank, now) for rank in ranks]
+
+    def _collect(self, look: Look, answers: dict[int, list[WorkerStacks]], asked_by: Coordinator) -> None:
+        if self._coordinator is asked_by:
+            told = [(source, answers.get(number, [])) for number, source in enumerate(look.sources)]
+            self._handle(Looked(look.run, look.round, look.number, tuple(seen_workers(told))))
+
+    # What must not be
+
+    def _judge(self, record: Record) -> None:
+        self.counts[record.KIND] += 1
+        if isinstance(record, RoundStopped | RoundEnded | RunEnded):
+            raise FalseAlarmError(f"seed {self._seed}: a healthy round is ended: {record.reason}")
+        if isinstance(record, BusyWorkerAwaited):
+            now = self._queue.now - self._begun_at
+            lately = {self._training.stretch_at(max(0.0, now - before_s)).doing for before_s in (0.0, NOTICED_WITHIN_S)}
+            if lately == {Doing.RESTS}:
+                raise FalseAlarmError(f"seed {self._seed}: a worker in a section is noticed: {record.reason}")
+
+
+def calm_run(seed: int) -> CalmRun:
+    """Play the run of one seed. Raises `FalseAlarmError`."""
+    run = CalmRun(seed)
+    run.play()
+    return run
+
+
+@dataclass
+class Findings:
+    """What a number of runs have shown."""
+
+    runs: int = 0
+    cpu_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    false_alarms: list[str] = field(default_factory=list)
+
+    def add(self, other: Findings) -> None:
+        """Take in the findings of another process."""
+        self.runs += other.runs
+        self.cpu_s += other.cpu_s
+        self.counts.update(other.counts)
+        self.false_alarms += other.false_alarms
+
+
+def explore(seeds: range) -> Findings:
+    """Play the runs of some seeds."""
+    found, began = Findings(), time.process_time()
+    for seed in seeds:
+        found.runs += 1
+        try:
+            found.counts.update(calm_run(seed).counts)
+        except FalseAlarmError as error:
+            found.false_alarms.append(str(error))
+    found.cpu_s = time.process_time() - began
+    return found
+
+
+def main() -> int:
+    """Play many runs, and print what they have shown. Return 1 if any of them was disturbed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.calm_runs", description="Healthy runs under the alarm.")
+    parser.add_argument("--runs", type=int, default=10_000, help="how many to play (default: 10000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one on each CPU")
+    options = parser.parse_args()
+    end = options.first + options.runs
+    parts = [range(first, min(first + RUNS_AT_ONCE, end)) for first in range(options.first, end, RUNS_AT_ONCE)]
+    found = Findings()
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for part in pool.imap_unordered(explore, parts):
+            found.add(part)
+    counted = ", ".join(f"{name} {number:,}" for name, number in sorted(found.counts.items()))
+    lines = [
+        *found.false_alarms,
+        f"{found.runs:,} healthy runs, {len(found.false_alarms):,} false alarms; {counted}",
+        f"{found.runs / max(found.cpu_s, 1e-9):,.0f} runs in a second of one CPU",
+    ]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if found.false_alarms else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Healthy trainings are let alone, whatever they do between their steps; `python -m tests.sim.calm_runs` plays more."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from coordinatord.protocol.stack_messages import CollectiveState
+from tests.sim.calm_runs import explore
+from tests.sim.calm_training import CalmTraining
+
+RUNS = 300
+
+
+@pytest.mark.slow
+def test_no_healthy_training_is_ended_though_many_are_looked_at() -> None:
+    found = explore(range(RUNS))
+    assert found.false_alarms == []
+    assert found.counts["looks"] > RUNS
+    assert found.counts["BusyWorkerAwaited"] > RUNS / 20
+    assert found.counts["TrainingResumed"] > RUNS / 10
+    assert found.counts["restarts"] > RUNS / 10
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_steps_and_collectives_of_a_training_only_grow(seed: int) -> None:
+    training = CalmTraining(random.Random(seed), ranks=3, seconds=100.0)  # noqa: S311 - repeatable on purpose
+    steps, number = 0, 0
+    for now in (0.1 * tenth for tenth in range(1_000)):
+        stepped, seen = training.stepped(now), training.seen(1, now)
+        assert stepped is None or (stepped[0] >= steps and stepped[1] <= now)
+        steps = steps if stepped is None else stepped[0]
+        assert seen.collective is not None
+        begun = seen.collective.number + (seen.collective.state is CollectiveState.DONE)
+        assert begun >= number
+        number = begun
+    assert steps > 0
