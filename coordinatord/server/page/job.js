@@ -10,12 +10,14 @@ import { ledgerPanel } from "./ledger.js";
 import { nodesOf, nodesPanel } from "./nodes.js";
 import { earlierPanel, lostPanel } from "./past.js";
 import { roundsPanel } from "./rounds.js";
+import { stacksPanel } from "./stacks.js";
 import { ENDED } from "./format.js";
 
 const RECENT_S = 600; // a failure comes first for so long, while people come to see what happened
 
 export function jobPage() {
   const top = headline();
+  const stacks = stacksPanel();
   const charts = chartsPanel();
   const ledger = ledgerPanel();
   const nodes = nodesPanel();
@@ -25,7 +27,7 @@ export function jobPage() {
   const events = eventsPanel();
   const earlier = earlierPanel();
   const commands = commandsPanel();
-  const parts = [top, charts, ledger, nodes, lost, rounds, failure, events, earlier, commands];
+  const parts = [top, stacks, charts, ledger, nodes, lost, rounds, failure, events, earlier, commands];
   const element = h("div", { class: "job" }, ...parts.map((part) => part.element));
   return {
     element,
@@ -33,6 +35,7 @@ export function jobPage() {
     update(data, elapsed) {
       const view = { ...data.status, nodes: nodesOf(data.nodes) };
       top.update(view, elapsed);
+      stacks.update(view.job, view.world_size > 0 && !ENDED.has(view.state));
       charts.update(view, data.series, elapsed);
       ledger.update(view.ledger);
       nodes.update(view);
