@@ -5,26 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker, find_hang
+from coordinatord.core.values.hang_verdict import BUSY_BYTES, HangVerdict, SeenWorker, find_hang
 from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
+from coordinatord.protocol.stack_messages import AskStacks, CollectiveState, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService
+from tests.support.namespaces import apart
 from tests.support.programs import clean_environ
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
 WORKERS = """
-import ctypes, json, os, signal, sys, threading
+import ctypes, json, os, signal, subprocess, sys, threading
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
@@ -60,10 +63,14 @@ def sizes():
     dist.all_reduce(torch.ones(0))  # gloo itself finds most other sizes, and fails
 def disk():
     open(os.environ["PIPE"]).read()
+def cut():
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+def slow():
+    subprocess.run("tc qdisc add dev lo root tbf rate 16mbit burst 256kb latency 30s".split(), check=True)
 
 def work(kind, rank, store):
     dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=WORLD)
-    some = torch.ones(8)
+    some = torch.ones(8 << 20 if kind == "slow" else 8)
     for step in range(3):
         dist.all_reduce(some)
     os.write(1, b"ready\\n")
@@ -95,13 +102,13 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
-def parent() -> Iterator[subprocess.Popen[str]]:
-    """Yield a process that has torch, and forks the workers of one test after the other."""
+@contextmanager
+def started(*prefix: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that has torch, and forks the workers of one test after the other."""
     pytest.importorskip("torch")
-    environ = {**clean_environ(), "PYTHONPATH": str(Path.cwd())}
+    environ = {**clean_environ(), "PYTHONPATH": str(Path.cwd()), **variables}
     with subprocess.Popen(
-        (sys.executable, "-W", "ignore", "-c", WORKERS),
+        (*prefix, sys.executable, "-W", "ignore", "-c", WORKERS),
         env=environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -109,6 +116,22 @@ def parent() -> Iterator[subprocess.Popen[str]]:
     ) as process:
         yield process
         process.kill()
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """Yield such a process."""
+    with started() as process:
+        yield process
+
+
+@pytest.fixture
+def isolated() -> Iterator[subprocess.Popen[str]]:
+    """Yield such a process whose workers have a network of their own."""
+    if shutil.which("ip") is None or shutil.which("tc") is None:
+        pytest.skip("a network of its own needs ip and tc of iproute2")
+    with started(*apart("--net", setup="ip link set lo up mtu 1500"), GLOO_SOCKET_IFNAME="lo") as process:
+        yield process
 
 
 def _pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
@@ -209,3 +232,35 @@ async def test_the_culprit_is_named(
         assert found.ranks == (2,)
         assert words in found.sentence
         assert kind is HangKind.MISMATCHED or found.sentence.endswith("; the 2 others wait in all_reduce 4")
+
+
+async def test_a_network_that_is_cut_is_blamed(isolated: subprocess.Popen[str], tmp_path: Path) -> None:
+    async with hung(isolated, tmp_path, "cut") as job:
+        found = await verdict(job, HangKind.NETWORK)
+    assert found.ranks == (0, 1, 2)
+    assert found.sentence.startswith("all 3 workers wait in all_reduce 4 for ")
+    assert found.sentence.endswith(", and it completes for none: look at the network between nodes a, b")
+
+
+async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
+    isolated: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    async with hung(isolated, tmp_path, "slow") as job, asyncio.timeout(120):
+        while not _transfers(looked := await job.look()):
+            pass
+        assert find_hang(looked) is None
+        once = find_hang([replace(one, before=None) for one in looked])
+        assert once is not None, "one look alone does not show that data moves"
+        assert once.kind is HangKind.NETWORK
+
+
+def _transfers(looked: list[SeenWorker]) -> bool:
+    """Whether all workers wait in one collective in two looks, and data of it came or went between them."""
+    waits = all(_waits(one.now) and _waits(one.before) for one in looked)
+    pairs = [(one.before, one.now) for one in looked if one.before is not None and one.now is not None]
+    return waits and any(now.io_bytes - before.io_bytes >= BUSY_BYTES for before, now in pairs)
+
+
+def _waits(worker: WorkerStacks | None) -> bool:
+    collective = None if worker is None else worker.collective
+    return collective is not None and (collective.state, collective.number) == (CollectiveState.WAITS, 4)
