@@ -10,18 +10,21 @@ nobody hangs, and whoever is named is a false alarm. README.md beside this file 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from hangs_training import HANGS, hang_of
 from tables import BenchmarkError, Table, add_flags, give_up, positive, spread, write_report
 
+from coordinatord.core.values.look_comparison import APART_S
 from tests.support.cluster import Cluster, Coordinator
 from tests.support.programs import BIN, run, wait_until
 
@@ -40,6 +43,22 @@ NAMED_WITHIN_S = 300.0
 COMPUTES = {"loop", "gil"}
 """Who hangs in these ways computes, as far as anybody can see."""
 
+NAMES = re.compile(r"ranks? \d[^:]* on nodes? [^;]*?(is|are|stands?|computes?|waits?|does|do) ")
+"""How the sentence begins that names a worker which others wait for."""
+
+PROMISED_S = 1.0
+"""A report comes at most so long after the alarm, which is two looks a second apart."""
+
+
+class Answer(StrEnum):
+    """Whom a round names."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    """Another worker."""
+    NOBODY = "nobody"
+    """No worker, in time, or the round has ended for another reason."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hang:
@@ -50,9 +69,9 @@ class Hang:
     workers: int
     """How many there are on each node."""
     sentence: str
-    right: bool
+    answer: Answer
     stalled_s: float
-    """The time from the alarm's begin to the sentence: two looks, which are a second apart."""
+    """The time from the event of the stall to the sentence: two looks, which are a second apart."""
 
 
 @contextmanager
@@ -81,19 +100,26 @@ def measure(kinds: list[str], repeat: int, nodes: int, workers: int, *flags: str
             kind, culprit = hang_of(SEED, kinds, number, nodes * workers)
             named = _await_named(cluster, number, notices=kind in COMPUTES)
             if named is None:
-                yield Hang(kind, culprit, workers, "nobody is named", right=False, stalled_s=NAMED_WITHIN_S)
+                yield Hang(kind, culprit, workers, "nobody is named", Answer.NOBODY, NAMED_WITHIN_S)
             else:
                 sentence = named["reason"].removeprefix("waiting for ")
-                right = sentence.startswith(f"rank {culprit} on node n{culprit // workers}")
-                yield Hang(kind, culprit, workers, sentence, right, _after_alarm(cluster, named["at"]))
+                answer = judge(sentence, f"rank {culprit} on node n{culprit // workers} ")
+                yield Hang(kind, culprit, workers, sentence, answer, _after_stall(cluster, named["at"]))
             if named is None or named["kind"] == "BusyWorkerAwaited":
                 run(BIN / "nodeclient", "restart", JOB, "--coord", cluster.coordinator.endpoint)
 
 
-def _after_alarm(cluster: Cluster, at: float) -> float:
-    """Return how long after the last stall before it this was."""
+def judge(sentence: str, culprit: str) -> Answer:
+    """Return whether a sentence names the culprit, such as `rank 1 on node n1 `."""
+    if NAMES.match(sentence) is None:
+        return Answer.NOBODY
+    return Answer.RIGHT if sentence.startswith(culprit) else Answer.WRONG
+
+
+def _after_stall(cluster: Cluster, at: float) -> float:
+    """Return how long after the last stall before it this was; 0 if there was none."""
     stalls: list[float] = [one["at"] for one in _events(cluster) if one["kind"] == "TrainingStalled"]
-    return at - max(stall for stall in stalls if stall <= at)
+    return at - max((stall for stall in stalls if stall <= at), default=at)
 
 
 def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, Any] | None:
@@ -134,10 +160,19 @@ def stay_calm(minutes: float, nodes: int, workers: int, *flags: str) -> tuple[li
 
 def table(hangs: list[Hang], workers: int) -> Table:
     """Return the figures of one layout."""
-    shown = Table(f"{workers} worker{'s' * (workers > 1)} a node", "right", "from the alarm to the report, s")
+    title = f"{workers} worker{'s' * (workers > 1)} a node"
+    shown = Table(title, *Answer, f"reported within {PROMISED_S:g} s", "reported, s", "from the stall, s")
     for kind in dict.fromkeys(hang.kind for hang in hangs):
         own = [hang for hang in hangs if hang.kind == kind]
-        shown.add(kind, f"{sum(hang.right for hang in own)} of {len(own)}", spread([x.stalled_s for x in own], ".2f"))
+        stalled = [hang.stalled_s for hang in own if hang.answer is Answer.RIGHT]
+        reported = [seconds - APART_S for seconds in stalled]
+        shown.add(
+            kind,
+            *(f"{sum(hang.answer is answer for hang in own)} of {len(own)}" for answer in Answer),
+            f"{sum(seconds <= PROMISED_S for seconds in reported)} of {len(reported)}",
+            spread(reported, ".2f"),
+            spread(stalled, ".2f"),
+        )
     return shown
 
 
@@ -163,7 +198,7 @@ def main() -> None:
             own = []
             for hang in measure(options.kinds.split(","), options.repeat, nodes, workers, *flags):
                 own.append(hang)
-                judged = "right" if hang.right else f"wrong, it is rank {hang.culprit}"
+                judged = "right" if hang.answer is Answer.RIGHT else f"{hang.answer}, it is rank {hang.culprit}"
                 print(f"  {hang.kind}, {judged}, {hang.stalled_s:.2f} s: {hang.sentence}", flush=True)
             print(table(own, workers), flush=True)
             hangs += own

@@ -37,4 +37,11 @@ def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) 
 @pytest.mark.slow
 def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path: Path) -> None:
     [found] = run("hangs", tmp_path / "hangs.json", "--kinds", "disk", "--layouts", "1x3")
+    assert found["answer"] == "right", found["sentence"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
+    [found] = run("laggards", tmp_path / "laggards.json", "--layouts", "3x1", "--part", "2")
     assert found["right"], found["sentence"]
+    assert found["late_s"] > 0.1

@@ -1,0 +1,129 @@
+"""Slows one rank of real trainings in its backward passes, and counts how often and how soon it is named.
+
+python -m benchmarks.laggards --repeat 20
+
+README.md beside this file explains the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from laggards_training import BACKWARD_S
+from tables import BenchmarkError, Table, add_flags, give_up, spread, write_report
+
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, run, wait_until
+
+TRAINING = Path(__file__).with_name("laggards_training.py")
+
+SEED = 1
+
+NAMED_WITHIN_S = 120.0
+"""A bound for one training, in which there are some four looks."""
+
+STEPS_MOST = 50
+"""A laggard is to be named within so many steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Laggard:
+    """One training, and what was said of it."""
+
+    layout: str
+    slowed: int
+    part: float
+    """The part of a backward pass by which the rank takes longer."""
+    sentence: str
+    """Empty if nobody was named."""
+    right: bool
+    steps: int | None
+    """The steps that were done when somebody was named."""
+    late_s: float | None
+    """How late the one that was named was said to be."""
+
+
+def measure(coordinator: Coordinator, number: int, layout: str, part: float) -> Laggard:
+    """Let one rank be slower, and see who is named. Raises `BenchmarkError`."""
+    nodes, workers = map(int, layout.split("x"))
+    slowed = random.Random(f"{SEED} {layout} {number}").randrange(nodes * workers)  # noqa: S311 - to be repeated
+    cluster = Cluster(coordinator, f"laggards-{layout}-{number}")
+    command = (sys.executable, "-W", "ignore", str(TRAINING), str(slowed), str(part))
+    flags = ("--nnodes", str(nodes), "--nproc-per-node", str(workers), "--preload", "torch", "--stop-timeout", "1")
+    joined = [cluster.join(f"n{name}", *flags, command=command) for name in range(nodes)]
+
+    def named() -> dict[str, Any] | None:
+        job = coordinator.job(cluster.job)
+        if job is not None and job["state"] not in {"forming", "starting", "running"}:
+            raise BenchmarkError(f"the training has ended: {job['reason']}")
+        return None if job is None or job["laggard"] is None else job
+
+    found = None
+    try:
+        with suppress(AssertionError):  # nobody is named in time
+            found = wait_until("a laggard", named, NAMED_WITHIN_S)
+    finally:
+        run(BIN / "nodeclient", "stop", cluster.job, "--coord", coordinator.endpoint)
+        for node in joined:
+            node.close()
+    if found is None:
+        return Laggard(layout, slowed, part, "", right=False, steps=None, late_s=None)
+    one, steps = found["laggard"], (found["progress"]["step"] or 0) + 1
+    right = (one["rank"], one["node"]) == (slowed, f"n{slowed // workers}")
+    return Laggard(layout, slowed, part, one["sentence"], right, steps, one["late_s"])
+
+
+def table(laggards: list[Laggard]) -> Table:
+    """Return the figures of all layouts."""
+    part = laggards[0].part
+    title = f"slower by {part:.0%} in backward: {1000 * part * BACKWARD_S:.0f} ms"
+    shown = Table(title, f"right within {STEPS_MOST} steps", "right", "wrong", "nobody", "steps", "lateness, ms")
+    for layout in dict.fromkeys(one.layout for one in laggards):
+        own = [one for one in laggards if one.layout == layout]
+        right = [one for one in own if one.right]
+        soon = sum(one.steps is not None and one.steps <= STEPS_MOST for one in right)
+        nobody = sum(not one.sentence for one in own)
+        shown.add(
+            layout,
+            f"{soon} of {len(own)}",
+            str(len(right)),
+            str(len(own) - len(right) - nobody),
+            str(nobody),
+            spread([one.steps for one in right if one.steps is not None], "d"),
+            spread([1000 * one.late_s for one in right if one.late_s is not None], ".1f"),
+        )
+    return shown
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="laggards", description="Slow one rank, and see who is named.")
+    add_flags(parser, repeat=5)
+    parser.add_argument("--layouts", default="3x1,2x2", help="nodes x workers on each (default: 3x1,2x2)")
+    parser.add_argument("--part", type=float, default=0.1, help="of a backward pass, by which it is slower (0.1)")
+    options = parser.parse_args()
+    laggards: list[Laggard] = []
+    coordinator = Coordinator()
+    try:
+        for layout in options.layouts.split(","):
+            for number in range(options.repeat):
+                found = measure(coordinator, number, layout, options.part)
+                laggards.append(found)
+                judged = "right" if found.right else f"it is rank {found.slowed}"
+                print(f"  {layout}, {judged}, {found.steps} steps: {found.sentence or 'nobody is named'}", flush=True)
+        print(table(laggards), flush=True)
+    except BenchmarkError as error:
+        give_up("laggards", error)
+    finally:
+        coordinator.close()
+    write_report(options.json, "laggards", [asdict(one) for one in laggards])
+
+
+if __name__ == "__main__":
+    main()
