@@ -24,8 +24,9 @@ EVERY_S = 30.0
 """The time between two looks. One costs a worker a tenth of a second of one CPU, in which its training goes on."""
 
 FIRST_STEPS = 20
-"""The first look of a round comes after so many steps, if that is earlier: who is slow from the beginning is soon
-named."""
+"""The first look of a round comes after so many steps, if that is earlier, and those after it soon, as long as they
+name nobody: who is slow from the beginning is named within some 50 steps. The first one may be too vague, since it has
+the beginning of the training and the offset of each clock from one answer alone."""
 
 
 @frozen
@@ -53,10 +54,13 @@ def can_be_compared(run: Run) -> bool:
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
     """Return when to ask the workers of a round, which were asked last at `asked_at`; None if they never were."""
-    if asked_at is not None:
+    usual_s, known = run.progress.usual_s, run.lateness.known
+    first_s = EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s)
+    if asked_at is None:
+        return trains_since + first_s
+    if known is not None and known.laggard is not None:
         return asked_at + EVERY_S
-    usual_s = run.progress.usual_s
-    return trains_since + (EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s))
+    return asked_at + min(EVERY_S, max(first_s, (asked_at - trains_since) / 2))
 
 
 def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:

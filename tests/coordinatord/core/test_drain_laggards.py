@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
+from coordinatord.core.queries.arrivals import EVERY_S, ask_at
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.lateness_watch import AGREEING
 from coordinatord.core.transitions import admin
@@ -104,6 +107,23 @@ def test_a_node_in_two_jobs_leaves_both() -> None:
     job.play("join n2 job=other min=1 max=1", "running n2 job=other", *[LATE] * AGREEING)
     reasons = [record.reason for _, record in job.stage.past if record.job == "other"]
     assert any("drained for its lateness" in reason for reason in reasons)
+
+
+def test_looks_come_soon_until_somebody_is_named() -> None:
+    job = Job("min=2 max=3")
+    run = job.stage.coordinator.jobs["default"]
+    step_s = run.progress.usual_s
+    assert step_s is not None
+    since = job.stage.now
+    asked: list[float] = []
+    while len(asked) < 5:
+        asked.append(ask_at(run, since, asked[-1] if asked else None))
+    assert [round((at - since) / step_s) for at in asked[:2]] == [20, 40]
+    pauses = [after - at for at, after in pairwise(asked)]
+    assert pauses == sorted(pauses)
+    assert max(pauses) <= EVERY_S
+    job.play(LATE)
+    assert ask_at(run, since, asked[0]) == asked[0] + EVERY_S, "it is named, and the next look can wait"
 
 
 def test_a_worker_that_comes_before_the_others_is_shown_as_late_by_nothing() -> None:
