@@ -138,12 +138,9 @@ class Arenas:
         try:
             # Now, and not when a worker writes: it must not meet a lack of memory. Each page is zeroed, which takes
             # a second for each gigabyte, so it is done in a thread.
-            file = await asyncio.to_thread(allocate, sizes, size)
+            file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
         except OSError as error:
-            self.give_back(size)
             raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
-        finally:
-            self.note_allocated(size)
         arena = Arena.attach(file, writable=True)
         arena.protect(self._protected)
         return _Owned(file, arena, size)
@@ -188,7 +185,7 @@ class Arenas:
     def claim(self, size: int, what: str) -> None:
         """Count memory that is about to be allocated. Raises `NoMemoryError` with `what` if that is too much.
 
-        `note_allocated` is to follow, whatever comes of it.
+        `allocate_claimed` is to follow.
         """
         with self._lock:
             if size > self._limit_bytes - self.used_bytes:
@@ -200,10 +197,19 @@ class Arenas:
             self.used_bytes += size
             self._coming_bytes += size
 
-    def note_allocated(self, size: int) -> None:
-        """Note that claimed memory has its pages by now, or never will."""
-        with self._lock:
-            self._coming_bytes -= size
+    def allocate_claimed(self, sizes: ArenaSizes, size: int) -> int:
+        """Return the file of a new arena, of which so many bytes, which were claimed, have memory now; blocks.
+
+        Raises `OSError`; then they are not claimed any more.
+        """
+        try:
+            return allocate(sizes, size)
+        except BaseException:
+            self.give_back(size)
+            raise
+        finally:
+            with self._lock:
+                self._coming_bytes -= size
 
     def give_back(self, size: int) -> None:
         """Stop counting memory that was freed."""

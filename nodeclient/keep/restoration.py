@@ -9,17 +9,18 @@ import asyncio
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Event
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Resume
-from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, allocate, read_only, size_in_words
+from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, read_only
+from nodeclient.keep.landing import Landed, Landing
 from nodeclient.keep.means import Means
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.persist.durable_file import Progress
-from workerlib.keep.arena import Arena, ArenaError, ArenaSizes, Commit, Place
+from workerlib.keep.arena import Commit
 from workerlib.keep.channel_messages import Part
 
 PAUSE_S = 0.2
@@ -49,13 +50,20 @@ class ReadyParts:
 
     parts: list[tuple[Part, int]] = field(default_factory=list)
     received_bytes: int = 0
-    """The memory of the parts that came from other nodes."""
+    """The memory of the parts that came from other nodes, or from a disk."""
     received: int = 0
-    """How many parts came from other nodes."""
+    """How many parts came from other nodes, or from a disk."""
 
     def add(self, commit: Commit, file: int, *, big: bool, small: bool) -> None:
         """Add the part in a file. This object closes the descriptor."""
         self.parts.append((Part(commit.rank, big, small, commit.pending), file))
+
+    def add_received(self, landed: Landed) -> None:
+        """Add a part that came from elsewhere, whose memory is this object's from now on."""
+        self.received_bytes += landed.size
+        self.received += 1
+        has_small = landed.commit.has_small or not landed.is_generation
+        self.add(landed.commit, landed.file, big=landed.is_generation, small=has_small)
 
     def close(self, arenas: Arenas) -> None:
         """Close the descriptors. Workers keep the memory that they have mapped."""
@@ -136,10 +144,10 @@ class Restoration:
         if disk is None:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
         for kind in _kinds(wanted):
-            landing = _Landing(self._means.arenas, kind)
+            landing = Landing(self._means.arenas, kind)
             try:
-                commit = await disk.steps.read(resume, rank, kind, landing.room, self._progress)
-                file = landing.open()
+                await disk.steps.read(resume, rank, kind, landing.room, self._progress)
+                self.ready.add_received(landing.take())
             except (OperationalError, OSError) as error:
                 landing.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
@@ -148,9 +156,6 @@ class Restoration:
             except BaseException:
                 landing.close()
                 raise
-            self.ready.received_bytes += landing.size
-            self.ready.received += 1
-            self.ready.add(commit, file, big=landing.is_generation, small=not landing.is_generation)
 
     async def _receive(self, source: KeptSource, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts that another node holds."""
@@ -159,22 +164,19 @@ class Restoration:
             if kind is Kind.SMALL and has_small:
                 return
             name = PartName(self._run, rank, resume.round, resume.step, kind)
-            landing, file = await self._land(source, name)
-            assert landing.commit is not None  # noqa: S101 - it was received
-            self.ready.received_bytes += landing.size
-            self.ready.received += 1
-            big, has_small = landing.is_generation, landing.commit.has_small
-            self.ready.add(landing.commit, file, big=big, small=has_small or not big)
+            landed = await self._land(source, name)
+            self.ready.add_received(landed)
+            has_small = landed.commit.has_small
 
-    async def _land(self, source: KeptSource, name: PartName) -> tuple[_Landing, int]:
-        """Receive one part; return it with a descriptor that cannot be written to."""
+    async def _land(self, source: KeptSource, name: PartName) -> Landed:
+        """Receive one part."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._means.settings.patience_s
         while True:
-            landing = _Landing(self._means.arenas, name.kind)
+            landing = Landing(self._means.arenas, name.kind)
             try:
                 await loop.run_in_executor(self._means.threads, fetch, source, name, landing.room, self._given_up)
-                return landing, landing.open()
+                return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
                 landing.close()
                 what = f"the state of rank {name.rank} at step {name.step} could not be had from node {source.node}"
@@ -185,62 +187,6 @@ class Restoration:
                 landing.close()
                 raise
             await asyncio.sleep(PAUSE_S)
-
-
-class _Landing:
-    """The memory for a part that is on its way; `room` is for the thread that receives it."""
-
-    def __init__(self, arenas: Arenas, kind: Kind) -> None:
-        self._arenas = arenas
-        self._kind = kind
-        self._lock = Lock()
-        self._closed = False
-        self._file = -1
-        self.size = 0
-        self.commit: Commit | None = None
-
-    @property
-    def is_generation(self) -> bool:
-        """Whether it is a generation, and not a small state alone."""
-        return self._kind is Kind.BIG or (self.commit is not None and self.commit.has_small)
-
-    def room(self, commit: Commit) -> Place:
-        """Return the place for a part. Raises `NoMemoryError`, `OSError`, and `FetchError` if nobody wants it."""
-        with self._lock:
-            if self._closed:
-                raise FetchError("nobody wants it any more")
-            self.commit = commit
-            generation, small = (commit.length, 0) if self.is_generation else (0, commit.length)
-            try:
-                sizes = ArenaSizes.at_least(generation, small)
-            except ArenaError as error:
-                raise NoMemoryError(str(error)) from None
-            size = sizes.one_of_each
-            self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
-            self.size = size
-            self._file = allocate(sizes, size)
-            arena = Arena.attach(self._file, writable=True)
-            arena.touch(1)
-            return (arena.generations if self.is_generation else arena.smalls)[0]
-
-    def open(self) -> int:
-        """Return a descriptor of it that cannot be written to; the other one is closed."""
-        with self._lock:
-            file, self._file = self._file, -1
-            try:
-                return read_only(file)
-            finally:
-                os.close(file)
-
-    def close(self) -> None:
-        """Give the memory up."""
-        with self._lock:
-            self._closed = True
-            self._arenas.give_back(self.size)
-            self.size = 0
-            if self._file >= 0:
-                os.close(self._file)
-                self._file = -1
 
 
 def _most_telling(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -27,7 +27,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "worker": ("workerlib/keep/",),
     "arenas": ("nodeclient/keep/arenas.py", "nodeclient/keep/digests.py"),
     "transfer": ("nodeclient/keep/part_",),
-    "restoration": ("nodeclient/keep/restoration.py", "nodeclient/keep/part_fetch.py"),
+    "restoration": ("nodeclient/keep/restoration.py", "nodeclient/keep/landing.py", "nodeclient/keep/part_fetch.py"),
     "agent": ("nodeclient/keep/",),
     "persist": ("nodeclient/persist/",),
 }

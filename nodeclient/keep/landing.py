@@ -1,0 +1,118 @@
+"""The memory for a part of kept state that is on its way to this node, from another node or from a disk.
+
+One thread asks for the memory and fills it, while the event loop may give the part up. So memory has one owner at each
+moment: the landing from `room` on, and whoever has called `take` after that.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from enum import Enum, auto
+from threading import Lock
+
+from nodeclient.keep.arenas import Arenas, NoMemoryError, read_only, size_in_words
+from nodeclient.keep.part_fetch import FetchError
+from nodeclient.keep.part_messages import Kind
+from workerlib.keep.arena import Arena, ArenaError, ArenaSizes, Commit, Place
+
+_UNWANTED = "nobody wants it any more"
+
+
+class _Empty(Enum):
+    """Why a landing has no memory."""
+
+    AWAITED = auto()
+    """Nobody has said yet how large the part is."""
+    OVER = auto()
+    """The part was taken, or given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The memory of a part that comes in."""
+
+    commit: Commit
+    file: int
+    size: int
+    """The bytes that count towards the node's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A part that is on this host by now."""
+
+    commit: Commit
+    file: int
+    """A descriptor that cannot be written to. Whoever has this object closes it, and gives the memory back."""
+    size: int
+    """The bytes that count towards the node's limit."""
+    is_generation: bool
+    """Whether it is a generation, and not a small state alone."""
+
+
+class Landing:
+    """The way of one part into this node's memory."""
+
+    def __init__(self, arenas: Arenas, kind: Kind) -> None:
+        """Wait for a part, without memory. `arenas` counts what it will take."""
+        self._arenas = arenas
+        self._kind = kind
+        self._lock = Lock()
+        self._memory: _Memory | _Empty = _Empty.AWAITED
+
+    def room(self, commit: Commit) -> Place:
+        """Return the place for the part, which has these control words; for the thread that fills it, and once.
+
+        Raises `NoMemoryError`, `OSError`, and `FetchError` if nobody wants it any more.
+        """
+        if self._memory is not _Empty.AWAITED:
+            raise FetchError(_UNWANTED)
+        is_generation = self._is_generation(commit)
+        generation, small = (commit.length, 0) if is_generation else (0, commit.length)
+        try:
+            sizes = ArenaSizes.at_least(generation, small)
+        except ArenaError as error:
+            raise NoMemoryError(str(error)) from None
+        size = sizes.one_of_each
+        self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
+        file = self._arenas.allocate_claimed(sizes, size)
+        arena = self._own(_Memory(commit, file, size))
+        arena.touch(1)
+        return (arena.generations if is_generation else arena.smalls)[0]
+
+    def _own(self, memory: _Memory) -> Arena:
+        """Own new memory, and return the arena in it; give it up if nobody wants it by now, as `room` says.
+
+        To allocate takes seconds, in which the event loop does not wait for the lock to give the part up.
+        """
+        with self._lock:
+            if self._memory is _Empty.AWAITED:
+                self._memory = memory
+                return Arena.attach(memory.file, writable=True)
+        self._drop(memory)
+        raise FetchError(_UNWANTED)
+
+    def take(self) -> Landed:
+        """Return the part, which is whole by now. Its memory is the caller's from then on. Raises `OSError`."""
+        with self._lock:
+            memory = self._memory
+            assert isinstance(memory, _Memory)  # noqa: S101 - a part that came has memory
+            file = read_only(memory.file)
+            os.close(memory.file)
+            self._memory = _Empty.OVER
+            return Landed(memory.commit, file, memory.size, self._is_generation(memory.commit))
+
+    def close(self) -> None:
+        """Give the part up, and its memory if that was not taken."""
+        with self._lock:
+            memory, self._memory = self._memory, _Empty.OVER
+        if isinstance(memory, _Memory):
+            self._drop(memory)
+
+    def _drop(self, memory: _Memory) -> None:
+        os.close(memory.file)
+        self._arenas.give_back(memory.size)
+
+    def _is_generation(self, commit: Commit) -> bool:
+        return self._kind is Kind.BIG or commit.has_small
