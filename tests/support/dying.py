@@ -18,6 +18,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "save": ("workerlib/keep/generations.py", "workerlib/keep/arena.py"),
     "last save": (
         "workerlib/keep/keeper.py",
+        "workerlib/keep/step_saver.py",
         "workerlib/keep/generations.py",
         "workerlib/keep/arena.py",
         "workerlib/keep/agent_channel.py",

@@ -48,7 +48,7 @@ class Script:
     @staticmethod
     def await_memory(kept: keeper.StepKeeper) -> None:
         """Wait until the worker has memory, or is refused any."""
-        wait_until("memory", lambda: not kept._memory.obstacle() or kept._memory.refused)
+        wait_until("memory", lambda: not kept._saver.memory.obstacle() or kept._saver.memory.refused)
 
     def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
         """Have the worker save at the end of its round, once it has memory."""

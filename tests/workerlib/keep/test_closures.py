@@ -39,10 +39,10 @@ def test_a_step_is_not_whole_between_two_calls_of_a_closure(script: Script) -> N
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
     with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
         train(model)
-        kept._numbers.begin(0)
+        kept._saver.numbers.begin(0)
 
         def closure() -> torch.Tensor:
-            problems.append(kept._numbers.problem)
+            problems.append(kept._saver.numbers.problem)
             optimizer.zero_grad()
             loss: torch.Tensor = model(torch.ones(4, 4).square()).square().mean()
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
@@ -51,7 +51,7 @@ def test_a_step_is_not_whole_between_two_calls_of_a_closure(script: Script) -> N
         optimizer.step(closure)  # type: ignore[no-untyped-call]  # torch has no types here
         assert problems[:2] == ["", "a step is not whole"]
         kept.step(1)
-        assert not kept._numbers.problem
+        assert not kept._saver.numbers.problem
 
 
 class Early(torch.optim.SGD):
@@ -82,6 +82,6 @@ def test_nothing_is_saved_in_a_closure_that_is_called_after_a_change(
             loss: torch.Tensor = model(torch.ones(4, 4)).sum()
             return loss
 
-        wait_until("memory", lambda: not kept._memory.obstacle())
+        wait_until("memory", lambda: not kept._saver.memory.obstacle())
         optimizer.step(closure)
-        assert kept._at_intervals
+        assert kept._saver.at_intervals

@@ -73,14 +73,14 @@ def test_what_is_saved_at_a_break_is_a_step_that_the_device_has_come_to(
     monkeypatch.setattr(intervals, "SHARE_MAX", 1e6)  # each step is saved from the fifth one on
     weights, release = torch.zeros(3), threading.Event()
     with script.runs({"weights": weights}) as (_, kept):
-        kept._generations.order, kept._at_intervals = device, True
+        kept._saver._generations.order, kept._saver.at_intervals = device, True
         for step in range(LAST):
             kept._begin_change()
             device.give(lambda: weights.data.add_(1))
             kept.step(step)
             if not step:
-                wait_until("memory", lambda: not kept._memory.obstacle())
-        kept._interval.steps = intervals.STEPS_MAX
+                wait_until("memory", lambda: not kept._saver.memory.obstacle())
+        kept._saver.interval.steps = intervals.STEPS_MAX
         kept._begin_change()
         if trouble == "stuck":
             device.give(lambda: release.wait(TIMEOUT_S))

@@ -185,7 +185,7 @@ def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
             train(model, optimizer)
             kept.step(step)
             script.node.await_said(0, Reserve)
-            wait_until("memory", lambda: kept._memory._waiting is None)
+            wait_until("memory", lambda: kept._saver.memory._waiting is None)
         train(model, optimizer)
         kept.step(20)
         assert isinstance(answer := script.save(kept), Saved), answer

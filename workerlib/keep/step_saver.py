@@ -1,0 +1,236 @@
+"""Saves the state of a step: the small one at its end, the big one when that is due or asked for.
+
+The caller decides when, and sees to it that the state is that of a whole step: see `keeper`. What cannot be saved is
+answered with the reason, and an error ends the saving, not the training.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workerlib.env import WorkerEnvironment
+from workerlib.keep.arena import PENDING, Arena
+from workerlib.keep.arena_request import ArenaRequest
+from workerlib.keep.channel_messages import Message, NotSaved, Saved
+from workerlib.keep.generations import Generations, NotNowError
+from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, SaveInterval
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.pending_state import PendingStates
+from workerlib.keep.restoring import RestorePoint
+from workerlib.keep.small_state import SmallStates, Taken
+from workerlib.keep.step_commits import StepCommits
+from workerlib.keep.step_numbers import StepNumbers
+
+SAVERS = 2
+"""The workers of a node that save what all ranks have alike: one may be the one that died."""
+
+
+class StepSaver:
+    """Writes steps of one round into the memory that nodeclient holds for this worker."""
+
+    def __init__(
+        self,
+        environment: WorkerEnvironment,
+        generations: Generations,
+        small: SmallStates,
+        tell: Callable[[Message], None],
+    ) -> None:
+        """Begin without memory; `tell` says something to nodeclient, which may be gone."""
+        self._generations = generations
+        self._small = small
+        self._tell = tell
+        self._ring = threading.Lock()
+        """Held while a small state is written."""
+        self.numbers = StepNumbers()
+        self.commits = StepCommits(environment, [one for _, one in generations.tensors()])
+        self.memory = ArenaRequest(tell, self.commits.shard, self.commits.shards)
+        self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
+        self.alone = self.commits.alone
+        """Whether no other rank has this state."""
+        self.follows = not (self.alone and small.on_device)
+        """Whether the small state of each step is kept. Where buffers are on a GPU, each step waits for it then."""
+        self._saves = self.alone or environment.local_rank < SAVERS
+        self.interval = SaveInterval()
+        self.at_intervals = self.alone or generations.on_device
+        """Whether there are saves at an interval, because a save at the break may fail or come too late."""
+        self._newest: int | None = None
+        """The step that was saved last in this round; None if none was."""
+        self._count = 0
+        self._problem = ""
+        """Why nothing is kept any more; empty if something is."""
+        self._torn = False
+
+    @property
+    def done(self) -> int:
+        """The last step that can be saved; -1 if there is none."""
+        return self.numbers.done
+
+    @property
+    def has_saved_last(self) -> bool:
+        """Whether the big state of the last step is saved."""
+        return self._newest == self.done
+
+    @property
+    def finds_whole_steps(self) -> bool:
+        """Whether the state is that of a whole step, with its small state, whenever training is between two steps."""
+        return self.follows and (not self.alone or self.numbers.has_optimizer)
+
+    # The beginning and the end
+
+    def begin(self, point: RestorePoint) -> None:
+        """Go on from the state that was brought back."""
+        self.numbers.begin(point.step)
+        self.commits.begin(point.round, point.step, point.shape)
+
+    def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
+        """Ask for memory before the first step, and wait for it: this rank may die in that step, after it took part."""
+        self._look_at_sizes(self._small.take_first(restored), now=True)
+        self.memory.await_answer()
+
+    def attach(self, arena: Arena) -> None:
+        """Take the memory that was given, with what has waited for it."""
+        with self._ring:
+            self._small.attach(arena)
+            self._generations.attach(arena)
+            waiting = self.memory.take(arena)
+            if waiting is not None and waiting.step == self.done >= 0:
+                commit = self.commits.of(waiting.step)
+                if self._small.find(commit) is None:
+                    self._small.write(waiting.state, commit)
+        self.memory.answered.set()
+
+    def expect_disk(self, every_s: float) -> None:
+        """Save at intervals what all ranks have alike, too: nodeclient writes it to a disk every so many seconds."""
+        if not self.alone:
+            self.at_intervals, self.interval.least_s = True, DISK_SHARE * every_s
+
+    def end(self, *, in_step: bool) -> None:
+        """Note that training has ended, within a step or between two. What is left may be the state of no step."""
+        self._torn = in_step
+
+    def leave_to_script(self) -> None:
+        """Note that the script may change the state from now on, and nothing tells whether it does."""
+        self._torn |= self.alone
+
+    # What training does
+
+    def note_whole(self) -> None:
+        """Note that the present state is that of a whole step."""
+        self._generations.note_step()
+
+    def note_forward(self, *, with_gradients: bool, in_step: bool) -> None:
+        """Save what forward has changed: from now on this rank may contribute to the step."""
+        # Where a model runs while parameters change, the others may wait there for one that died.
+        self.at_intervals |= in_step or self._generations.have_changed()
+        if self._keeps_small:
+            self._pending.note_forward(with_gradients=with_gradients, optimized=in_step)
+
+    def note_change(self) -> None:
+        """Save what belongs to the step before its parameters change."""
+        if self._keeps_small and not self.alone:
+            self._pending.write()
+
+    @property
+    def _keeps_small(self) -> bool:
+        return self.memory.arena is not None and not self._problem
+
+    def keep_step(self) -> None:
+        """Keep what there is to keep at the end of a step."""
+        if self._problem:
+            return
+        self._count += 1
+        try:
+            self._generations.note_step()
+            if self.follows:
+                taken = self._small.take()
+                fits = self._write_small(taken)
+                self._look_at_sizes(taken, now=not fits or self.memory.awaited or self._generations.have_grown())
+            if self.at_intervals and self._saves:
+                self._save_if_due()
+        except KeptStateError as error:  # no state is worth the end of a training
+            self._problem = str(error)
+            self.memory.refuse(self._problem)
+            self._tell(NotSaved(self._problem))
+
+    def _save_if_due(self) -> None:
+        """Save at an interval, if it is time to."""
+        interval, arena = self.interval, self.memory.arena
+        interval.end_step(time.monotonic())
+        if arena is not None:
+            interval.expect(arena.sizes.generation / FIRST_TOUCH_BYTES_S)
+        if arena is not None and interval.due(self.done):
+            answer = self.save(0, last=False)
+            if isinstance(answer, NotSaved):
+                interval.note_skip()
+            elif answer.length:
+                interval.note_save(answer.seconds)
+            self._tell(answer)
+        elif not self.follows and not self._count & (self._count - 1):
+            self._look_at_sizes(self._small.take())
+        if (news := interval.news()) is not None:
+            self._tell(news)
+        interval.begin_step(time.monotonic())
+
+    # Saving
+
+    def save(self, asked: int, *, last: bool) -> Saved | NotSaved:
+        """Save the last step; `asked` numbers the question, 0 if there was none, and `last` is that of the round.
+
+        The training thread has the small state at hand, if nobody follows.
+        """
+        if self.follows or self._torn:
+            return self._save_big(asked, last=last)
+        if why := self._obstacle():
+            return NotSaved(why, asked)
+        taken = self._small.take()
+        self._write_small(taken)
+        answer = self._save_big(asked, last=last)
+        self._look_at_sizes(taken, now=not isinstance(answer, Saved))
+        return answer
+
+    def _write_small(self, taken: Taken) -> bool:
+        """Write the small state of the last step; return whether it fits."""
+        with self._ring:
+            return self._small.write(taken, self.commits.of(self.done))
+
+    def _save_big(self, asked: int, *, last: bool) -> Saved | NotSaved:
+        """Save the big state of the last step, with the small state that was written at its end."""
+        commit = self.commits.of(self.done)
+        if self.has_saved_last or self._generations.has(commit):
+            return Saved(self.done, 0.0, 0, asked)
+        if why := self._obstacle():
+            return NotSaved(why, asked)
+        began_at = time.monotonic()
+        try:
+            length = self._generations.write(commit, self._small.find(commit), last=last)
+        except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
+            return NotSaved(str(error), asked)
+        self._newest = self.done
+        return Saved(self.done, time.monotonic() - began_at, length, asked)
+
+    def _obstacle(self) -> str:
+        """Return why the last step cannot be saved; empty if it can."""
+        if self._torn:
+            return "training has ended within a step"
+        if why := self._problem or self.numbers.problem:
+            return why
+        if not self._saves:
+            return "other workers of this node save the same state"
+        if why := self.memory.obstacle():
+            return why
+        if self.commits.is_of_others(self.done):
+            return "no step was done since this round began, and what it began from is kept"
+        changed = self.follows and self._generations.have_changed()
+        return "tensors have changed since the last step was done" if changed else ""
+
+    def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:
+        """Ask for memory at the first step, and look now and then, or `now`, whether it still suffices."""
+        if not now and self._count & (self._count - 1):
+            return
+        small = self._small.bytes_needed(taken)
+        # Of most optimizers the state is there after the first step, and its size is not known before.
+        big = self._generations.bytes_needed(small) if self._saves and self.done >= 0 else 0
+        self.memory.want(big, small, self.done, taken)
