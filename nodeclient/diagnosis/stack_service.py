@@ -45,6 +45,9 @@ ANSWER_WITHIN_S = 0.5
 """How long to wait for an answer. A worker that trains answers in some 20 ms, and one that stands still in a fifth of a
 second."""
 
+OVERDUE_S = 0.05
+"""How long to wait for the answer to a question that was asked before, and has had all of that time already."""
+
 DUMP_WITHIN_S = 0.5
 """How long to wait for faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
 
@@ -82,9 +85,9 @@ class _Responder:
     """The signal that makes the process write its stacks; 0 if it has none."""
     pipe: FileIO
     """The pipe that the process writes its stacks to."""
-    asked: deque[tuple[bytes, asyncio.Future[bytes]]] = field(default_factory=deque)
-    """The questions that it has not answered, in the order in which it answers them. If it ends, each gets an empty
-    answer."""
+    asked: deque[tuple[bytes, asyncio.Future[bytes], float]] = field(default_factory=deque)
+    """The questions that it has not answered, and when each was asked, in the order in which it answers them. If it
+    ends, each gets an empty answer."""
 
 
 @frozen
@@ -190,7 +193,7 @@ class StackService:
     def _forget(self, local_rank: int) -> None:
         responder = self._responders.pop(local_rank, None)
         if responder is not None:
-            for _, answer in responder.asked:
+            for _, answer, _ in responder.asked:
                 answer.set_result(b"")
             os.close(responder.pidfd)
             responder.pipe.close()
@@ -276,19 +279,24 @@ class StackService:
         return _Told(StackOrigin.SIGNAL, threads) if threads else _Told(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
-        """Return the answer to a packet; None if there is none in time. A question that waits is not asked again."""
-        answer = next((answer for other, answer in responder.asked if other == question), None)
-        if answer is None:
+        """Return the answer to a packet; None if there is none in time.
+
+        A question that waits is not asked again, and its time counts from when it was asked: the second look at a
+        worker that cannot answer need not wait for it as the first one did.
+        """
+        known = next(((answer, at) for other, answer, at in responder.asked if other == question), None)
+        if known is None:
             if len(responder.asked) >= QUESTIONS_MAX:
                 return None
             try:
                 responder.connection.send(question, socket.MSG_NOSIGNAL)
             except OSError:  # it has not read what it was asked before
                 return None
-            answer = self._loop.create_future()
-            responder.asked.append((question, answer))
+            known = self._loop.create_future(), self._loop.time()
+            responder.asked.append((question, *known))
+        answer, asked_at = known
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(max(OVERDUE_S, asked_at + within_s - self._loop.time())):
                 return await asyncio.shield(answer)
         except TimeoutError:
             return None
