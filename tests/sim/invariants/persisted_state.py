@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
@@ -35,6 +36,8 @@ class PersistedStateInvariants:
         """The serial of the step that the nodes of a round have read."""
         self._stopped: dict[str, tuple[int, float]] = {}
         """The life of the coordinator in which the last round of each run was stopped, and the time of that."""
+        self._wrote_at: dict[str, float] = {}
+        """When a node of each run last wrote something, by the coordinator's clock; infinite if none has to."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
@@ -90,12 +93,15 @@ class PersistedStateInvariants:
     def judge_stopped(self, run: Run, kept: KeptStep | None) -> None:
         """Check that a run which an operator ends leaves its last whole step on the disk, or says why it does not.
 
-        It does not wait for ever, and a coordinator that is started again does not wait for nodes that it has to hear
-        first. Where messages come out of order, or a host does not see the directory, the step may be elsewhere.
+        It waits for as long as something is written, and a coordinator that is started again does not wait for nodes
+        that it has to hear first. Where messages come out of order, or a host does not see the directory, the step may
+        be elsewhere.
         """
         life, at = self._stopped.get(run.id, (0, 0.0))
         waited = self._world.queue.now - at >= ROUGHLY * END_IDLE_S
-        excused = run.kept.disk.problem or waited or life != self._world.daemon.life
+        idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
+        stuck = waited or idle_s >= ROUGHLY * END_IDLE_S
+        excused = run.kept.disk.problem or stuck or life != self._world.daemon.life
         unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
         if kept is None or excused or unsure:
             return
@@ -116,6 +122,8 @@ class PersistedStateInvariants:
         """Note which nodes find a step on the disk, as the coordinator knows it before the next event."""
         for run in machine.jobs.values():
             self._note_finders(run)
+            work = run.kept.disk.work
+            self._wrote_at[run.id] = math.inf if work is None else work.moved_at
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self._world.daemon.life), set())
