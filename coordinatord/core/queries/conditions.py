@@ -119,7 +119,7 @@ def all_started(run: Run) -> float | None:
 
 
 def all_succeeded(run: Run) -> float | None:
-    """Every worker of the round exited with 0."""
+    """Every worker of the round exited with 0, and none of them because it was asked to end."""
     return _when(run.count(MemberState.SUCCEEDED) == len(run.durable.order))
 
 

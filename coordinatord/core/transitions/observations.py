@@ -197,12 +197,12 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
         return  # it was released, and sent this heartbeat before it knew
-    stopped = member.state is MemberState.STOPPED and run.durable.state is State.STOPPING
-    if stopped and may_have_to_give(run, member):
+    ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
+    if ended and may_have_to_give(run, member):
         run.leaving.add(member.node)  # whether others need that is known when all have stopped
     elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or persistence.writes(run, member)):
         actions.let_stay(run, member, decision.now, gives=gives)
-    elif stopped or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
+    elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)

@@ -102,6 +102,8 @@ def _rows() -> list[Transition]:
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         *_stall_rows(),
+        # They did before their nodes knew of the stop: to go on would be to do again what is done.
+        Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
         Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
         Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),

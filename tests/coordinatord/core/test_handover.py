@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.messages import Goal
@@ -13,8 +15,8 @@ from tests.support.script import Stage
 NODES = ("n1", "n2", "n3")
 
 
-def left(shards: int) -> Stage:
-    """Let n3 leave a round whose nodes have kept step 12, and the round end."""
+def left(shards: int, end: str = "stopped") -> Stage:
+    """Let n3 leave a round whose nodes have kept step 12, and the round end; `end` says how the workers of n3 do."""
     stage = Stage()
     for node in NODES:
         stage.play(f"join {node} min=2 max=3 keeps=yes")
@@ -24,7 +26,7 @@ def left(shards: int) -> Stage:
     stage.play("step n1 12")
     stage.play("advance 1s")
     stage.play("leave n3")
-    stage.play("stopped n3")
+    stage.play(f"{end} n3")
     stage.play("stopped n1 n2")
     stage.play("advance 3s")
     return stage
@@ -42,8 +44,9 @@ def resumes_at(stage: Stage) -> int | None:
     return None if formed.resume is None else formed.resume.step
 
 
-def test_it_stays_until_all_others_have_what_they_resume_from() -> None:
-    stage = left(shards=3)
+@pytest.mark.parametrize("end", ["stopped", "succeed"])
+def test_it_stays_until_all_others_have_what_they_resume_from(end: str) -> None:
+    stage = left(shards=3, end=end)
     assert resumes_at(stage) == 12
     assert [goal(stage, node) for node in NODES] == [Goal.RUN, Goal.RUN, Goal.WAIT]
     stage.play("fetch n1 ready")

@@ -185,9 +185,12 @@ class RoundInvariants(NodeInvariants):
         elif key in self.genuine and key not in self.stopped_on_purpose | self.disturbed:
             quiet = self._was_quiet(key)
             self.check(not quiet, "a failure in round %d was not charged: %s", record.round, record.reason)
+        run = self.replica.jobs[record.job]
+        done = all(node in run.members and run.members[node].succeeded for node in run.order)
+        self.check(not done, "round %d is followed by another one, and all its workers had succeeded", record.round)
         charged = self.charged[record.run]
         self.check(record.restarts_used == charged, "%d restarts used, %d charged", record.restarts_used, charged)
-        self.check(charged <= self.replica.jobs[record.job].spec.max_restarts, "the budget is overdrawn")
+        self.check(charged <= run.spec.max_restarts, "the budget is overdrawn")
 
     def _judge_run(self, record: RunEnded) -> None:
         outcome = record.outcome

@@ -329,4 +329,11 @@ MUTANTS = (
         "    run.released.pop(record.node, None)  # the outcome",
         "    # the outcome",
     ),
+    Mutant(
+        "done-and-done-again",
+        "coordinatord.core.transitions.table",
+        "a job goes on with another round though all workers finished while the last one was being stopped",
+        '        Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),\n',
+        "",
+    ),
 )
