@@ -137,6 +137,18 @@ def ends_by(run: Run) -> float:
     return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)
 
 
+def unwritten(run: Run) -> tuple[int, str] | None:
+    """Return the newest step that nodes keep and the disk does not have, and why not; None if there is none."""
+    disk, at = run.kept.disk, step_to_write(run)
+    if disk.every_s is None or at is None:
+        return None
+    if disk.work is None:
+        return at.step, disk.problem or "no node could write it"
+    is_slow = disk.work.began_at + END_S <= disk.work.moved_at + END_IDLE_S
+    limit_s = END_S if is_slow else END_IDLE_S
+    return at.step, f"{'it took longer than' if is_slow else 'nothing was written for'} {limit_s:g} s"
+
+
 def found_by(member: Member) -> tuple[PersistedStep, ...]:
     """Return the steps that a node finds on the disk. One that it could not read is not among them."""
     return () if member.observed.kept is None else member.observed.kept.persisted

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
+from coordinatord.core.queries import persistence
 from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.resumption import DiskObstacle, disk_obstacle, resume_point
@@ -168,6 +169,12 @@ class Reasons:
     def stop_asked(self) -> str:
         """Who wants the run to end, and why."""
         return self._run.durable.stop_asked
+
+    @property
+    def unwritten(self) -> str:
+        """Which step is lost with the nodes that go, since the disk does not have it; empty if none is."""
+        lost = persistence.unwritten(self._run)
+        return "" if lost is None else f"; step {lost[0]} is not on the disk: {lost[1]}"
 
     @property
     def restart_asked(self) -> str:

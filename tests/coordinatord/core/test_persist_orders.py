@@ -125,6 +125,22 @@ def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() 
     assert stage.coordinator.jobs["default"].durable.state is State.STOPPED
 
 
+def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_still() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=2 of=2")
+    stage.play("advance 600s")
+    stage.play("ask stop default")
+    keep(stage, 100, 101, options="shards=2 of=2", protect=False)
+    stage.play("stopped n1 n2")
+    stage.play("advance 20s")
+    ended = stage.coordinator.jobs["default"].durable
+    assert ended.state is State.STOPPED
+    assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 20 s"
+
+
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
     stage = Stage()
     for node in ("n1", "n2"):

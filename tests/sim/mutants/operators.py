@@ -23,7 +23,8 @@ MUTANTS = (
         "stop-of-one-round",
         "coordinatord.core.transitions.table",
         "a job that an operator stops goes on with another round",
-        '        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}"),\n',
+        "        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "
+        '"{reasons.stop_asked}{reasons.unwritten}"),\n',
         "",
     ),
     Mutant(
