@@ -335,5 +335,6 @@ MUTANTS = (
         "a job goes on with another round though all workers finished while the last one was being stopped",
         '        Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),\n',
         "",
+        plays="coincident_world",
     ),
 )
