@@ -222,7 +222,7 @@ def test_hostile_names_and_words_do_nothing(coordinator: Coordinator, open_page:
         page.evaluate(f"location.hash = 'job=' + encodeURIComponent({HOSTILE!r})")
         page.wait_for_text(HOSTILE, ".heading h1")
         page.wait_for_text(f"ValueError: {HOSTILE}", ".failure pre")
-        page.evaluate("document.querySelector('details').open = true")
+        page.evaluate("document.querySelector('.commands').closest('details').open = true")
         quoted = HOSTILE.replace("'", "'\\''")
         assert f"report --coord {coordinator.endpoint} '{quoted}'" in page.text(".commands")
         assert page.evaluate("document.querySelectorAll('img').length") == 1
