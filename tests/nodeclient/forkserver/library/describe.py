@@ -142,7 +142,7 @@ def _interpreter() -> dict[str, object]:
         "thread": [thread.name, thread.ident == threading.get_ident(), thread.native_id == os.getpid(), thread.daemon],
         "threads": [
             threading.active_count(),
-            _thread._count() - RESPONDS,
+            max(0, _thread._count() - RESPONDS),  # the thread that answers may not have begun to run
             threading.stack_size(),
             len(threading.enumerate()),
         ],
