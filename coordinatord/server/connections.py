@@ -102,6 +102,7 @@ class Connections:
         self._whole = deque[_Newcomer]()
         """Connections with a whole request for a session, in the order in which these came."""
         self._tasks = tasks
+        self._closed = False
         self._servers: list[asyncio.Server | TlsListener] = []
         self._http: web.Server
         self._taken_over: set[web.RequestHandler] = set()
@@ -151,12 +152,17 @@ class Connections:
         raise AssertionError
 
     def close(self) -> None:
-        """Stop accepting and checking connections."""
+        """Stop accepting, and end the connections of which nobody has taken in a whole request.
+
+        The process may live on, as one that stood by or leads next, and nobody would ever answer them.
+        """
+        self._closed = True
         for server in self._servers:
             server.close()
+        for waiting in [*self._silent, *self._whole]:
+            waiting.force_close()
         self._silent.close()
-        while self._whole:
-            self._whole.popleft().force_close()
+        self._whole.clear()
 
     def _newcomer(self) -> _Newcomer:
         return _Newcomer(self)
@@ -164,7 +170,10 @@ class Connections:
     # For a newcomer
 
     def note_made(self, newcomer: _Newcomer, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a request."""
+        """Begin to wait for a request, unless this came after the end."""
+        if self._closed:
+            newcomer.force_close()
+            return
         self._silent.add(newcomer, site_of(transport))
 
     def note_lost(self, newcomer: _Newcomer) -> None:

@@ -68,6 +68,23 @@ async def test_where_nobody_leads_it_says_when_to_ask_again() -> None:
             assert (answer.status, await answer.json()) == (503, {"status": "nobody leads"})
 
 
+@pytest.mark.parametrize("said", [b"", b"GE", ASKING], ids=["nothing", "a word", "half a request"])
+async def test_whoever_has_not_asked_yet_hears_the_end_when_it_stands_by_no_more(said: bytes) -> None:
+    async with standby(LEADER) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        first = await asyncio.open_connection(host, int(port))
+        first[1].write(said)
+        await first[1].drain()
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/healthz"):
+            pass  # so it has taken in what came before
+    try:
+        assert await asyncio.wait_for(first[0].read(), 60) == b""
+    except ConnectionResetError:
+        pass
+    finally:
+        first[1].close()
+
+
 async def test_it_says_of_itself_how_it_is() -> None:
     async with standby(LEADER) as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}/healthz", allow_redirects=False) as answer:
