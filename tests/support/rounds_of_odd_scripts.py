@@ -1,8 +1,9 @@
 """Scripts of rounds that hold more than a model, or that do not leave a round when they are asked to.
 
 Arguments: the kind of script, and the folder into which each process writes a line of JSON for each of its rounds. A
-`sharded` one has a sharded model, a `living` one compiled code and a loader that outlives rounds. In the first round, a
-`deaf` one catches whatever ends a step, and a `native` one waits in C and keeps the lock of the interpreter.
+`plain` one has a model and nothing else, a `sharded` one a sharded model, a `living` one compiled code and a loader
+that outlives rounds. In the first round, a `deaf` one catches whatever ends a step, and a `native` one waits in C and
+keeps the lock of the interpreter.
 """
 
 from __future__ import annotations
@@ -109,6 +110,15 @@ def wait_in_c() -> None:
     ctypes.PyDLL(None).sleep(100_000)
 
 
+def train_plainly(folder: Path) -> None:
+    """Train as a script of rounds is meant to."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ctx in workerlib.rounds("gloo"):
+        with ctx:
+            train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, trains=True)
+
+
 def train_badly(folder: Path, first_round: Callable[[], None]) -> None:
     """Train, but do something else in the middle of the first round."""
     model = nn.Linear(8, 8)
@@ -125,6 +135,7 @@ def train_badly(folder: Path, first_round: Callable[[], None]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     kinds: dict[str, Callable[[Path], None]] = {
+        "plain": train_plainly,
         "sharded": train_sharded,
         "living": train_living,
         "deaf": lambda folder: train_badly(folder, be_deaf),
