@@ -74,7 +74,7 @@ class SharedAccess:
     async def look(self) -> None:
         """Compare the keys, and share the tokens. Raises `OtherKeyError` and `StoreError`."""
         answer = await self._gateway.call("/v3/kv/txn", txn([], [get(self._keys.pin), get(self._keys.tokens)]))
-        pins, tokens = (key_values(one) for one in responses(answer))
+        pins, tokens = (key_values(response) for response in responses(answer))
         for pin in pins:
             self._compare(pin.value.decode(errors="replace"))
         if self._security is None:
@@ -91,7 +91,7 @@ class SharedAccess:
     def _compare(self, known_by: str) -> None:
         if known_by == self._known_by:
             return
-        theirs, ours = (_MEANINGS.get(one, f"have the key {one[:8]}...") for one in (known_by, self._known_by))
+        theirs, ours = (_MEANINGS.get(key, f"have the key {key[:8]}...") for key in (known_by, self._known_by))
         raise OtherKeyError(
             f"the coordinators at {self._keys.prefix}/ {theirs}, and this one would {ours}: copy the folder security of"
             " one of their state directories to its own, and give it the same flags. To change the key of all, stop all"

@@ -40,7 +40,7 @@ def look_into(place: EtcdPlace) -> SharedState:
     database = Database.in_memory()
     database.fill(found.rows, found.about.identity)
     leader = None if there.leader is None else there.leader.status
-    return SharedState(database, found.size, leader, tuple(one.status for one in there.standbys), there.lease_s)
+    return SharedState(database, found.size, leader, tuple(standby.status for standby in there.standbys), there.lease_s)
 
 
 async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:

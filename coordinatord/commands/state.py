@@ -107,7 +107,7 @@ def _who_leads(found: StoredState) -> str:
         return ""
     leader = "nobody leads" if found.leader is None else f"{found.leader.endpoint} leads"
     lease = "" if found.lease_s is None else f", its lease lasts {found.lease_s:g} s yet"
-    standbys = ", ".join(one.endpoint for one in found.standbys) or "nobody stands by"
+    standbys = ", ".join(standby.endpoint for standby in found.standbys) or "nobody stands by"
     return f"{leader}{lease}; {'standing by: ' if found.standbys else ''}{standbys}\n"
 
 

@@ -46,10 +46,13 @@ def failure_status(report: Report) -> FailureStatus:
         consequences_count=report.consequences_count,
         same_error_count=report.same_error_count,
         early=tuple(
-            EarlyEndStatus(node=one.node, rank=one.rank, before_s=round(one.before_s, 3)) for one in report.early
+            EarlyEndStatus(node=end.node, rank=end.rank, before_s=round(end.before_s, 3)) for end in report.early
         ),
         step=report.step,
-        stragglers=tuple(StragglerStatus(node=one.node, rank=one.rank, step=one.step) for one in report.stragglers),
+        stragglers=tuple(
+            StragglerStatus(node=straggler.node, rank=straggler.rank, step=straggler.step)
+            for straggler in report.stragglers
+        ),
         log=failure.log or None,
         hint=hint(report) or "",
         before=other_workers.early(report),

@@ -46,4 +46,6 @@ def _advice(cause: HintRule, report: Report) -> str | None:
 def _is_alone(report: Report) -> bool:
     """Whether there are other nodes, and no worker of theirs is known to have failed."""
     unnamed = report.consequences_count > len(report.consequences)
-    return report.nodes > 1 and not unnamed and all(one.node == report.node for one in report.consequences)
+    return (
+        report.nodes > 1 and not unnamed and all(consequence.node == report.node for consequence in report.consequences)
+    )

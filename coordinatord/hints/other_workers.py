@@ -24,8 +24,8 @@ def consequences(report: Report) -> str:
         return f"{others} failed in consequence: {_named(report.consequences, number)}"
     if same == number:
         return f"{others} failed with the same error: {_named(report.consequences, number)}"
-    alike = [one for one in report.consequences if one.same_error]
-    rest = [one for one in report.consequences if not one.same_error]
+    alike = [failure for failure in report.consequences if failure.same_error]
+    rest = [failure for failure in report.consequences if not failure.same_error]
     return (
         f"{others} failed, {same} of them with the same error: {_named(alike, same)}; "
         f"and in consequence: {_named(rest, number - same)}"
@@ -34,7 +34,7 @@ def consequences(report: Report) -> str:
 
 def early(report: Report) -> str:
     """Return which workers had ended with 0 by then; empty if none had."""
-    ends = [f"rank {one.rank} on {one.node} had ended with 0, {_age(one.before_s)} before" for one in report.early]
+    ends = [f"rank {end.rank} on {end.node} had ended with 0, {_age(end.before_s)} before" for end in report.early]
     return _some(ends)
 
 
@@ -43,7 +43,7 @@ def stragglers(report: Report) -> str:
     cause = cause_of(report)
     if cause is None or not cause.waits or not report.stragglers:
         return ""
-    named = [f"rank {one.rank} on {one.node} at step {one.step}" for one in report.stragglers]
+    named = [f"rank {straggler.rank} on {straggler.node} at step {straggler.step}" for straggler in report.stragglers]
     return f"{_some(named)}, while others had reported step {report.step}"
 
 
@@ -56,7 +56,7 @@ def _some(named: Sequence[str]) -> str:
 
 
 def _named(some: Iterable[SecondaryFailure], number: int) -> str:
-    names = [f"rank {one.rank} on {one.node} ({describe_exit(one.exit_code)})" for one in some]
+    names = [f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code)})" for failure in some]
     more = number - len(names)
     return ", ".join([*names, f"{more} more"] if more > 0 else names)
 

@@ -45,9 +45,9 @@ def is_frozen(kind: type[Any]) -> bool:
 
 def _first_init(self: Any, *values: object, **named: object) -> None:
     """Compile the `__init__` of the object's class, and go on with that."""
-    kind = next(one for one in type(self).__mro__ if vars(one).get("__init__") is _first_init)
+    kind = next(ancestor for ancestor in type(self).__mro__ if vars(ancestor).get("__init__") is _first_init)
     finish = {"__post_init__": kind.__post_init__} if hasattr(kind, "__post_init__") else {}
-    parts = [(one.name, Any, _same_field(one)) for one in fields(kind)]
+    parts = [(declared.name, Any, _same_field(declared)) for declared in fields(kind)]
     template = make_dataclass(kind.__name__, parts, namespace=finish, repr=False, eq=False, slots=True)
     init = vars(template)["__init__"]
     init.__qualname__ = f"{kind.__qualname__}.__init__"
@@ -55,14 +55,16 @@ def _first_init(self: Any, *values: object, **named: object) -> None:
     init(self, *values, **named)
 
 
-def _same_field(one: Field[Any]) -> Any:
-    return field(default=one.default, default_factory=one.default_factory, init=one.init, kw_only=one.kw_only)
+def _same_field(declared: Field[Any]) -> Any:
+    return field(
+        default=declared.default, default_factory=declared.default_factory, init=declared.init, kw_only=declared.kw_only
+    )
 
 
 @cache
 def _values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     """Return what takes the values that an object of a class is compared by."""
-    names = [one.name for one in fields(kind) if one.compare]
+    names = [declared.name for declared in fields(kind) if declared.compare]
     if len(names) > 1:
         return attrgetter(*names)
     return lambda made: tuple([getattr(made, name) for name in names])
@@ -82,5 +84,5 @@ def _hashed(self: Any) -> int:
 
 def _written(self: Any) -> str:
     kind = self.__class__
-    shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(kind) if one.repr)
+    shown = (f"{declared.name}={getattr(self, declared.name)!r}" for declared in fields(kind) if declared.repr)
     return f"{kind.__qualname__}({', '.join(shown)})"

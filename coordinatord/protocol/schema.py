@@ -181,11 +181,11 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
         if len(value) != count:
             raise _WrongError(_difference(names, value))
         try:
-            checked = [one(value[name]) for name, one in checks]
+            checked = [check_field(value[name]) for name, check_field in checks]
         except KeyError:
             raise _WrongError(_difference(names, value)) from None
         except _WrongError:
-            raise _first_wrong((f".{name}", one, value[name]) for name, one in checks) from None
+            raise _first_wrong((f".{name}", check_field, value[name]) for name, check_field in checks) from None
         return build(*checked)
 
     return check
@@ -193,9 +193,9 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
 
 def _first_wrong(parts: Iterable[tuple[str, Check, object]]) -> _WrongError:
     """Return the error of the first part that its check refuses, with its place: correct data costs nothing for it."""
-    for step, one, value in parts:
+    for step, check, value in parts:
         try:
-            one(value)
+            check(value)
         except _WrongError as error:
             return error.within(step)
     raise AssertionError
@@ -208,7 +208,7 @@ def _leniently(message: type[Any]) -> Check:
         (field.name, _check_of(hints[field.name], _leniently))  # type: ignore[arg-type] # as above
         for field in fields(message)
     ]
-    needed = frozenset(one.name for one in fields(message) if one.default is one.default_factory is MISSING)
+    needed = frozenset(field.name for field in fields(message) if field.default is field.default_factory is MISSING)
 
     def check(value: object) -> Any:
         if type(value) is not dict:
@@ -218,9 +218,9 @@ def _leniently(message: type[Any]) -> Check:
         checked: dict[str, Any] = {}
         name = ""
         try:
-            for name, one in checks:
+            for name, check_field in checks:
                 if name in value:
-                    checked[name] = one(value[name])
+                    checked[name] = check_field(value[name])
         except _WrongError as error:
             raise error.within(f".{name}") from None
         return message(**checked)

@@ -161,7 +161,7 @@ class _StderrHandler(logging.Handler):
 
 
 def _handler_of_stderr() -> _StderrHandler | None:
-    return next((one for one in logging.getLogger().handlers if isinstance(one, _StderrHandler)), None)
+    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, _StderrHandler)), None)
 
 
 def _encoded(text: str) -> bytes:
@@ -252,9 +252,9 @@ def _plain(value: object) -> object:
         case float():
             return value if math.isfinite(value) else str(value)
         case list() | tuple():
-            return [_plain(one) for one in value]
+            return [_plain(item) for item in value]
         case dict():
-            return {str(name): _plain(one) for name, one in value.items()}
+            return {str(name): _plain(item) for name, item in value.items()}
         case _:
             return str(value).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

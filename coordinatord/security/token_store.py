@@ -113,7 +113,7 @@ def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[Kno
     for token in own:
         known = found.get(token.digest)
         if known is not None:
-            ends = [one.revoked_at for one in (known, token) if one.revoked_at is not None]
+            ends = [either.revoked_at for either in (known, token) if either.revoked_at is not None]
             found[token.digest] = replace(known, revoked_at=min(ends, default=None))
             continue
         name = token.name if token.name not in names else f"{token.name[:111]}-{token.digest[:16]}"
@@ -170,7 +170,7 @@ class TokenStore:
         token = AccessToken(pin, role, new_secret())
         known = KnownToken(name, role, jobs, _digest(token.secret), _now())
         with self._locked():
-            if any(one.name == name for one in self.tokens):
+            if any(entry.name == name for entry in self.tokens):
                 raise TokenStoreError(f"there is a token of the name {name} already: choose another with --name")
             self._write(*_without_oldest_revoked(self.tokens, TOKENS_MAX - 1), known)
         return token
@@ -178,12 +178,12 @@ class TokenStore:
     def revoke(self, name: str) -> KnownToken:
         """Let a token be valid no more. Raises `TokenStoreError` and `PrivateFileError`."""
         with self._locked():
-            token = next((one for one in self.tokens if one.name == name), None)
+            token = next((entry for entry in self.tokens if entry.name == name), None)
             if token is None:
-                known = ", ".join(one.name for one in self.tokens if one.revoked_at is None)
+                known = ", ".join(entry.name for entry in self.tokens if entry.revoked_at is None)
                 raise TokenStoreError(f"there is no token of the name {name}; there are: {known or 'none'}")
             if token.revoked_at is None:
-                self._write(*(replace(one, revoked_at=_now()) if one is token else one for one in self.tokens))
+                self._write(*(replace(entry, revoked_at=_now()) if entry is token else entry for entry in self.tokens))
         return token
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
@@ -238,10 +238,10 @@ def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[Kno
     """Return at most so many of the tokens, of which revoked ones make room. Raises `TokenStoreError`."""
     kept = list(tokens)
     while len(kept) > most:
-        revoked = [one for one in kept if one.revoked_at is not None]
+        revoked = [token for token in kept if token.revoked_at is not None]
         if not revoked:
             raise TokenStoreError(f"there are {TOKENS_MAX} tokens, the limit: revoke one")
-        kept.remove(min(revoked, key=lambda one: one.revoked_at or 0.0))
+        kept.remove(min(revoked, key=lambda token: token.revoked_at or 0.0))
     return kept
 
 

@@ -122,7 +122,7 @@ class Unproven(Generic[Waiting]):
         if of_address is not None and len(of_address) >= max(1, int(most * SHARE_OF_ADDRESS)):
             self._end(next(iter(of_address)))
         elif self._addresses and len(self._addresses) >= most:
-            crowded = max(self._by_address, key=lambda one: len(self._by_address[one]))
+            crowded = max(self._by_address, key=lambda known: len(self._by_address[known]))
             self._end(next(iter(self._by_address[crowded])))
         self._addresses[waiting] = address
         self._by_address.setdefault(address, {})[waiting] = None

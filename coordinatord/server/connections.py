@@ -223,11 +223,15 @@ class Connections:
     def _too_many(self, handler: web.RequestHandler) -> str:
         """Return why a connection over HTTP, which is counted already, is one too many; empty if it is not."""
         most, of_address = self._limits.requests, self._limits.requests_of_address
-        others = [one for one in self._http.connections if one not in self._taken_over and one not in self._silent]
+        others = [
+            connection
+            for connection in self._http.connections
+            if connection not in self._taken_over and connection not in self._silent
+        ]
         if len(others) > most:
             return f"there are {most} connections over HTTP already, the limit: try again later"
         if len(others) > of_address:
-            sites = Counter(site_of(one.transport) for one in others if one.transport is not None)
+            sites = Counter(site_of(connection.transport) for connection in others if connection.transport is not None)
             address = site_of(handler.transport)
             if sites[address] > of_address:
                 return f"there are {of_address} connections over HTTP from {address} already, the limit: close some"

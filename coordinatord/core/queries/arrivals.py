@@ -132,12 +132,12 @@ def late_views(run: Run) -> dict[str, LateStatus]:
     """Return the latest worker of each node, by node; nothing while the job does not train."""
     known = run.lateness.known if trains(run) else None
     latest: dict[str, RankLateness] = {}
-    for one in () if known is None else known.ranks:
-        if one.node not in latest or one.last > latest[one.node].last:
-            latest[one.node] = one
+    for worker in () if known is None else known.ranks:
+        if worker.node not in latest or worker.last > latest[worker.node].last:
+            latest[worker.node] = worker
     return {
-        node: LateStatus(rank=one.rank, last=round(one.last, 3), late_s=round(max(0.0, one.late_s), 6))
-        for node, one in latest.items()
+        node: LateStatus(rank=worker.rank, last=round(worker.last, 3), late_s=round(max(0.0, worker.late_s), 6))
+        for node, worker in latest.items()
     }
 
 

@@ -23,7 +23,7 @@ def may_have_to_give(run: Run, member: Member) -> bool:
 
     Other workers may save the rest of a step of which this node has shards. Or they may fail to save what it has saved.
     """
-    has_shards = any(one.shards > 1 for one in _big_parts(run, member))
+    has_shards = any(part.shards > 1 for part in _big_parts(run, member))
     return has_shards or has_to_give(run, member) or holds_parts(run, member)
 
 
@@ -34,7 +34,7 @@ def has_to_give(run: Run, member: Member) -> bool:
     one. Of two nodes that leave with the same shard, the second one has to give, since the first counts no more by
     then.
     """
-    if not any(_big_parts(run, member)) or all(one.leaves for one in run.members.values()):
+    if not any(_big_parts(run, member)) or all(peer.leaves for peer in run.members.values()):
         return False
     return any(not _is_whole_without(run, member, at) for at in _needed(run))
 
@@ -42,7 +42,7 @@ def has_to_give(run: Run, member: Member) -> bool:
 def _big_parts(run: Run, member: Member) -> Iterator[KeptParts]:
     kept = member.observed.kept
     if kept is not None and member.observed.run == run.id and member.keeper is not None:
-        yield from (one for one in kept.parts if one.big)
+        yield from (part for part in kept.parts if part.big)
 
 
 def _needed(run: Run) -> Iterator[KeptStep]:
@@ -57,7 +57,7 @@ def _needed(run: Run) -> Iterator[KeptStep]:
 def _is_whole_without(run: Run, member: Member, at: KeptStep) -> bool:
     held = run.kept.holders(at).items()
     others = (parts for node, parts in held if node != member.node and is_reachable(run.members[node]))
-    return are_whole([one for parts in others for one in parts if one.big])
+    return are_whole([part for parts in others for part in parts if part.big])
 
 
 def has_to_stay(run: Run, member: Member) -> bool:
@@ -68,7 +68,7 @@ def has_to_stay(run: Run, member: Member) -> bool:
     if not any(_big_parts(run, member)) or _is_given(run):
         return False
     if not run.kept.all_heard:
-        return not all(one.leaves for one in run.members.values())
+        return not all(peer.leaves for peer in run.members.values())
     return has_to_give(run, member)
 
 

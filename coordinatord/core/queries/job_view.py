@@ -85,7 +85,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         spares=_spares(run),
         missing=_missing(run),
         lost=_lost(run, now),
-        earlier=tuple(_earlier(one, now) for one in run.durable.earlier),
+        earlier=tuple(_earlier(earlier, now) for earlier in run.durable.earlier),
         failure=None if run.durable.report is None else _failure(run.durable.report, run, now),
         laggard=laggard_view(run),
         nodes=tuple(_node_status(run, member, ready, lead, late.get(member.node), now) for member in _in_order(run)),
@@ -124,28 +124,28 @@ def rounds_view(run: Run, rounds: RoundHistory, now: float) -> tuple[RoundStatus
     """Return the last rounds of a run, oldest first, each with what the time since the round before it was spent on."""
     so_far = spent(run, now)
     since_end_s = max(0.0, now - run.durable.entered_at) if run.durable.state.ended else 0.0
-    return tuple(_round_status(one, so_far, so_far.total + since_end_s) for one in rounds)
+    return tuple(_round_status(round_, so_far, so_far.total + since_end_s) for round_ in rounds)
 
 
-def _round_status(one: Round, so_far: Spent, clock_s: float) -> RoundStatus:
+def _round_status(round_: Round, so_far: Spent, clock_s: float) -> RoundStatus:
     def ago(at: float | None) -> float | None:
         return None if at is None else round(max(0.0, clock_s - at), 3)
 
     return RoundStatus(
-        round=one.number,
-        nodes=one.nodes,
-        workers=one.workers,
-        formed=one.formed,
-        stopped=one.stopped,
-        ended=one.ended,
-        planned=one.planned,
-        charged=one.charged,
-        formed_s=ago(one.formed_at),
-        running_s=ago(one.running_at),
-        stopped_s=ago(one.stopped_at),
-        ended_s=ago(one.ended_at),
-        seconds=_seconds((one.after or so_far).minus(one.before)),
-        begun=begun_view(one.begun),
+        round=round_.number,
+        nodes=round_.nodes,
+        workers=round_.workers,
+        formed=round_.formed,
+        stopped=round_.stopped,
+        ended=round_.ended,
+        planned=round_.planned,
+        charged=round_.charged,
+        formed_s=ago(round_.formed_at),
+        running_s=ago(round_.running_at),
+        stopped_s=ago(round_.stopped_at),
+        ended_s=ago(round_.ended_at),
+        seconds=_seconds((round_.after or so_far).minus(round_.before)),
+        begun=begun_view(round_.begun),
     )
 
 
@@ -182,15 +182,15 @@ def _lost(run: Run, now: float) -> tuple[LostStatus, ...]:
     )
 
 
-def _earlier(one: EarlierRun, now: float) -> EarlierRunStatus:
-    ledger = _ledger_of(one.spent)
+def _earlier(earlier: EarlierRun, now: float) -> EarlierRunStatus:
+    ledger = _ledger_of(earlier.spent)
     return EarlierRunStatus(
-        run=one.run,
-        state=one.state,
-        reason=one.reason,
-        step=one.step,
+        run=earlier.run,
+        state=earlier.state,
+        reason=earlier.reason,
+        step=earlier.step,
         opened_s=ledger.total,
-        ended_s=round(max(0.0, now - one.ended_at), 3),
+        ended_s=round(max(0.0, now - earlier.ended_at), 3),
         goodput=ledger.goodput,
     )
 

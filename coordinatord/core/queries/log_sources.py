@@ -76,10 +76,10 @@ def log_sources(
     `earlier` is an earlier run of the job, if the round is one of that. Who follows waits for nodes that are not
     connected now, and may come back. Raises `NoLogError`.
     """
-    formed = next((one for one in records if isinstance(one, RoundFormed)), None)
+    formed = next((record for record in records if isinstance(record, RoundFormed)), None)
     if formed is None:
         raise NoLogError(f"round {number} of run {earlier} is not known" if earlier else _unknown_round(run, number))
-    offers = {one.node: one.offer for one in records if isinstance(one, NodeJoined)}
+    offers = {record.node: record.offer for record in records if isinstance(record, NodeJoined)}
     nodes = [ranks for ranks in formed.nodes if _is_chosen(ranks, offers, choice)]
     if not nodes:
         had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
@@ -88,7 +88,7 @@ def log_sources(
     found = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted)]
     if not found:
         raise NoLogError(_unknown_rank(number, nodes, choice))
-    found.sort(key=lambda one: one[1].start)
+    found.sort(key=lambda pair: pair[1].start)
     workers = sum(len(piece) for _, piece in found)
     shown = list(islice(((ranks, rank) for ranks, piece in found for rank in piece), WORKERS_AT_ONCE_MAX))
     asked = _Asked(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
@@ -113,11 +113,11 @@ def _is_chosen(ranks: Ranks, offers: dict[str, NodeOffer], choice: LogChoice) ->
 def merged(chosen: Iterable[range]) -> list[range]:
     """Return the chosen ranks, each once, in order."""
     merged: list[range] = []
-    for one in sorted(chosen, key=lambda one: one.start):
-        if merged and one.start <= merged[-1].stop:
-            merged[-1] = range(merged[-1].start, max(merged[-1].stop, one.stop))
+    for piece in sorted(chosen, key=lambda piece: piece.start):
+        if merged and piece.start <= merged[-1].stop:
+            merged[-1] = range(merged[-1].start, max(merged[-1].stop, piece.stop))
         else:
-            merged.append(one)
+            merged.append(piece)
     return merged
 
 
@@ -126,9 +126,9 @@ def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:
         return [range(first, end)]
-    near = wanted[max(0, bisect(wanted, first, key=lambda one: one.start) - 1) :]
-    overlapping = takewhile(lambda one: one.start < end, near)
-    return [range(max(first, one.start), min(end, one.stop)) for one in overlapping if one.stop > first]
+    near = wanted[max(0, bisect(wanted, first, key=lambda piece: piece.start) - 1) :]
+    overlapping = takewhile(lambda piece: piece.start < end, near)
+    return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]
 
 
 class _Asked:
@@ -170,8 +170,8 @@ class _Asked:
     @cached_property
     def _by_place(self) -> dict[tuple[str, str], Member]:
         """A node that can be asked for each place where logs are kept, by host and folder; few requests need it."""
-        others = [one for one in self._run.members.values() if one.session is not None and sends_logs(one)]
-        return {(one.offer.host, one.offer.log_dir): one for one in others}
+        others = [member for member in self._run.members.values() if member.session is not None and sends_logs(member)]
+        return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, keeper: Member | None) -> str:
         """Return why nobody can be asked; `place` says where the logs are, if any are kept."""
@@ -188,7 +188,9 @@ class _Asked:
 
 def _unknown_rank(number: int, nodes: Sequence[Ranks], choice: LogChoice) -> str:
     """Explain that the chosen nodes had no worker of the chosen ranks."""
-    wanted = ", ".join(f"{one.start}-{one.stop - 1}" if len(one) > 1 else str(one.start) for one in choice.ranks)
+    wanted = ", ".join(
+        f"{piece.start}-{piece.stop - 1}" if len(piece) > 1 else str(piece.start) for piece in choice.ranks
+    )
     has = name_some(map(_span, nodes), len(nodes))
     return f"round {number} has no rank {wanted}" + (f" on {has}" if choice.nodes else f": it has {has}")
 
@@ -196,7 +198,7 @@ def _unknown_rank(number: int, nodes: Sequence[Ranks], choice: LogChoice) -> str
 def _unknown_round(run: Run, number: int) -> str:
     if not run.durable.has_had_rounds:
         return f"job {run.job} has had no round yet"
-    known = [one.number for one in run.durable.rounds]
+    known = [round_.number for round_ in run.durable.rounds]
     if not known:  # the run has ended, and only the store has its rounds
         which = f"rounds up to {run.durable.round}, of which the last {ROUNDS_KEPT} are kept"
     else:

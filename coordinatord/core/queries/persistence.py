@@ -93,7 +93,7 @@ def _in_use(run: Run, member: Member) -> int | None:
     point = run.durable.resume
     if point is None or point.disk is None or run.durable.stepped:
         return None
-    return next((one.serial for one in found_by(member) if _is(one, point)), None)
+    return next((persisted.serial for persisted in found_by(member) if _is(persisted, point)), None)
 
 
 def over_at(run: Run) -> float | None:
@@ -117,7 +117,11 @@ def why_failed(run: Run, work: PersistWork) -> str:
 def _gone(run: Run, work: PersistWork) -> list[str]:
     """Return the nodes that were to write, and cannot any more."""
     members = {node: run.members.get(node) for node in work.writers}
-    return [node for node, one in members.items() if one is None or not (_is_writer(one, work) and _may_write(one))]
+    return [
+        node
+        for node, member in members.items()
+        if member is None or not (_is_writer(member, work) and _may_write(member))
+    ]
 
 
 def _is_writer(member: Member, work: PersistWork) -> bool:
@@ -166,10 +170,10 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
     """
     if not nodes:
         return None
-    others = [{(one.run, one.at) for one in found_by(member)} for member in nodes[1:]]
-    for one in found_by(nodes[0]):
-        if all((one.run, one.at) in found for found in others):
-            return _point(run, one), one
+    others = [{(persisted.run, persisted.at) for persisted in found_by(member)} for member in nodes[1:]]
+    for persisted in found_by(nodes[0]):
+        if all((persisted.run, persisted.at) in found for found in others):
+            return _point(run, persisted), persisted
     return None
 
 
@@ -186,24 +190,24 @@ def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
     """Return what a node finds on the disk of the step that its round resumes from."""
-    return next((one for one in found_by(member) if _is(one, point)), None)
+    return next((persisted for persisted in found_by(member) if _is(persisted, point)), None)
 
 
-def _point(run: Run, one: PersistedStep) -> ResumePoint:
-    first, ours = one.parts[0], one.run == run.id
+def _point(run: Run, persisted: PersistedStep) -> ResumePoint:
+    first, ours = persisted.parts[0], persisted.run == run.id
     reached = run.durable.reached
     redone = max(0, reached - first.step) if ours and reached is not None else None
-    disk = DiskStep(one.run, first.round)
+    disk = DiskStep(persisted.run, first.round)
     return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
 
 
-def _is(one: PersistedStep, point: ResumePoint) -> bool:
+def _is(persisted: PersistedStep, point: ResumePoint) -> bool:
     disk = point.disk
-    return disk is not None and (one.run, one.at) == (disk.run, KeptStep(disk.round, point.step))
+    return disk is not None and (persisted.run, persisted.at) == (disk.run, KeptStep(disk.round, point.step))
 
 
 def holds_parts(run: Run, member: Member) -> bool:
     """Whether a node that is to leave may have to write a part first; it is known when all workers have ended."""
     kept = member.observed.kept
     ours = () if kept is None or member.observed.run != run.id else kept.parts
-    return _may_write(member) and any(one.big for one in ours)
+    return _may_write(member) and any(part.big for part in ours)

@@ -39,7 +39,7 @@ def report_on(run: Run, now: float) -> Report | None:
         failure=replace(cause.failure, age_s=_age_s(now - cause.at)),
         consequences=tuple(consequences[:CONSEQUENCES_MAX]),
         consequences_count=len(consequences),
-        same_error_count=sum(one.same_error for one in consequences),
+        same_error_count=sum(consequence.same_error for consequence in consequences),
         early=_early(run, cause),
         step=step,
         stragglers=stragglers,
@@ -49,8 +49,8 @@ def report_on(run: Run, now: float) -> Report | None:
 def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailure]:
     """Return what followed on a node. `same_error` means that the node's first failure was the error of the round."""
     return [
-        SecondaryFailure(cause.node, one.rank, one.exit_code, one.same_error and same_error)
-        for one in cause.failure.followers
+        SecondaryFailure(cause.node, follower.rank, follower.exit_code, follower.same_error and same_error)
+        for follower in cause.failure.followers
     ]
 
 
@@ -86,8 +86,10 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
         for local_rank, step in enumerate(member.observed.steps)
         if step is not None
     ]
-    furthest = max((one.step for one in known), default=None)
-    behind = sorted((one for one in known if one.step != furthest), key=lambda one: one.step)
+    furthest = max((straggler.step for straggler in known), default=None)
+    behind = sorted(
+        (straggler for straggler in known if straggler.step != furthest), key=lambda straggler: straggler.step
+    )
     return furthest, tuple(behind[:CONSEQUENCES_MAX])
 
 
@@ -107,9 +109,9 @@ def repeats_of(run: Run, report: Report | None, now: float) -> int:
         return 0
     if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
         return 0
-    one, other = last.failure, report.failure
-    alike = _said(one) == _said(other) or is_same_error(_said(one), _said(other))
-    return run.durable.repeats + 1 if alike and one.exit_code == other.exit_code else 0
+    previous, failure = last.failure, report.failure
+    alike = _said(previous) == _said(failure) or is_same_error(_said(previous), _said(failure))
+    return run.durable.repeats + 1 if alike and previous.exit_code == failure.exit_code else 0
 
 
 def current(report: Report, run: Run, now: float) -> Report:

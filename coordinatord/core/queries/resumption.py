@@ -62,11 +62,11 @@ def disk_obstacle(run: Run) -> DiskObstacle | None:
         return None
     if (found := who_finds(run)) is not None:
         at = found[1].run, found[1].at
-        hindered = [one for one in nodes if at not in {(each.run, each.at) for each in found_by(one)}]
+        hindered = [member for member in nodes if at not in {(each.run, each.at) for each in found_by(member)}]
     else:
         gone = run.kept.disk.step is not None  # this run has written it, and nobody sees it any more
-        hindered = [one for one in nodes if unusable_to(one)] or (nodes[:1] if gone else [])
-    return next((DiskObstacle(one, unusable_to(one), found) for one in hindered), None)
+        hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
+    return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 
 
 def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
@@ -93,8 +93,8 @@ def may_be_chosen(run: Run, at: KeptStep) -> bool:
 def _point(run: Run, at: KeptStep) -> ResumePoint | None:
     """Return a step as the point to resume from, if it is whole among the nodes that can be reached."""
     held = ((node, parts) for node, parts in run.kept.holders(at).items() if is_reachable(run.members[node]))
-    big = [(node, one) for node, parts in held for one in parts if one.big]
-    if not are_whole([one for _, one in big]):
+    big = [(node, part) for node, parts in held for part in parts if part.big]
+    if not are_whole([part for _, part in big]):
         return None
     nodes, some = sorted({node for node, _ in big}), big[0][1]
     reached = run.durable.reached
@@ -163,7 +163,7 @@ def _sources(
     found = persisted_parts(run.members[node], point)
     if found is None:
         return None
-    parts = [replace(one, round=point.round) for one in found.parts]
+    parts = [replace(part, round=point.round) for part in found.parts]
     return ResumePlan(point, {node: parts}).sources(node, ranks, world_size)
 
 

@@ -29,14 +29,14 @@ def _pace(run: Run) -> float | None:
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
     """Yield what the rounds that are kept tell of the time before now; how many steps a second it was is not kept."""
-    restarts = run.durable.restarts_used - sum(one.charged for one in rounds)
-    for one in rounds:
-        before, after = one.before, one.after
+    restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
+    for round_ in rounds:
+        before, after = round_.before, round_.after
         yield Sample(before.total, before.training, restarts, None)
-        if one.running_at is not None:
-            yield Sample(one.running_at, before.training, restarts, None)
+        if round_.running_at is not None:
+            yield Sample(round_.running_at, before.training, restarts, None)
         if after is not None:
-            if one.stopped_at is not None:
-                yield Sample(one.stopped_at, after.training, restarts, None)
-            restarts += one.charged
+            if round_.stopped_at is not None:
+                yield Sample(round_.stopped_at, after.training, restarts, None)
+            restarts += round_.charged
             yield Sample(after.total, after.training, restarts, None)

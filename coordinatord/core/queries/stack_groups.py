@@ -87,7 +87,7 @@ def group_stacks(found: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[Sta
         groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
     for workers in groups.values():
         workers.sort(key=lambda worker: worker.rank)
-    ordered = sorted(groups.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
     return tuple(
         StackGroup(
             threads=tuple(ThreadStatus(name=name, frames=frames) for name, frames in unpack_stacks(stacks)),

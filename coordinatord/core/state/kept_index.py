@@ -54,8 +54,8 @@ class _StepHolders:
         """Whether two nodes protect each shard, as they do where only one host had it and it was copied."""
         holders: dict[int, set[str]] = {}
         for node, parts in self.held.items():
-            for one in parts:
-                for shard, _ in one.shards_and_ranks() if one.big and one.protected else ():
+            for part in parts:
+                for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
                     holders.setdefault(shard, set()).add(node)
         return self.is_protected and all(len(nodes) > 1 for nodes in holders.values())
 
@@ -68,13 +68,13 @@ class _StepHolders:
         """
         if self.ranks_protected < self.ranks:  # most often so: each report would cost a look at all parts otherwise
             return False
-        return self.is_protected and all(one.protected for parts in self.held.values() for one in parts)
+        return self.is_protected and all(part.protected for parts in self.held.values() for part in parts)
 
     def put(self, node: str, parts: Parts) -> None:
         """Let a node hold these parts and no others."""
         for sign, some in ((-1, self.held.pop(node, ())), (1, parts)):
-            self.ranks += sign * sum(one.ranks for one in some if one.big)
-            self.ranks_protected += sign * sum(one.ranks for one in some if one.big and one.protected)
+            self.ranks += sign * sum(part.ranks for part in some if part.big)
+            self.ranks_protected += sign * sum(part.ranks for part in some if part.big and part.protected)
         if parts:
             self.held[node] = parts
         self._whole = self._protected = None
@@ -90,12 +90,12 @@ class _StepHolders:
     def is_protected(self) -> bool:
         """Whether each shard has a holder that protects it."""
         if self._protected is None:
-            parts = [one for one in self._big() if one.protected]
+            parts = [part for part in self._big() if part.protected]
             self._protected = self._enough(self.ranks_protected) and are_whole(parts)
         return self._protected
 
     def _big(self) -> list[KeptParts]:
-        return [one for parts in self.held.values() for one in parts if one.big]
+        return [part for parts in self.held.values() for part in parts if part.big]
 
     def _enough(self, ranks: int) -> bool:
         some = next(iter(self.held.values()), ())
@@ -206,7 +206,7 @@ class KeptIndex:
     @property
     def newest_whole(self) -> KeptStep | None:
         """The newest step that is whole, whether it is protected yet or not."""
-        return self._newest(lambda one: one.is_whole)
+        return self._newest(lambda holders: holders.is_whole)
 
     def steps(self) -> list[KeptStep]:
         """Return the steps of which anything is kept, the newest first."""
@@ -240,7 +240,7 @@ class KeptIndex:
         """
         stays = self.whole is not None and at is not None and self.whole < at and self.is_whole(self.whole)
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
-        self._passed = max((one for one in (self._passed, at) if one is not None), default=None)
+        self._passed = max((step for step in (self._passed, at) if step is not None), default=None)
         self._plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
@@ -262,7 +262,7 @@ class KeptIndex:
 
     def _outlives(self, at: KeptStep) -> bool:
         held = self.holders(at)
-        shards = next((one.shards for parts in held.values() for one in parts), 0)
+        shards = next((part.shards for parts in held.values() for part in parts), 0)
         return shards > 0 and are_protected_twice(range(shards), held, self._domains)
 
     def note_plan(self, at: KeptStep, copies: CopyPlan) -> None:
@@ -290,8 +290,8 @@ class KeptIndex:
         if self.whole is None and self._passed is None:
             # After a restart, what nodes protect already comes first. What has copies is known before all are heard;
             # something newer may not have them yet.
-            self.whole = self._passed = self._newest(lambda one: one.is_protected_twice) or (
-                None if self._unheard else self._newest(lambda one: one.is_protected)
+            self.whole = self._passed = self._newest(lambda holders: holders.is_protected_twice) or (
+                None if self._unheard else self._newest(lambda holders: holders.is_protected)
             )
         if self.candidate is None and (self.whole is not None or not self._unheard):
             newest = self.newest_whole
@@ -306,7 +306,7 @@ class KeptIndex:
 
         A state that all have alike is saved when the round breaks, which nobody foresees.
         """
-        alike = any(one.shards == 1 for parts in self.holders(at).values() for one in parts)
+        alike = any(part.shards == 1 for parts in self.holders(at).values() for part in parts)
         return (alike or self.is_ending) and self.pinned is not None and self.pinned != self.whole
 
     def _judge_candidate(self) -> None:
@@ -326,11 +326,11 @@ class KeptIndex:
 
 def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
     found: dict[KeptStep, Parts] = {}
-    for one in parts:
-        found[one.at] = (*found.get(one.at, ()), one)
+    for part in parts:
+        found[part.at] = (*found.get(part.at, ()), part)
     return found
 
 
 def _has_all(now: Parts, before: Parts) -> bool:
     """Whether a node still has all parts of a step that it had; whether it protects them does not matter."""
-    return {replace(one, protected=False) for one in before} <= {replace(one, protected=False) for one in now}
+    return {replace(part, protected=False) for part in before} <= {replace(part, protected=False) for part in now}

@@ -31,8 +31,8 @@ class LatenessWatch:
     def take_in(self, answers: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
         """Take in the answers of a look."""
         before = None if self.known is None else self.known.laggard
-        self._offsets = {one.node: better(self._offsets.get(one.node), one) for one in answers}
-        arrivals = [each for one in answers for each in arrivals_of(one, self._offsets[one.node], now)]
+        self._offsets = {answer.node: better(self._offsets.get(answer.node), answer) for answer in answers}
+        arrivals = [arrival for answer in answers for arrival in arrivals_of(answer, self._offsets[answer.node], now)]
         self.known = compare(arrivals, step_s)
         found = None if self.known is None else self.known.laggard
         same = found is not None and before is not None and found.node == before.node

@@ -70,7 +70,7 @@ class PersistWork:
     @property
     def failed(self) -> tuple[str, str] | None:
         """The first node that has failed to write its part, and why; None if none has."""
-        bad = ((node, one.problem) for node, one in self.reports.items() if one.state is PersistState.FAILED)
+        bad = ((node, report.problem) for node, report in self.reports.items() if report.state is PersistState.FAILED)
         return next(bad, None)
 
 

@@ -53,7 +53,7 @@ def _note_disk(run: Run, member: Member, now: float) -> None:
     persisting, report = run.kept.disk, None if member.observed.kept is None else member.observed.kept.persisting
     found = found_by(member)
     persisting.note_found(member.node, found, unusable_to(member))
-    ours = [one.at for one in found if one.run == run.id]
+    ours = [persisted.at for persisted in found if persisted.run == run.id]
     persisting.step = max([*ours, *([] if persisting.step is None else [persisting.step])], default=None)
     if persisting.work is not None and report is not None and member.observed.run == run.id:
         persisting.work.note(member.node, report, now)

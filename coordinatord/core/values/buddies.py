@@ -33,27 +33,27 @@ def buddies(nodes: Sequence[Buddy], spares: Sequence[Buddy] = ()) -> dict[str, s
     domains = _by_domain(nodes)
     if len(domains) > 1:
         return _within(domains)
-    others = [one for one in spares if one.domain not in domains]
+    others = [buddy for buddy in spares if buddy.domain not in domains]
     return _in_turn(nodes, others)
 
 
 def _by_domain(nodes: Sequence[Buddy]) -> dict[str, list[Buddy]]:
     domains: dict[str, list[Buddy]] = {}
-    for one in nodes:
-        domains.setdefault(one.domain, []).append(one)
+    for buddy in nodes:
+        domains.setdefault(buddy.domain, []).append(buddy)
     return domains
 
 
 def _within(domains: dict[str, list[Buddy]]) -> dict[str, str]:
-    ring = [one for some in domains.values() for one in some]
+    ring = [buddy for some in domains.values() for buddy in some]
     largest = max(domains.values(), key=len)
     if 2 * len(largest) <= len(ring):
-        return {one.node: ring[(place + len(largest)) % len(ring)].node for place, one in enumerate(ring)}
-    others = [one for one in ring if one.domain != largest[0].domain]
+        return {buddy.node: ring[(place + len(largest)) % len(ring)].node for place, buddy in enumerate(ring)}
+    others = [buddy for buddy in ring if buddy.domain != largest[0].domain]
     return _in_turn(others, largest) | _in_turn(largest, others)
 
 
 def _in_turn(nodes: Sequence[Buddy], takers: Sequence[Buddy]) -> dict[str, str]:
     """Let each of `takers` have a copy of one node after the other, until each has as many as it may."""
     taken = nodes[: TAKES_MAX * len(takers)]
-    return {one.node: takers[place % len(takers)].node for place, one in enumerate(taken)}
+    return {buddy.node: takers[place % len(takers)].node for place, buddy in enumerate(taken)}

@@ -33,7 +33,7 @@ class CopyPlan:
 
     def missing(self, node: str, held: Iterable[KeptParts]) -> dict[str, tuple[WantedParts, ...]]:
         """Return what a node still has to get, by the node that has it; `held` are the parts that it has itself."""
-        parts = [one for one in held if one.big]
+        parts = [part for part in held if part.big]
         missing = {
             source: grouped({rank: (True, False) for rank in ranks if not _has(parts, rank)})
             for source, ranks in self.wanted.get(node, {}).items()
@@ -48,7 +48,7 @@ class CopyPlan:
 
     def has_copies(self, node: str, held: Held, of: str | None = None) -> bool:
         """Whether a node has the copies that it is to have, of one node or of all, and protects them."""
-        parts = [one for one in held.get(node, ()) if one.big and one.protected]
+        parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
         return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])
 
@@ -62,8 +62,8 @@ def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[st
             continue
         if not missing:
             break
-        for one in parts:
-            for shard, _ in one.shards_and_ranks() if one.big and one.protected else ():
+        for part in parts:
+            for shard, _ in part.shards_and_ranks() if part.big and part.protected else ():
                 if once.setdefault(shard, domains[node]) != domains[node]:
                     missing.discard(shard)
     return not missing
@@ -74,8 +74,8 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
     plan = CopyPlan(pairs, domains=domains)
     holders: dict[int, list[tuple[str, int]]] = {}
     for node, parts in held.items():
-        for one in parts:
-            for shard, rank in one.shards_and_ranks() if one.big else ():
+        for part in parts:
+            for shard, rank in part.shards_and_ranks() if part.big else ():
                 holders.setdefault(shard, []).append((node, rank))
     for shard in sorted(holders):
         those = holders[shard]
@@ -83,7 +83,7 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
         if len({domains[node] for node, _ in those}) > 1 and not copied:
             plan.safe_by.setdefault("", []).append(shard)
             continue
-        source, rank = next((one for one in (*copied, *those) if one[0] in pairs), ("", 0))
+        source, rank = next((holder for holder in (*copied, *those) if holder[0] in pairs), ("", 0))
         if source:
             plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
             plan.safe_by.setdefault(pairs[source], []).append(shard)
@@ -93,4 +93,4 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
 
 
 def _has(parts: Iterable[KeptParts], rank: int) -> bool:
-    return any(one.holds(rank) for one in parts)
+    return any(part.holds(rank) for part in parts)

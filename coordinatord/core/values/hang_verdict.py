@@ -69,10 +69,10 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
     A collective that is slow gets on as well: one of many bytes may take longer on a slow network than two looks do.
     """
-    waiting = [one for one in seen_workers if _state(one) is CollectiveState.WAITS]
-    if not waiting or any(_state(one) is CollectiveState.MOVES for one in seen_workers):
+    waiting = [worker for worker in seen_workers if _state(worker) is CollectiveState.WAITS]
+    if not waiting or any(_state(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
-    rest = [one for one in seen_workers if _state(one) is not CollectiveState.WAITS]
+    rest = [worker for worker in seen_workers if _state(worker) is not CollectiveState.WAITS]
     if rest:
         kind, blamed = _culprits(rest)
         who, does = _name_workers(blamed), _describe_blamed(kind, blamed)
@@ -80,7 +80,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
         return _verdict(kind, blamed, waiting, sentence)
     by_collective = _by_collective(waiting)
     if len(by_collective) == 1:
-        if any(_moves_bytes(one) for one in waiting):
+        if any(_moves_bytes(worker) for worker in waiting):
             return None
         [(collective, everybody)] = by_collective.items()
         sentence = (
@@ -88,7 +88,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
             f"look at the network between {_name_nodes(everybody)}"
         )
         return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
-    (usual, most), *others = sorted(by_collective.items(), key=lambda one: (-len(one[1]), one[1][0].rank))
+    (usual, most), *others = sorted(by_collective.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
     collective, blamed = others[-1]
     who, wait = _name_workers(blamed), "waits" if len(blamed) == 1 else "wait"
     sentence = f"{who} {wait} in {collective}, where {_count_waiting(most)} in {usual}, for {_longest_wait(waiting)}"
@@ -98,30 +98,32 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Say whom the others wait for, and what that one does: `waiting for rank 0 on node a, which computes in ...`."""
     ranks = set(verdict.ranks)
-    named = [one for one in seen_workers if one.rank in ranks]
+    named = [worker for worker in seen_workers if worker.rank in ranks]
     return f"waiting for {_name_workers(named)}, which {_describe_blamed(verdict.kind, named)}"
 
 
 def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
     """Return how long the longest wait of a worker has lasted, in seconds; 0 if none waits."""
-    return max((_collective(one).age_s for one in seen_workers if _state(one) is CollectiveState.WAITS), default=0.0)
+    return max(
+        (_collective(worker).age_s for worker in seen_workers if _state(worker) is CollectiveState.WAITS), default=0.0
+    )
 
 
 def _verdict(
     kind: HangKind, blamed: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
 ) -> HangVerdict:
-    ranks = tuple(sorted(one.rank for one in blamed))
+    ranks = tuple(sorted(worker.rank for worker in blamed))
     return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
 
 
-def _state(one: SeenWorker) -> CollectiveState | None:
-    return None if one.now is None or one.now.collective is None else one.now.collective.state
+def _state(worker: SeenWorker) -> CollectiveState | None:
+    return None if worker.now is None or worker.now.collective is None else worker.now.collective.state
 
 
-def _collective(one: SeenWorker) -> Collective:
-    assert one.now is not None  # noqa: S101 - only of those that wait
-    assert one.now.collective is not None  # noqa: S101 - as above
-    return one.now.collective
+def _collective(worker: SeenWorker) -> Collective:
+    assert worker.now is not None  # noqa: S101 - only of those that wait
+    assert worker.now.collective is not None  # noqa: S101 - as above
+    return worker.now.collective
 
 
 def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
@@ -129,15 +131,15 @@ def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
 
     The busy ones are, if there are any: the others may wait for these by other means.
     """
-    busy = [one for one in rest if _is_busy(one)]
+    busy = [worker for worker in rest if _is_busy(worker)]
     if busy:
         return HangKind.BUSY, busy
-    known = [one for one in rest if one.now is not None and one.now.state not in {"", "ended"}]
+    known = [worker for worker in rest if worker.now is not None and worker.now.state not in {"", "ended"}]
     return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(rest))
 
 
-def _is_busy(one: SeenWorker) -> bool:
-    now, before = one.now, one.before
+def _is_busy(worker: SeenWorker) -> bool:
+    now, before = worker.now, worker.before
     if now is None or now.state in _HALTED:
         return False
     if max(now.cpus, 0.0 if before is None else before.cpus) >= BUSY_CPUS:
@@ -147,12 +149,12 @@ def _is_busy(one: SeenWorker) -> bool:
     if before is None or before.pid != now.pid:
         return False
     moved = before.origin is now.origin and _main(before) != _main(now)
-    return moved or _moves_bytes(one)
+    return moved or _moves_bytes(worker)
 
 
-def _moves_bytes(one: SeenWorker) -> bool:
+def _moves_bytes(worker: SeenWorker) -> bool:
     """Whether a worker has read or written since the look before."""
-    now, before = one.now, one.before
+    now, before = worker.now, worker.before
     if now is None or before is None or before.pid != now.pid:
         return False
     return now.io_bytes - before.io_bytes >= BUSY_BYTES
@@ -168,15 +170,15 @@ def _main(worker: WorkerStacks) -> bytes:
 
 def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
     """Describe what the workers do that are to blame, and where the first of them does it."""
-    alone, one = len(blamed) == 1, blamed[0].now
-    if one is None or kind is HangKind.ABSENT:
+    alone, first = len(blamed) == 1, blamed[0].now
+    if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
-    place = _place(one)
-    if one.state in _HALTED:
-        return f"{'is' if alone else 'are'} {one.state}{f' in {place}' if place else ''}"
-    where = place or (f"the kernel's {one.waits_in}" if one.waits_in else "")
+    place = _place(first)
+    if first.state in _HALTED:
+        return f"{'is' if alone else 'are'} {first.state}{f' in {place}' if place else ''}"
+    where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
-    suffix = ", waiting for IO," if one.state == "waiting for IO" else ""
+    suffix = ", waiting for IO," if first.state == "waiting for IO" else ""
     return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}{suffix}"
 
 
@@ -203,14 +205,14 @@ def _split(frame: str) -> tuple[str, str, str]:
 
 def _by_collective(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
     """Group the waiting workers by collective. Its name has the group and the size only where these differ."""
-    collectives = [_collective(one) for one in waiting]
+    collectives = [_collective(worker) for worker in waiting]
     groups = len({each.group for each in collectives}) > 1
     names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
     if len(set(names)) == 1 and _is_even(collectives[0]) and len({each.shape for each in collectives}) > 1:
         names = [f"{_name(each)} with {each.shape or 'nothing'}" for each in collectives]
     found: dict[str, list[SeenWorker]] = {}
-    for name, one in zip(names, waiting, strict=True):
-        found.setdefault(name, []).append(one)
+    for name, worker in zip(names, waiting, strict=True):
+        found.setdefault(name, []).append(worker)
     return found
 
 
@@ -234,7 +236,7 @@ def _longest_wait(waiting: Sequence[SeenWorker]) -> str:
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
     """Describe where the other workers wait; where most of them do, if they wait at several places."""
-    [(place, number)] = Counter(_name(_collective(one)) for one in waiting).most_common(1)
+    [(place, number)] = Counter(_name(_collective(worker)) for worker in waiting).most_common(1)
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {place}"
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
@@ -246,12 +248,12 @@ def _count_waiting(seen_workers: Sequence[SeenWorker]) -> str:
 
 def _name_workers(blamed: Sequence[SeenWorker]) -> str:
     """Name those who are to blame, and their nodes."""
-    named = ", ".join(str(one.rank) for one in blamed[:NAMED_MAX])
+    named = ", ".join(str(worker.rank) for worker in blamed[:NAMED_MAX])
     more = f" and {len(blamed) - NAMED_MAX} more" if len(blamed) > NAMED_MAX else ""
     return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_name_nodes(blamed)}"
 
 
 def _name_nodes(seen_workers: Sequence[SeenWorker]) -> str:
-    nodes = list(dict.fromkeys(one.node for one in seen_workers))
+    nodes = list(dict.fromkeys(worker.node for worker in seen_workers))
     more = f" and {len(nodes) - NAMED_MAX} more" if len(nodes) > NAMED_MAX else ""
     return f"node{'' if len(nodes) == 1 else 's'} {', '.join(nodes[:NAMED_MAX])}{more}"

@@ -124,21 +124,25 @@ class Lateness:
     def laggard(self) -> Laggard | None:
         """Who holds up the others; None if nobody does, or it may be chance or the clocks' doing."""
         least_s = max(LATE_S_MIN, self.error_s, STEP_SHARE * (self.step_s or 0.0))
-        ranks = (Laggard(one.node, one.rank, one.last, one.late_s) for one in self.ranks if one.last >= LAST_SHARE)
-        return next((one for one in (*ranks, *self._slow_nodes()) if one.late_s >= least_s), None)
+        ranks = (
+            Laggard(worker.node, worker.rank, worker.last, worker.late_s)
+            for worker in self.ranks
+            if worker.last >= LAST_SHARE
+        )
+        return next((laggard for laggard in (*ranks, *self._slow_nodes()) if laggard.late_s >= least_s), None)
 
     def _slow_nodes(self) -> Iterator[Laggard]:
         """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
 
         The more of the workers a node has, the more often one of them is last by chance.
         """
-        for node in {one.node: None for one in self.ranks}:
-            own = [one for one in self.ranks if one.node == node]
-            others = [one.late_s for one in self.ranks if one.node != node]
-            share = sum(one.last for one in own)
+        for node in {worker.node: None for worker in self.ranks}:
+            own = [worker for worker in self.ranks if worker.node == node]
+            others = [worker.late_s for worker in self.ranks if worker.node != node]
+            share = sum(worker.last for worker in own)
             by_chance = len(own) / len(self.ranks)
             if others and share >= by_chance + LAST_SHARE * (1 - by_chance):
-                yield Laggard(node, None, share, median(one.late_s for one in own) - median(others))
+                yield Laggard(node, None, share, median(worker.late_s for worker in own) - median(others))
 
     @property
     def factor(self) -> float:
@@ -173,10 +177,10 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
         if not compared:
             continue
         most, error_s = max(most, rows), max(error_s, _error_of(members.values()))
-        for one in compared:
-            known = found.get(one.rank)
-            if known is None or one.late_s > known.late_s:
-                found[one.rank] = one
+        for worker in compared:
+            known = found.get(worker.rank)
+            if known is None or worker.late_s > known.late_s:
+                found[worker.rank] = worker
     if not found:
         return None
     return Lateness(tuple(found[rank] for rank in sorted(found)), most, step_s, error_s)

@@ -39,11 +39,12 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
     A worker of which nothing is known may be training: its script has not imported workerlib, or its node does not
     answer.
     """
-    for one in look:
-        if one.now is None:
+    for worker in look:
+        if worker.now is None:
             return UNASKED
-        if one.now.origin is StackOrigin.NONE and one.now.state not in _SILENT_STATES:
-            return f"rank {one.rank} on node {one.node} cannot be looked at: {one.now.problem or 'it does not answer'}"
+        if worker.now.origin is StackOrigin.NONE and worker.now.state not in _SILENT_STATES:
+            problem = worker.now.problem or "it does not answer"
+            return f"rank {worker.rank} on node {worker.node} cannot be looked at: {problem}"
     return ""
 
 
@@ -54,25 +55,25 @@ def may_hang(look: Sequence[SeenWorker]) -> bool:
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return who holds up all others; None if a worker has got on between two looks, or cannot be seen."""
-    before = {one.rank: one.now for one in first}
+    before = {worker.rank: worker.now for worker in first}
     if why_unseen(first) or why_unseen(second) or len(before) != len(second):
         return None
-    if any(_has_moved(before.get(one.rank), one.now) for one in second):
+    if any(_has_moved(before.get(worker.rank), worker.now) for worker in second):
         return None
-    return find_hang([replace(one, before=before[one.rank]) for one in second])
+    return find_hang([replace(worker, before=before[worker.rank]) for worker in second])
 
 
 def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorker:
     """Return the first of the workers that a verdict names."""
-    return next(one for one in look if one.rank == verdict.ranks[0])
+    return next(worker for worker in look if worker.rank == verdict.ranks[0])
 
 
 def _has_moved(before: WorkerStacks | None, now: WorkerStacks | None) -> bool:
     """Whether a worker has begun or ended a collective since, or is another process."""
     if before is None or now is None or before.pid != now.pid:
         return True
-    one, other = before.collective, now.collective
-    if one is None or other is None:
-        return one is not other
-    moves = CollectiveState.MOVES in {one.state, other.state}
-    return moves or (one.group, one.number, one.state) != (other.group, other.number, other.state)
+    first, second = before.collective, now.collective
+    if first is None or second is None:
+        return first is not second
+    moves = CollectiveState.MOVES in {first.state, second.state}
+    return moves or (first.group, first.number, first.state) != (second.group, second.number, second.state)

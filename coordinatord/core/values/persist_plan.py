@@ -17,20 +17,22 @@ def plan_writes(
     Of the nodes that hold a shard, the one writes it that has the least to write so far; a node that stays comes before
     one that leaves. The small state of a rank is written by the node that writes its shard, or else by another holder.
     """
-    if not are_whole([one for parts in holders.values() for one in parts if one.big]):
+    if not are_whole([part for parts in holders.values() for part in parts if part.big]):
         return None
     having: dict[int, list[tuple[str, int]]] = {}
     small: dict[int, list[str]] = {}
     for node, parts in holders.items():
-        for one in parts:
-            for shard, rank in one.shards_and_ranks():
-                if one.big:
+        for part in parts:
+            for shard, rank in part.shards_and_ranks():
+                if part.big:
                     having.setdefault(shard, []).append((node, rank))
-                if one.small:
+                if part.small:
                     small.setdefault(rank, []).append(node)
     wanted: dict[str, dict[int, tuple[bool, bool]]] = {}
     for shard in sorted(having):
-        node, rank = min(having[shard], key=lambda one: (one[0] in leaving, len(wanted.get(one[0], ())), one[1]))
+        node, rank = min(
+            having[shard], key=lambda holder: (holder[0] in leaving, len(wanted.get(holder[0], ())), holder[1])
+        )
         wanted.setdefault(node, {})[rank] = (True, False)
     for rank, nodes in sorted(small.items()):
         node = min(nodes, key=lambda node: (rank not in wanted.get(node, ()), node in leaving))

@@ -25,11 +25,11 @@ class ResumePlan:
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
         """Look at the parts of the step that these nodes hold, in their order."""
         self._point = point
-        self._held = {node: tuple(one for one in parts if one.at == point.at) for node, parts in holders.items()}
-        everything = [(node, one) for node, parts in self._held.items() for one in parts]
-        self._big = _Holders((node, one) for node, one in everything if one.big and one.shards == point.shards)
-        self._small = _Holders((node, one) for node, one in everything if one.small)
-        self._pending = _Holders((node, one) for node, one in everything if one.pending)
+        self._held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
+        everything = [(node, part) for node, parts in self._held.items() for part in parts]
+        self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
+        self._small = _Holders((node, part) for node, part in everything if part.small)
+        self._pending = _Holders((node, part) for node, part in everything if part.pending)
 
     def sources(self, node: str, ranks: range, world_size: int) -> dict[str, tuple[WantedParts, ...]] | None:
         """Return the parts that a node with these ranks gets, by holder.
@@ -69,7 +69,7 @@ class ResumePlan:
 
     def _add_shard(self, needs: Needs, node: str, shard: int, spread: int) -> bool:
         """Plan that a node gets a shard: from itself, or else from one of the other holders, in turn."""
-        own = [(node, one) for one in self._held.get(node, ()) if one.big and one.shards == self._point.shards]
+        own = [(node, part) for part in self._held.get(node, ()) if part.big and part.shards == self._point.shards]
         for source, part in own:
             rank = _rank_with(part, shard)
             if rank is not None:
@@ -92,7 +92,7 @@ class ResumePlan:
         return False
 
     def _add_any_small(self, needs: Needs, node: str) -> None:
-        own = [one for one in self._held.get(node, ()) if one.small]
+        own = [part for part in self._held.get(node, ()) if part.small]
         if own:
             _need(needs, node, own[0].first_rank, small=True)
             return
@@ -105,7 +105,7 @@ class _Holders:
     """The holders of one kind of parts, by rank and by shard."""
 
     def __init__(self, held: Iterable[tuple[str, KeptParts]]) -> None:
-        self._held = sorted(held, key=lambda one: one[1].first_rank)
+        self._held = sorted(held, key=lambda holder: holder[1].first_rank)
         self._begins = [part.first_rank for _, part in self._held]
         self._longest = max((part.ranks for _, part in self._held), default=0)
         self._of_shard: dict[int, list[tuple[str, int]]] | None = None
@@ -154,7 +154,7 @@ def grouped(wanted: Mapping[int, tuple[bool, bool]]) -> tuple[WantedParts, ...]:
     """Group consecutive ranks of which the same is wanted."""
     groups = []
     ordered = enumerate(sorted(wanted.items()))
-    for (_, (big, small)), members in groupby(ordered, key=lambda one: (one[1][0] - one[0], one[1][1])):
+    for (_, (big, small)), members in groupby(ordered, key=lambda item: (item[1][0] - item[0], item[1][1])):
         ranks = [rank for _, (rank, _) in members]
         groups.append(WantedParts(ranks[0], len(ranks), big, small))
     return tuple(groups)

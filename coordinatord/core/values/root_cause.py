@@ -97,7 +97,11 @@ def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> Worke
     first = min(failures, key=lambda failure: failure.at)
     if not lost_connection(first.failure):
         return first
-    soon = (one for one in failures if one.at <= first.at + collateral_s and not lost_connection(one.failure))
+    soon = (
+        failure
+        for failure in failures
+        if failure.at <= first.at + collateral_s and not lost_connection(failure.failure)
+    )
     return min(soon, default=first, key=lambda failure: failure.at)
 
 

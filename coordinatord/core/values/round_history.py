@@ -91,7 +91,7 @@ class RoundHistory:
     def _form(self, record: RoundRemembered) -> None:
         """Note a new round, and forget one that is too old."""
         oldest = record.round - ROUNDS_KEPT
-        self._rounds = [one for one in self._rounds if one.number > oldest]
+        self._rounds = [round_ for round_ in self._rounds if round_.number > oldest]
         formed, at = clip(record.reason, REASON_MAX), record.spent.total
         self._rounds.append(Round(record.round, record.nodes, record.workers, formed, self._spent, at))
 

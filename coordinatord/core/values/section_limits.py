@@ -40,4 +40,4 @@ class Sections:
     @property
     def longest(self) -> OpenSection | None:
         """The open section that may go on for the longest."""
-        return max(self._open.values(), key=lambda one: one.ends_at, default=None)
+        return max(self._open.values(), key=lambda section: section.ends_at, default=None)

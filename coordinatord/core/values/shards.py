@@ -72,5 +72,5 @@ def are_whole(parts: Sequence[KeptParts]) -> bool:
     if not parts:
         return False
     shards = parts[0].shards
-    alike = all(one.shards == shards and one.world_size == parts[0].world_size for one in parts)
-    return alike and cover((one for part in parts for one in shards_in(part, shards)), shards)
+    alike = all(part.shards == shards and part.world_size == parts[0].world_size for part in parts)
+    return alike and cover((shard for part in parts for shard in shards_in(part, shards)), shards)

@@ -213,7 +213,13 @@ def furthest_step(heard: Iterable[Observed], run: str, number: int) -> int | Non
 
 
 def _steps_of(heard: Iterable[Observed], run: str, number: int) -> Iterator[int]:
-    return (step for one in heard if (one.round, one.run) == (number, run) for step in one.steps if step is not None)
+    return (
+        step
+        for observed in heard
+        if (observed.round, observed.run) == (number, run)
+        for step in observed.steps
+        if step is not None
+    )
 
 
 @frozen

@@ -139,5 +139,5 @@ def _wanted(kind: type[Request], target: str, body: object) -> Request:
 
 def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:
     """Return a body with its optional fields filled in."""
-    missing = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
+    missing = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     return missing | body if type(body) is dict else body

@@ -67,7 +67,7 @@ class Names:
             return True  # nobody can register it, so it is a host of this network
         if _is_address(name) or name.endswith(PRIVATE) or name in self._own | self._allowed:
             return True
-        return any(one.startswith(".") and name.endswith(one) for one in self._allowed)
+        return any(allowed.startswith(".") and name.endswith(allowed) for allowed in self._allowed)
 
 
 class Browsers:

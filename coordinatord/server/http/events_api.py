@@ -82,7 +82,7 @@ class EventsApi:
             page = await self._read(which, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
-        events = tuple(self._event(one) for one in page.events)
+        events = tuple(self._event(logged) for logged in page.events)
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
@@ -109,7 +109,7 @@ class EventsApi:
             yield page.events
             after = page.upto
             gone = which.job is not None and which.job not in self._driver.machine.jobs
-            if gone and (which.kinds or any(one.kind == JobForgotten.KIND for one in page.events)):
+            if gone and (which.kinds or any(logged.kind == JobForgotten.KIND for logged in page.events)):
                 return
             if len(page.events) == AT_ONCE_MAX:
                 continue  # there may be more
@@ -128,23 +128,23 @@ class EventsApi:
             return await read(which.job, None, AT_ONCE_MAX)
         return page
 
-    def _event(self, one: LoggedEvent) -> ApiEvent:
-        kind = KINDS.get(one.kind)
+    def _event(self, logged: LoggedEvent) -> ApiEvent:
+        kind = KINDS.get(logged.kind)
         return ApiEvent(
-            id=self._id(one.number),
-            number=one.number,
-            at=one.at,
-            job=one.job,
-            run=one.run,
-            kind=one.kind,
-            what=" ".join(kind.kind_words()) if kind else one.kind,
-            round=one.round,
-            node=one.node,
-            reason=one.reason,
+            id=self._id(logged.number),
+            number=logged.number,
+            at=logged.at,
+            job=logged.job,
+            run=logged.run,
+            kind=logged.kind,
+            what=" ".join(kind.kind_words()) if kind else logged.kind,
+            round=logged.round,
+            node=logged.node,
+            reason=logged.reason,
         )
 
-    def _sent(self, one: LoggedEvent) -> bytes:
-        event = self._event(one)
+    def _sent(self, logged: LoggedEvent) -> bytes:
+        event = self._event(logged)
         return f"id: {event.id}\nevent: record\ndata: {json.dumps(fields_of(event))}\n\n".encode()
 
     def _id(self, number: int) -> str:

@@ -35,7 +35,7 @@ class Schemas:
 
     def of_body(self, kind: type[Any]) -> Schema:
         """Return a reference to the schema of a record that is received: fields with a default may be left out."""
-        needed = [one.name for one in fields(kind) if one.default is one.default_factory is MISSING]
+        needed = [field.name for field in fields(kind) if field.default is field.default_factory is MISSING]
         reference = self._of(kind, needed)
         self.made[kind.__name__]["additionalProperties"] = False
         return reference
@@ -91,7 +91,7 @@ def _items(bound: Length) -> Schema:
 
 
 def _fields_without(kind: type[Any], omitted: Collection[str]) -> list[str]:
-    return [one.name for one in fields(kind) if one.name not in omitted]
+    return [field.name for field in fields(kind) if field.name not in omitted]
 
 
 def _described(schema: Schema, note: str | None) -> Schema:

@@ -51,17 +51,19 @@ class _Log:
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of this log."""
-        one = self.source
+        source = self.source
         return LogPart(
-            run=one.run,
-            round=one.round,
-            rank=one.rank,
-            node=one.node,
-            host=one.host,
-            stream=one.stream,
-            file=one.file,
+            run=source.run,
+            round=source.round,
+            rank=source.rank,
+            node=source.node,
+            host=source.host,
+            stream=source.stream,
+            file=source.file,
             text=text,
-            place="" if note or self.place is None else write_place(one.round, (one.rank, one.stream), self.place),
+            place=""
+            if note or self.place is None
+            else write_place(source.round, (source.rank, source.stream), self.place),
             note=note,
         )
 
@@ -114,13 +116,13 @@ class LogReading:
         """Return the last round of the earlier run. Raises `NoLogError` and `StoreError`."""
         rounds = await self._rounds()
         if not rounds:
-            known = [self._run.id, *(one.run for one in self._run.durable.earlier)]
+            known = [self._run.id, *(earlier.run for earlier in self._run.durable.earlier)]
             raise NoLogError(f"job {self._run.job} has no rounds of a run {self.run}: its runs are {', '.join(known)}")
         return rounds[-1]
 
     async def _rounds(self) -> list[int]:
         """Return the numbers of the rounds of the run that are kept. Raises `StoreError`."""
-        return [one.number for one in rounds_of(await self._store.read_rounds(self._run.job, self.run))]
+        return [round_.number for round_ in rounds_of(await self._store.read_rounds(self._run.job, self.run))]
 
     async def parts(self, found: LogSources) -> AsyncGenerator[LogPart | None, None]:
         """Yield what is read of these logs, and None now and then while there is nothing new."""
@@ -230,7 +232,7 @@ class LogReading:
 
     async def _ask(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
-        one, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
+        source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
             log.session = member.session  # it may have come back; when the run ends, it is no member any more
             if not sends_logs(member):
@@ -239,10 +241,10 @@ class LogReading:
             raise NoAnswerError("its node is not connected")
         wanted = ReadLog(
             request=1,  # it is numbered when its turn comes
-            run=one.run,
-            round=one.round,
-            rank=one.rank,
-            stream=one.stream,
+            run=source.run,
+            round=source.round,
+            rank=source.rank,
+            stream=source.stream,
             after=log.place,
             last_bytes=query.last_bytes,
             last_lines=query.last_lines,
@@ -253,11 +255,11 @@ class LogReading:
 
 def _notes(found: LogSources) -> Iterator[LogPart]:
     """Yield what the reader has to know of logs that are not read, once for each node."""
-    run = next((one.run for one in found.sources), "")
+    run = next((source.run for source in found.sources), "")
     if found.omitted:
         yield LogPart(run=run, note=f"{found.omitted} more workers are left out: choose some by rank or node")
-    for one in {source.node: source for source in found.sources if source.problem}.values():
-        yield LogPart(run=run, round=one.round, node=one.node, host=one.host, note=one.problem)
+    for source in {source.node: source for source in found.sources if source.problem}.values():
+        yield LogPart(run=run, round=source.round, node=source.node, host=source.host, note=source.problem)
 
 
 def _elsewhere(source: LogSource, problem: str) -> str:

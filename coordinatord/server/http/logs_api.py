@@ -102,13 +102,13 @@ def _sent(part: LogPart) -> bytes:
 async def _whole(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
     """Read as much as one answer may have."""
     logs = {
-        (one.rank, str(one.stream)): LogStatus(
-            rank=one.rank, node=one.node, host=one.host, stream=one.stream, file=one.file
+        (source.rank, str(source.stream)): LogStatus(
+            rank=source.rank, node=source.node, host=source.host, stream=source.stream, file=source.file
         )
-        for one in found.sources
+        for source in found.sources
     }
     texts: dict[tuple[int, str], list[str]] = {key: [] for key in logs}
-    notes = {(one.rank, str(one.stream)): [one.problem] * bool(one.problem) for one in found.sources}
+    notes = {(source.rank, str(source.stream)): [source.problem] * bool(source.problem) for source in found.sources}
     about_all, left = [], LOG_TEXT_MAX
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:

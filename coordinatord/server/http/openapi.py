@@ -240,8 +240,8 @@ def document() -> dict[str, Any]:
     """Return the OpenAPI document."""
     schemas = Schemas(IN_LIST)
     paths: dict[str, Any] = {}
-    for one in OPERATIONS:
-        paths.setdefault(one.path, {})[one.method] = _described(one, schemas)
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _described(operation, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "coordinatord", "version": __version__, "description": " ".join(ABOUT.split())},
@@ -265,28 +265,31 @@ def _text() -> bytes:
     return f"{json.dumps(document(), indent=1)}\n".encode()
 
 
-def _described(one: Operation, schemas: Schemas) -> dict[str, Any]:
-    content: dict[str, Any] = {one.content: {}} if one.content else {}
-    if one.answer is not None:
-        content = _of_record(schemas.of_answer(one.answer))
-    if one.event is not None:
+def _described(operation: Operation, schemas: Schemas) -> dict[str, Any]:
+    content: dict[str, Any] = {operation.content: {}} if operation.content else {}
+    if operation.answer is not None:
+        content = _of_record(schemas.of_answer(operation.answer))
+    if operation.event is not None:
         about = "Each event has one of these as its data, in JSON."
-        content[SENDS] = {"schema": {"type": "string", "description": about}, "x-data": schemas.of_answer(one.event)}
+        content[SENDS] = {
+            "schema": {"type": "string", "description": about},
+            "x-data": schemas.of_answer(operation.event),
+        }
     errors = _of_record(schemas.of_answer(ErrorAnswer))
-    answers = {200: {"description": one.summary, "content": content}}
-    for status, meaning in sorted((OF_READS | dict(one.errors)).items()):
-        kept = content if (one.answer, status) == (HealthAnswer, 503) else errors
+    answers = {200: {"description": operation.summary, "content": content}}
+    for status, meaning in sorted((OF_READS | dict(operation.errors)).items()):
+        kept = content if (operation.answer, status) == (HealthAnswer, 503) else errors
         answers[status] = {"description": meaning, "content": kept}
     described: dict[str, Any] = {
-        "summary": one.summary,
-        "operationId": _name(one),
-        "parameters": [*map(_of_path, _names_in(one.path)), *map(_of_parameter, one.parameters)],
+        "summary": operation.summary,
+        "operationId": _name(operation),
+        "parameters": [*map(_of_path, _names_in(operation.path)), *map(_of_parameter, operation.parameters)],
         "responses": {str(status): answer for status, answer in answers.items()},
     }
-    if one.open:
+    if operation.open:
         described["security"] = []
-    if one.body is not None:
-        described["requestBody"] = {"required": True, "content": _of_record(schemas.of_body(one.body))}
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _of_record(schemas.of_body(operation.body))}
     return described
 
 
@@ -294,10 +297,10 @@ def _of_record(schema: Schema) -> dict[str, Any]:
     return {JSON: {"schema": schema}, MSGPACK: {"schema": schema}}
 
 
-def _name(one: Operation) -> str:
+def _name(operation: Operation) -> str:
     """Return a name for generated clients: `get_v1_jobs_job_events`."""
-    parts = [part.strip("{}").replace(".", "_") for part in one.path.split("/") if part]
-    return "_".join([one.method, *(parts or ["page"])])
+    parts = [part.strip("{}").replace(".", "_") for part in operation.path.split("/") if part]
+    return "_".join([operation.method, *(parts or ["page"])])
 
 
 def _names_in(path: str) -> list[str]:
@@ -313,7 +316,12 @@ def _of_path(name: str) -> dict[str, Any]:
     }
 
 
-def _of_parameter(one: Parameter) -> dict[str, Any]:
-    described = {"name": one.name, "in": one.place, "description": one.about, "schema": one.schema}
+def _of_parameter(parameter: Parameter) -> dict[str, Any]:
+    described = {
+        "name": parameter.name,
+        "in": parameter.place,
+        "description": parameter.about,
+        "schema": parameter.schema,
+    }
     # A list may be given as several parameters, or as one with commas.
-    return described | ({"explode": True, "style": "form"} if one.schema.get("type") == "array" else {})
+    return described | ({"explode": True, "style": "form"} if parameter.schema.get("type") == "array" else {})

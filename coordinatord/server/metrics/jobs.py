@@ -116,8 +116,8 @@ class JobsCollector(Collector):
         """Yield the families."""
         jobs = self.jobs
         yield _jobs_by_state(jobs)
-        shown = [one for one in jobs if one.is_shown]
-        live = [one for one in jobs if not one.state.ended]
+        shown = [job for job in jobs if job.is_shown]
+        live = [job for job in jobs if not job.state.ended]
         yield _gauge("job_state", "1 for the state that the job's run is in.", _states(shown), "state")
         health = "1 for the health of the round of a job that has not ended."
         yield _gauge("job_health", health, _healths(live), "health")
@@ -167,8 +167,8 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, rows: Rows) -> Metr
 
 def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
     counts = dict.fromkeys(State, 0)
-    for one in jobs:
-        counts[one.state] += 1
+    for job in jobs:
+        counts[job.state] += 1
     family = GaugeMetricFamily("coordinatord_jobs", "Jobs that are known, by the state of their run.", labels=["state"])
     for state, count in counts.items():
         family.add_metric([state], count)
@@ -177,26 +177,26 @@ def _jobs_by_state(jobs: Iterable[JobFigures]) -> Metric:
 
 def _plain(jobs: Iterable[JobFigures], name: str) -> Rows:
     """Return the jobs' values of this name, without jobs that have none."""
-    return (((one.job,), value) for one in jobs if (value := getattr(one, name)) is not None)
+    return (((job.job,), value) for job in jobs if (value := getattr(job, name)) is not None)
 
 
 def _states(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, one.state), 1) for one in jobs)
+    return (((job.job, job.state), 1) for job in jobs)
 
 
 def _healths(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, health), int(health is one.health)) for one in jobs for health in Health)
+    return (((job.job, health), int(health is job.health)) for job in jobs for health in Health)
 
 
 def _nodes(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, state), count) for one in jobs for state, count in zip(MemberState, one.nodes, strict=True))
+    return (((job.job, state), count) for job in jobs for state, count in zip(MemberState, job.nodes, strict=True))
 
 
 def _rounds(jobs: Iterable[JobFigures]) -> Rows:
-    return (((one.job, reason), count) for one in jobs for reason, count in zip(REASONS, one.rounds, strict=True))
+    return (((job.job, reason), count) for job in jobs for reason, count in zip(REASONS, job.rounds, strict=True))
 
 
 def _seconds_by_activity(jobs: Iterable[JobFigures]) -> Rows:
     return (
-        ((one.job, activity), seconds) for one in jobs for activity, seconds in zip(Activity, one.seconds, strict=True)
+        ((job.job, activity), seconds) for job in jobs for activity, seconds in zip(Activity, job.seconds, strict=True)
     )

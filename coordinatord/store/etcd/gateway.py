@@ -80,7 +80,7 @@ class Gateway:
                         except EtcdAwayError as error:
                             last = error
                         else:
-                            self._bases.sort(key=lambda one: one != base)
+                            self._bases.sort(key=lambda other: other != base)
                             return answer
                     await asyncio.sleep(0.0 if again + 1 == ROUNDS else PAUSE_S)
         except TimeoutError:
@@ -131,8 +131,8 @@ class Gateway:
             answer = await self.call("/v3/kv/range", wanted)
             revision = revision or number(answer.get("header", {}), "revision")
             found = key_values(answer)
-            for one in found:
-                yield one
+            for pair in found:
+                yield pair
             more = bool(found) and bool(answer.get("more"))
             key = found[-1].key + b"\0" if found else key
 

@@ -96,12 +96,12 @@ class History:
         self._number = 0 if head is None else Head.unpack(head).number
         beginning = self._keys.commits(self.about.generation)
         pending: list[tuple[int, bytes]] = []
-        async for one in self._gateway.all_below(beginning, PAGE):
-            name, _, part = one.key.removeprefix(beginning).partition(b"/")
+        async for pair in self._gateway.all_below(beginning, PAGE):
+            name, _, part = pair.key.removeprefix(beginning).partition(b"/")
             if part:
-                parts.setdefault(_number_in(name), []).append(one.value)
+                parts.setdefault(_number_in(name), []).append(pair.value)
             else:
-                pending.append((_number_in(name), one.value))
+                pending.append((_number_in(name), pair.value))
         for number, stored in pending:
             value = b"".join(parts.get(number, [])) if stored.startswith(PARTS) else stored
             found = unpack(value, number)

@@ -190,7 +190,7 @@ class Candidate:
 
     def status(self) -> SharedStatus:
         """Return who leads, which is this one, and who stands by."""
-        standbys = tuple(one.status for one in self.roster.standbys)
+        standbys = tuple(standby.status for standby in self.roster.standbys)
         left_s = round(max(0.0, self.election.term.until - self._clock()), 3)
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)
 

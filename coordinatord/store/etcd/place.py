@@ -69,11 +69,11 @@ class EtcdPlace:
         """Read `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
         found = _URL.fullmatch(text)
         members = [] if found is None else [_MEMBER.fullmatch(part) for part in found["members"].split(",")]
-        ports = [int((one and one["port"]) or PORT) for one in members]
+        ports = [int((member and member["port"]) or PORT) for member in members]
         whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= _PORT_MAX for port in ports)
         if found is None or not whole:
             raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
-        hosts = [(one["number"] or one["host"]) for one in members if one is not None]
+        hosts = [(member["number"] or member["host"]) for member in members if member is not None]
         prefix = (found["prefix"] or "").strip("/") or PREFIX
         within = NAMES.intersection(prefix.split("/")[1:])
         if within:

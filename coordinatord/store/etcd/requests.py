@@ -85,14 +85,14 @@ def revision_of(answer: Any) -> int:
 def key_values(answer: Any) -> list[KeyValue]:
     """Return the keys of a range. Raises `UnreadableStoreError`."""
     found = _part(answer, "kvs", list)
-    return [_key_value(one) for one in found]
+    return [_key_value(pair) for pair in found]
 
 
 def responses(answer: Any) -> list[Body]:
     """Return the answers to what a transaction did, each without its kind. Raises `UnreadableStoreError`."""
     found = _part(answer, "responses", list)
     try:
-        return [next(iter(one.values())) for one in found]
+        return [next(iter(response.values())) for response in found]
     except (AttributeError, StopIteration) as error:
         raise _strange() from error
 

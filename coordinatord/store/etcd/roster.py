@@ -115,4 +115,4 @@ class Roster:
 
 
 async def _standbys(gateway: Gateway, keys: Keys) -> tuple[Coordinatord, ...]:
-    return tuple([Coordinatord.unpack(one) async for one in gateway.all_below(keys.standbys, STANDBYS_AT_ONCE)])
+    return tuple([Coordinatord.unpack(pair) async for pair in gateway.all_below(keys.standbys, STANDBYS_AT_ONCE)])

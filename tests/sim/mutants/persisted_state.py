@@ -57,7 +57,7 @@ MUTANTS = tuple(
             "view-of-one-node",
             "coordinatord.core.queries.persistence",
             "a round resumes from a step on the disk that not all of its nodes find",
-            "if all((one.run, one.at) in found for found in others):",
+            "if all((persisted.run, persisted.at) in found for found in others):",
             "if True:",
         ),
         (
@@ -85,7 +85,7 @@ MUTANTS = tuple(
             "unusable-step-ignored",
             "coordinatord.core.queries.resumption",
             "a training begins anew beside a step on the disk that its nodes cannot read",
-            "        hindered = [one for one in nodes if unusable_to(one)] or (nodes[:1] if gone else [])\n",
+            "        hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])\n",
             "        hindered = nodes[:1] if gone else []\n",
         ),
         (

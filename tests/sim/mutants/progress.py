@@ -9,8 +9,8 @@ MUTANTS = (
         "steps-of-another-round",
         "coordinatord.core.values.training_progress",
         "a round that has only been formed is where the one before it was",
-        "if (one.round, one.run) == (number, run) for step",
-        "if one.run == run for step",
+        "if (observed.round, observed.run) == (number, run)",
+        "if observed.run == run",
     ),
     Mutant(
         "steps-not-heard",
