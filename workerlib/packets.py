@@ -77,15 +77,15 @@ class PacketCodec(Generic[Message]):
                 return float(value)  # type: ignore[arg-type]  # as above
             case "str" if isinstance(value, str):
                 return value[:WORDS_MAX]
-            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(one, str) for one in value):
-                return tuple(one[:WORDS_MAX] for one in value[:LINES_MAX])
+            case "tuple[str, ...]" if isinstance(value, list) and all(isinstance(text, str) for text in value):
+                return tuple(line[:WORDS_MAX] for line in value[:LINES_MAX])
             case "dict[str, str | None]" if isinstance(value, dict) and _are_texts(value.values()):
                 return value
             case str() if self._nested is not None and kind == f"tuple[{self._nested.__name__}, ...]":
                 if isinstance(value, list) and len(value) <= self._nested_max:
-                    return tuple(self._read(self._nested, one) for one in value)
+                    return tuple(self._read(self._nested, item) for item in value)
         raise ChannelError(f"{where} is not what it should be")
 
 
 def _are_texts(values: object) -> bool:
-    return all(one is None or isinstance(one, str) for one in values)  # type: ignore[attr-defined]  # of a dict
+    return all(text is None or isinstance(text, str) for text in values)  # type: ignore[attr-defined]  # of a dict

@@ -84,9 +84,9 @@ class Keyring:
         """
         wanted = pin if pin in self.pins or not any_key else next(iter(self.pins), pin)
         tokens = {token.role: token for token in self.read(wanted)}
-        for one in (*ORDER[role], *tokens):
-            if one in tokens:
-                return tokens[one]
+        for candidate in (*ORDER[role], *tokens):
+            if candidate in tokens:
+                return tokens[candidate]
         raise KeyringError(f"{self.source} has no token for the coordinator with the key {pin}")
 
 

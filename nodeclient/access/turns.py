@@ -40,7 +40,7 @@ class Turns:
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
         """Begin with the first of these."""
-        self._given = [Turn(one) for one in coordinators]
+        self._given = [Turn(coordinator) for coordinator in coordinators]
         self._place = 0
         self._addresses: list[Turn] = []
         """The single addresses of the name at this place that are still to be tried."""
@@ -87,7 +87,9 @@ class Turns:
         elif self._addresses:
             del self._addresses[0]
         elif len(addresses) > 1:
-            self._addresses = [Turn(self._given[self._place].coordinator, one) for one in addresses[:ADDRESSES_MAX]]
+            self._addresses = [
+                Turn(self._given[self._place].coordinator, address) for address in addresses[:ADDRESSES_MAX]
+            ]
             return
         if not self._addresses:
             self._place = (self._place + 1) % len(self._given)

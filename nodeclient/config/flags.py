@@ -48,7 +48,7 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
     add_own(
         parser,
         "--scale-up",
-        choices=[str(one) for one in ScaleUp],
+        choices=[str(choice) for choice in ScaleUp],
         default=str(ScaleUp.NOW),
         metavar="WHEN",
         help="now, at-checkpoint, never: when a round ends to take in nodes that have arrived (default: now)",

@@ -24,7 +24,7 @@ def superfluous(there: Collection[StepThere], keep: int, in_use: int | None) -> 
     A step that cannot be read is none of those that are kept, since it is no choice if another one proves damaged.
     `in_use` is the serial of the step that the workers resume from, which stays in any case; None if there is none.
     """
-    newest = sorted((one.serial for one in there if one.usable), reverse=True)[:keep]
+    newest = sorted((step.serial for step in there if step.usable), reverse=True)[:keep]
     if len(newest) < keep:
         return frozenset()
-    return frozenset(one.folder for one in there if one.serial < newest[-1] and one.serial != in_use)
+    return frozenset(step.folder for step in there if step.serial < newest[-1] and step.serial != in_use)

@@ -63,14 +63,14 @@ def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | N
     of which the present one is the newest, and within a run the rounds' numbers count.
     """
     begun_at: dict[str, float] = {}
-    for one in rounds:
-        begun_at[one.run] = max(begun_at.get(one.run, 0.0), one.begun_at)
+    for round_ in rounds:
+        begun_at[round_.run] = max(begun_at.get(round_.run, 0.0), round_.begun_at)
     if present is not None:
         begun_at[present.run] = AT_MAX
-    keys = {(one.run, one.round) for one in rounds}
+    keys = {(round_.run, round_.round) for round_ in rounds}
     newest = sorted(keys, key=lambda key: (begun_at[key[0]], *key), reverse=True)
-    failed = {(one.run, one.round) for one in rounds if one.failed}
+    failed = {(round_.run, round_.round) for round_ in rounds if round_.failed}
     kept = {*newest[:keep], *[key for key in newest if key in failed][:1]}
     if present is not None:
         kept.add((present.run, present.round))
-    return [one for one in rounds if (one.run, one.round) not in kept]
+    return [round_ for round_ in rounds if (round_.run, round_.round) not in kept]

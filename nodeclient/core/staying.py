@@ -115,7 +115,7 @@ class Staying:
         self._why_not = event.why
         if self._states.get(event.local_rank) is StayState.ABLE:
             self._states[event.local_rank] = StayState.REFUSES
-        if self._leave is Leave.ASKED and not any(self._states.get(one) in _MAY_LEAVE for one in alive):
+        if self._leave is Leave.ASKED and not any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive):
             self._leave_by = now
 
     def note_end(self, local_rank: int) -> bool:
@@ -194,4 +194,4 @@ class Staying:
         return [local_rank for local_rank, state in self._states.items() if state is StayState.HELD]
 
     def _all_may_leave(self, alive: AbstractSet[int]) -> bool:
-        return bool(alive) and all(self._states.get(one) in _MAY_BE_HELD for one in alive)
+        return bool(alive) and all(self._states.get(local_rank) in _MAY_BE_HELD for local_rank in alive)

@@ -49,7 +49,7 @@ def read_answer(packet: bytes, folder: str) -> tuple[tuple[Thread, ...], Collect
         threads = tuple(
             (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
         )
-        return threads, _waited_for([_collective(one) for one in answer["collectives"]])
+        return threads, _waited_for([_collective(collective) for collective in answer["collectives"]])
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
 
@@ -60,10 +60,10 @@ def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
     Raises `StrangeAnswerError`.
     """
     try:
-        groups = [_arrivals(one, now_s) for one in json.loads(packet)["arrivals"][:GROUPS_MAX]]
+        groups = [_arrivals(group, now_s) for group in json.loads(packet)["arrivals"][:GROUPS_MAX]]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
-    return tuple(one for one in groups if one.ages)
+    return tuple(group for group in groups if group.ages)
 
 
 def _arrivals(told: dict[str, Any], now_s: float) -> GroupArrivals:
@@ -123,5 +123,5 @@ def _tensors(sizes: Sequence[Iterable[object]], types: Sequence[object]) -> list
 
 def _waited_for(collectives: Sequence[Collective]) -> Collective | None:
     """Return the collective that the worker waits in, or else the last one of its first group."""
-    waiting = [one for one in collectives if one.state is CollectiveState.WAITS]
+    waiting = [collective for collective in collectives if collective.state is CollectiveState.WAITS]
     return next(iter(waiting or collectives), None)

@@ -84,7 +84,14 @@ def address_of(interface: str) -> str | None:
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         found = _ipv4_of(interface, control)
-    return next((str(one) for one in (found, *_ipv6_of(interface)) if one is not None and not one.is_link_local), None)
+    return next(
+        (
+            str(address)
+            for address in (found, *_ipv6_of(interface))
+            if address is not None and not address.is_link_local
+        ),
+        None,
+    )
 
 
 def interface_of(address: str) -> str | None:

@@ -77,8 +77,8 @@ def _wants_cpu(pid: int, proc: Path) -> bool:
     except OSError:
         return False
     return any(
-        read_if_there(proc / str(pid) / "task" / one / "stat").rpartition(")")[2].split()[:1] == ["R"]
-        for one in threads
+        read_if_there(proc / str(pid) / "task" / thread / "stat").rpartition(")")[2].split()[:1] == ["R"]
+        for thread in threads
     )
 
 

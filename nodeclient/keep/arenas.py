@@ -160,10 +160,10 @@ class Arenas:
             several.append(owned)
         places = several[-1].arena.generations[: self._places]
         held = [(place, place.read()) for place in places]
-        free = [(place, one) for place, one in held if one is None or not self.is_protected(one)]
+        free = [(place, old) for place, old in held if old is None or not self.is_protected(old)]
         if not free:
             raise NoMemoryError(f"all {self._places} copies of what rank {commit.rank} has are still wanted")
-        place, _ = min(free, key=lambda one: (0, 0) if one[1] is None else (one[1].round, one[1].step))
+        place, _ = min(free, key=lambda entry: (0, 0) if entry[1] is None else (entry[1].round, entry[1].step))
         place.begin()
         return place
 
@@ -171,15 +171,15 @@ class Arenas:
         """Drop the copies that are not protected, but for those of some ranks, which are to be replaced."""
         for rank, several in list(self._copies.items()):
             last = [several[-1]] if rank in keep else []
-            stay = [one for one in several if one in last or self._has_protected(one.arena)]
-            self._close([one for one in several if one not in stay])
+            stay = [copy for copy in several if copy in last or self._has_protected(copy.arena)]
+            self._close([copy for copy in several if copy not in stay])
             if stay:
                 self._copies[rank] = stay
             else:
                 del self._copies[rank]
 
     def _drop_all_copies(self) -> None:
-        self._close([one for several in self._copies.values() for one in several])
+        self._close([copy for several in self._copies.values() for copy in several])
         self._copies.clear()
 
     def claim(self, size: int, what: str) -> None:
@@ -259,8 +259,8 @@ class Arenas:
         for local_rank, owned in self._owned.items():
             *older, last = owned
             if any(place.read() is not None for place in last.arena.generations):
-                superseded = [one for one in older if not self._has_protected(one.arena)]
-                self._owned[local_rank] = [one for one in owned if one not in superseded]
+                superseded = [entry for entry in older if not self._has_protected(entry.arena)]
+                self._owned[local_rank] = [entry for entry in owned if entry not in superseded]
                 self._close(superseded)
 
     def _has_protected(self, arena: Arena) -> bool:

@@ -68,7 +68,7 @@ class Copier:
         """Get parts until none is missing. A part that cannot be had does not hold up the others."""
         loop = asyncio.get_running_loop()
         failing_since: dict[tuple[str, int], float] = {}
-        while missing := [one for one in self._all() if not self._is_here(*one)]:
+        while missing := [part for part in self._all() if not self._is_here(*part)]:
             for copy, rank in missing:
                 if (copy, rank) not in set(self._all()):
                     continue
@@ -85,7 +85,7 @@ class Copier:
                     failing_since.pop(key, None)
                     self.problem = ""
                     self._means.submit(KeptChanged())
-            if any(not self._is_here(*one) for one in self._all()):
+            if any(not self._is_here(*part) for part in self._all()):
                 await asyncio.sleep(AGAIN_S)
 
     async def _get(self, loop: asyncio.AbstractEventLoop, copy: KeptCopy, rank: int) -> None:

@@ -135,7 +135,7 @@ class Restoration:
                 raise DamagedError(held)
             several.append(held)
         for file, several in by_file.items():
-            big, small = any(one.kind is Kind.BIG for one in several), any(one.small for one in several)
+            big, small = any(part.kind is Kind.BIG for part in several), any(part.small for part in several)
             self.ready.add(several[-1].commit, read_only(file), big=big, small=small)
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
@@ -197,8 +197,8 @@ def _most_telling(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
+        for leaf in error.exceptions:
+            yield from _leaves(leaf)
     else:
         yield error
 

@@ -116,7 +116,7 @@ class Client:
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
         """Send requests to the first of these that answers, as somebody with this access."""
         self._given = tuple(coordinators)
-        self._turns = [Turn(one) for one in coordinators]
+        self._turns = [Turn(coordinator) for coordinator in coordinators]
         """What to try, in this order."""
         self._access = access
         self.certificate: bytes | None = None
@@ -214,7 +214,7 @@ class Client:
         """
         ends_at = time.monotonic() + TAKEOVER_WITHIN_S
         while True:
-            turns, silent = [one for several in self._turns for one in _addresses_in(several)], list[Turn]()
+            turns, silent = [turn for several in self._turns for turn in _addresses_in(several)], list[Turn]()
             if len(turns) > 1:
                 turns, silent = sort_by_answers(turns, self._is_well, ANSWER_WITHIN_S)
             try:
@@ -245,7 +245,7 @@ class Client:
             except AccessError as error:
                 refusals.append(str(error))
             else:
-                self._turns = [served, *(one for one in map(Turn, self._given) if one != served)]
+                self._turns = [served, *(other for other in map(Turn, self._given) if other != served)]
                 return found
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
@@ -263,7 +263,7 @@ def _ask_leader(ask: Callable[[Turn], Found], turn: Turn, silent: Sequence[Turn]
         if error.leader is None:
             raise
         leader = Turn(error.leader)
-    if leader.coordinator in [one.coordinator for one in silent]:
+    if leader.coordinator in [other.coordinator for other in silent]:
         raise _SilentLeaderError(f"{turn}: stands by, and names {leader} as the leader, which does not answer")
     try:
         return leader, ask(leader)
@@ -274,7 +274,7 @@ def _ask_leader(ask: Callable[[Turn], Found], turn: Turn, silent: Sequence[Turn]
 def _addresses_in(turn: Turn) -> list[Turn]:
     """Return one turn for each address of a name that has several."""
     addresses = addresses_of(turn.coordinator) if turn.address is None else ()
-    return [Turn(turn.coordinator, one) for one in addresses[:ADDRESSES_MAX]] if len(addresses) > 1 else [turn]
+    return [Turn(turn.coordinator, address) for address in addresses[:ADDRESSES_MAX]] if len(addresses) > 1 else [turn]
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:

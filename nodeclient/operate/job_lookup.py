@@ -78,7 +78,7 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:
     """Return the error that there is no such job, with those that there are."""
-    known = [one.job for one in read(JobsAnswer, client.get("/v1/jobs")).jobs]
+    known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
     return UnknownNameError(f"the coordinator knows no job {job!r}{_instead(job, known)}")
 
 

@@ -115,7 +115,7 @@ def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: i
 
 def coordinators(shared: SharedStatus) -> str:
     """Return who leads, and who stands by."""
-    standbys = f"standing by: {', '.join(one.endpoint for one in shared.standbys)}" if shared.standbys else ""
+    standbys = f"standing by: {', '.join(standby.endpoint for standby in shared.standbys)}" if shared.standbys else ""
     if shared.problem:
         standbys = f"it is not known who stands by: {shared.problem}"
     return f"{shared.leader.endpoint} leads; {standbys or 'no coordinator stands by'}"
@@ -170,10 +170,10 @@ def _facts(job: JobStatus) -> Iterable[str]:
             yield f"its log: {job.failure.log} (on {job.failure.host})"
 
 
-def _earlier(one: EarlierRunStatus) -> str:
+def _earlier(run: EarlierRunStatus) -> str:
     """Return how an earlier run ended, and how far it had come."""
-    step = "" if one.step is None else f" at step {one.step}"
-    return f"run {one.run} {one.state} {duration(one.ended_s)} ago{step}, after {duration(one.opened_s)}"
+    step = "" if run.step is None else f" at step {run.step}"
+    return f"run {run.run} {run.state} {duration(run.ended_s)} ago{step}, after {duration(run.opened_s)}"
 
 
 def _round(job: JobStatus) -> str:
@@ -248,7 +248,7 @@ def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str)
     if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
     shown, rest = list(job.nodes), Counter[str]()
-    lost = [_lost_node(one) for one in job.lost]
+    lost = [_lost_node(gone) for gone in job.lost]
     if where.is_terminal:
         shown.sort(key=lambda node: -node.behind)
     if where.is_terminal and rows_max is not None and len(shown) > rows_max:
@@ -265,12 +265,11 @@ def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str)
     return lines
 
 
-def _lost_node(one: LostStatus) -> NodeStatus:
+def _lost_node(lost: LostStatus) -> NodeStatus:
     """Return the row of a node that is not there any more."""
-    when = f"lost {duration(one.lost_s)} ago" + (f", in round {one.round}" if one.round else "")
-    return NodeStatus(
-        node=one.node, host=one.host, address="-", state="lost", reason=f"{when}: {one.reason}", last_seen_s=one.lost_s
-    )
+    when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
+    reason = f"{when}: {lost.reason}"
+    return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)
 
 
 def _is_ordinary(node: NodeStatus) -> bool:
@@ -388,7 +387,7 @@ def _gist(status: Status) -> object:
                     job.round,
                     job.restarts.used,
                     job.missing,
-                    [one.node for one in job.lost],
+                    [lost.node for lost in job.lost],
                 ),
                 [(node.node, node.state, node.drained, node.ranks, node.reason) for node in job.nodes],
             )

@@ -64,7 +64,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
     last = len(columns) - 1
     least = [*widths[:-1], min(widths[-1], LAST_MIN)]
     kept = list(range(len(columns)))
-    for index in sorted(kept[:last], key=lambda one: -columns[one].gives_way):
+    for index in sorted(kept[:last], key=lambda index: -columns[index].gives_way):
         if columns[index].gives_way and _total(least, kept) > room:
             kept.remove(index)
     return kept

@@ -35,7 +35,7 @@ def show(config: LogsConfig) -> int:
     """Print the logs and return the exit code: 0 if any could be read, or nothing was written."""
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
-    printer = _Printer(terminal(), one=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
+    printer = _Printer(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
     try:
         for part in _Reading(client, job, config).parts():
             printer.print(part)
@@ -116,10 +116,10 @@ class _Reading:
 class _Printer:
     """Writes parts of logs, each line whole."""
 
-    def __init__(self, where: TerminalInfo, *, one: bool, follow: bool, as_json: bool) -> None:
-        """Write to a terminal, pipe or file; `one` if a single worker was chosen, whose lines have no prefix."""
+    def __init__(self, where: TerminalInfo, *, single: bool, follow: bool, as_json: bool) -> None:
+        """Write to a terminal, pipe or file; `single` if one worker alone was chosen, whose lines have no prefix."""
         self._where = where
-        self._one = one
+        self._single = single
         self._follow = follow
         self._as_json = as_json
         self._cutters: dict[Key, LineCutter] = {}
@@ -147,7 +147,7 @@ class _Printer:
             self._print(part)
 
     def _print(self, part: LogPart) -> None:
-        if self._one:
+        if self._single:
             write_text(self._fit(part.text))
             return
         key = part.rank, part.stream

@@ -140,7 +140,7 @@ class Pump:
         # A slow terminal has room for few, and the stream that waited longest comes first. Otherwise they come in the
         # order in which they were added, so that what a worker printed stands before the traceback that followed at
         # once.
-        for stream in sorted(ready, key=lambda one: one.turn):
+        for stream in sorted(ready, key=lambda stream: stream.turn):
             if stream.held:
                 self._numbers += 1
                 stream.waits_since = stream.waits_since or self._numbers
@@ -172,7 +172,7 @@ class Pump:
                 self._poll.unregister(fd)
 
     def _hush(self, now: float) -> None:
-        for stream in [one for one in self._restless if one.quiet_at <= now and not one.held]:
+        for stream in [stream for stream in self._restless if stream.quiet_at <= now and not stream.held]:
             self._restless.discard(stream)
             stream.quiet()
             if stream.wants_quiet:  # it shows a state only now and then, and this was too early
@@ -189,7 +189,7 @@ class Pump:
             elif not terminal_writer.size and fd in self._waiting:
                 self._waiting.remove(fd)
                 self._poll.unregister(fd)
-        for stream in [one for one in self._held if not one.held]:
+        for stream in [stream for stream in self._held if not stream.held]:
             self._held.remove(stream)
             self._poll.register(stream.fd, select.POLLIN)
 

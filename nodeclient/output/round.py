@@ -90,8 +90,8 @@ class RoundStreams:
         well. Raises `OSError`.
         """
         return [
-            (self._open(Streams.STDOUT, one, children, failure), self._open(Streams.STDERR, one, children, failure))
-            for one in self._labels
+            (self._open(Streams.STDOUT, label, children, failure), self._open(Streams.STDERR, label, children, failure))
+            for label in self._labels
         ]
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:

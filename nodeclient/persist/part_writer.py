@@ -54,7 +54,7 @@ def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, b
     name = small_file(held.commit.rank)
     write_note(folder, Note(of, PartFile(name, Contents.SMALL, *_of(held), written.size, written.crc)))
     layout = read_layout(data)
-    numbers = [number for number, one in enumerate(layout.pieces) if not one.name.startswith(RANDOM)]
+    numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
     if buffers and numbers:
         part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_of(held), 0, 0)
         _write(folder, of, held, part, describe(layout, only=numbers), progress, data)

@@ -151,9 +151,11 @@ def _name_of(attempt: PersistAttempt) -> StepName:
 
 def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
     found = []
-    for one in wanted:
-        for rank in one.each_rank:
-            found += [(rank, kind) for kind, is_wanted in ((Kind.BIG, one.big), (Kind.SMALL, one.small)) if is_wanted]
+    for parts in wanted:
+        for rank in parts.each_rank:
+            found += [
+                (rank, kind) for kind, is_wanted in ((Kind.BIG, parts.big), (Kind.SMALL, parts.small)) if is_wanted
+            ]
     return found
 
 

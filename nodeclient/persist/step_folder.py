@@ -121,7 +121,7 @@ class Manifest:
 
     def find(self, contents: Contents, rank: int) -> PartFile | None:
         """Return the file of a rank; None if there is none."""
-        return next((one for one in self.files if one.contents is contents and one.rank == rank), None)
+        return next((file for file in self.files if file.contents is contents and file.rank == rank), None)
 
     def parts(self) -> list[KeptParts]:
         """Return the parts that the folder holds, one for each file that `ctx.keep` reads."""
@@ -132,16 +132,16 @@ class Manifest:
                 of.step,
                 of.world_size,
                 of.shards,
-                first_rank=one.rank,
+                first_rank=file.rank,
                 ranks=1,
-                first_shard=one.shard,
-                big=one.contents is Contents.SHARD,
-                small=one.contents is Contents.SMALL,
+                first_shard=file.shard,
+                big=file.contents is Contents.SHARD,
+                small=file.contents is Contents.SMALL,
                 pending=False,
                 protected=False,
             )
-            for one in self.files
-            if one.contents is not Contents.BUFFERS
+            for file in self.files
+            if file.contents is not Contents.BUFFERS
         ]
 
 
@@ -199,7 +199,7 @@ def find_whole(job: Path, known: Mapping[str, Manifest] | None = None) -> tuple[
             problems.append(f"{folder} is of no use: {error}")
             continue
         whole.append(manifest)
-    return sorted(whole, key=lambda one: one.serial, reverse=True), problems
+    return sorted(whole, key=lambda manifest: manifest.serial, reverse=True), problems
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -224,11 +224,11 @@ def commit(job: Path, of: StepName, small: int = 0) -> Manifest:
         pass
     names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
     notes: list[Note] = [_read(path, _read_note, NOTE_MAX) for path in names]
-    files = tuple(sorted((one.file for one in notes if one.of == of), key=lambda one: one.name))
+    files = tuple(sorted((note.file for note in notes if note.of == of), key=lambda file: file.name))
     _check_all_here(of, files, small, job.parent)
     _check_whole(of, files)
     _check_sizes(folder, files)
-    serial = max((one.serial for one in find_whole(job)[0]), default=0) + 1
+    serial = max((manifest.serial for manifest in find_whole(job)[0]), default=0) + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
     manifest = Manifest(_FORMAT, serial, of, files)
@@ -272,8 +272,8 @@ def _folders(job: Path) -> list[Path]:
 
 
 def _check_all_here(of: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
-    shards_here = len({one.shard for one in files if one.contents is Contents.SHARD})
-    small_here = sum(one.contents is Contents.SMALL for one in files)
+    shards_here = len({file.shard for file in files if file.contents is Contents.SHARD})
+    small_here = sum(file.contents is Contents.SMALL for file in files)
     if shards_here < of.shards or small_here < small:
         what = f"{shards_here} of {of.shards} shards" if shards_here < of.shards else f"{small_here} of {small} ranks"
         raise UnusableError(
@@ -282,31 +282,31 @@ def _check_all_here(of: StepName, files: tuple[PartFile, ...], small: int, root:
 
 
 def _check_whole(of: StepName, files: tuple[PartFile, ...]) -> None:
-    names = {one.name for one in files}
-    if len(names) < len(files) or any(one.rank >= of.world_size or one.shard >= of.shards for one in files):
+    names = {file.name for file in files}
+    if len(names) < len(files) or any(file.rank >= of.world_size or file.shard >= of.shards for file in files):
         raise UnusableError("its files do not fit together")
-    for one in files:
-        if one.name != _NAMES[one.contents](one):
-            raise UnusableError(f"{one.name!r} is not the name of such a file")
-    missing = {*range(of.shards)} - {one.shard for one in files if one.contents is Contents.SHARD}
+    for file in files:
+        if file.name != _NAMES[file.contents](file):
+            raise UnusableError(f"{file.name!r} is not the name of such a file")
+    missing = {*range(of.shards)} - {file.shard for file in files if file.contents is Contents.SHARD}
     if missing:
         raise UnusableError(f"{len(missing)} of {of.shards} shards are not written, such as shard {min(missing)}")
 
 
 def _check_sizes(folder: Path, files: tuple[PartFile, ...]) -> None:
-    for one in files:
+    for file in files:
         try:
-            size = (folder / one.name).lstat().st_size
+            size = (folder / file.name).lstat().st_size
         except FileNotFoundError:
-            raise UnusableError(f"{one.name} is missing") from None
-        if size != one.bytes:
-            raise UnusableError(f"{one.name} has {size:,} bytes, and {one.bytes:,} were written")
+            raise UnusableError(f"{file.name} is missing") from None
+        if size != file.bytes:
+            raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
 
 
 _NAMES: dict[Contents, Callable[[PartFile], str]] = {
-    Contents.SHARD: lambda one: shard_file(one.shard),
+    Contents.SHARD: lambda file: shard_file(file.shard),
     Contents.BUFFERS: lambda _: BUFFERS_FILE,
-    Contents.SMALL: lambda one: small_file(one.rank),
+    Contents.SMALL: lambda file: small_file(file.rank),
 }
 
 

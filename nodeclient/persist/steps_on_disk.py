@@ -120,7 +120,7 @@ class StepsOnDisk:
     async def look(self) -> bool:
         """Look which steps are whole; return whether that could be seen. One look is made at a time."""
         async with self._looking:
-            known = {one.of.folder: one for one in self._manifests.values()}
+            known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
             try:
                 whole, problems = await in_thread(lambda: step_folder.find_whole(self.folder, known))
             except OSError as error:
@@ -132,10 +132,12 @@ class StepsOnDisk:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
         self._problems = {*problems}
         now = asyncio.get_running_loop().time()
-        found = {(one.of.run, one.of.at): one for one in whole}
+        found = {(manifest.of.run, manifest.of.at): manifest for manifest in whole}
         self._unusable.forget_gone(found.keys())
-        self._manifests = {key: one for key, one in found.items() if not self._unusable.is_barred(key, now)}
-        self.there = tuple(StepThere(one.serial, one.of.folder, key in self._manifests) for key, one in found.items())
+        self._manifests = {key: manifest for key, manifest in found.items() if not self._unusable.is_barred(key, now)}
+        self.there = tuple(
+            StepThere(manifest.serial, manifest.of.folder, key in self._manifests) for key, manifest in found.items()
+        )
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
         self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)
@@ -165,7 +167,7 @@ class StepsOnDisk:
         key = disk.run, KeptStep(disk.round, step)
         self._unusable.note(key, why, asyncio.get_running_loop().time(), passes=passes)
         self._manifests.pop(key, None)  # so that the next look reads anew what there is
-        self.found = tuple(one for one in self.found if (one.run, one.at) != key)
+        self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
         self.unusable = clip(why, MESSAGE_MAX)
 
 

@@ -90,7 +90,7 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
     numbers = range(len(layout.pieces)) if only is None else only
     pieces = [(number, layout.pieces[number]) for number in numbers]
     # The largest elements first, as in files of safetensors' own: then all of them are aligned.
-    pieces.sort(key=lambda one: -TYPES.get(one[1].dtype, ("", 0))[1])
+    pieces.sort(key=lambda numbered: -TYPES.get(numbered[1].dtype, ("", 0))[1])
     entries: dict[str, Any] = {}
     sharding: dict[str, Any] = {}
     spans = []
@@ -105,7 +105,9 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
         sharding[key] = {"saved_offsets": offsets}
         spans.append(Span(end, layout.begins[number], piece.length))
         end += piece.length
-    own = [[one.name, one.dtype, one.whole, one.offsets, one.sizes, one.length] for _, one in sorted(pieces)]
+    own = [
+        [piece.name, piece.dtype, piece.whole, piece.offsets, piece.sizes, piece.length] for _, piece in sorted(pieces)
+    ]
     metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
     text = _json({_METADATA: metadata, **entries}).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)

@@ -142,7 +142,7 @@ class LogService:
         """Note that no worker of the present round lives."""
         present = self._present
         if present is not None:
-            ended = next((one for one in self._rounds if _place_of(one) == _place_of(present)), present)
+            ended = next((round_ for round_ in self._rounds if _place_of(round_) == _place_of(present)), present)
             self._keep_in_order(lambda catalogue: catalogue.end(ended))
 
     async def settle(self) -> None:
@@ -155,11 +155,11 @@ class LogService:
 
     def fail_round(self, number: int) -> None:
         """Note that a round of the present run has failed: its files are kept until another one fails."""
-        run = next((one.run for one in reversed(self._rounds) if one.node == self._node), None)
-        for one in self._rounds:
-            if (one.node, one.run, one.round, one.failed) == (self._node, run, number, False):
-                failed = replace(one, failed=True)
-                self._rounds = tuple(failed if other is one else other for other in self._rounds)
+        run = next((round_.run for round_ in reversed(self._rounds) if round_.node == self._node), None)
+        for round_ in self._rounds:
+            if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
+                failed = replace(round_, failed=True)
+                self._rounds = tuple(failed if other is round_ else other for other in self._rounds)
                 self._keep_in_order(partial(_amend, failed))
 
     def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
@@ -207,7 +207,7 @@ class LogService:
 
     def _found(self, rounds: list[KeptRound]) -> None:
         known = set(map(_place_of, self._rounds))
-        older = [one for one in rounds if _place_of(one) not in known]
+        older = [round_ for round_ in rounds if _place_of(round_) not in known]
         self._rounds = (*older, *self._rounds)
         self.delete_old()
 
@@ -216,7 +216,7 @@ class LogService:
         if self._keep is None:
             return
         for old in superfluous(self._rounds, self._keep, self._present):
-            self._rounds = tuple(one for one in self._rounds if one is not old)
+            self._rounds = tuple(round_ for round_ in self._rounds if round_ is not old)
             self._keep_in_order(partial(self._delete, old))
 
     def _delete(self, old: KeptRound, catalogue: LogCatalogue) -> None:

@@ -90,9 +90,9 @@ class StayingWorkers:
         changes: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
-        for one in [one for one in self._connections if one.local_rank == local_rank]:
-            one.round, one.has_failed = self._round, False
-            reached |= self._send(one, NextRound(self._round, changes), (stdout, stderr))
+        for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
+            connection.round, connection.has_failed = self._round, False
+            reached |= self._send(connection, NextRound(self._round, changes), (stdout, stderr))
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
 
@@ -100,8 +100,8 @@ class StayingWorkers:
         """Carry out an effect of the agent."""
         match order:
             case LeaveRound():
-                for one in [one for one in self._connections if one.local_rank is not None]:
-                    self._send(one, round_messages.AskToLeave(one.round))
+                for connection in [connection for connection in self._connections if connection.local_rank is not None]:
+                    self._send(connection, round_messages.AskToLeave(connection.round))
             case Hold(local_rank):
                 self._workers.hold(local_rank)
             case Dismiss():
@@ -114,8 +114,8 @@ class StayingWorkers:
 
     def close(self) -> None:
         """End all connections."""
-        for one in list(self._connections):
-            self._forget(one)
+        for connection in list(self._connections):
+            self._forget(connection)
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -131,49 +131,50 @@ class StayingWorkers:
 
     # What workers say
 
-    def _accept(self, connection: socket.socket, pid: int) -> None:
-        one = _Connection(connection, pid=pid)
+    def _accept(self, accepted: socket.socket, pid: int) -> None:
+        connection = _Connection(accepted, pid=pid)
         if len(self._connections) >= 2 * len(self._commands):
-            connection.close()
+            accepted.close()
             return
-        self._connections.add(one)
-        self._loop.add_reader(connection, self._receive, one)
+        self._connections.add(connection)
+        self._loop.add_reader(accepted, self._receive, connection)
 
-    def _receive(self, one: _Connection) -> None:
+    def _receive(self, connection: _Connection) -> None:
         try:
-            packet, _, flags, _ = one.socket.recvmsg(PACKET_BYTES)  # the kernel closes descriptors that come along
+            # The kernel closes descriptors that come along.
+            packet, _, flags, _ = connection.socket.recvmsg(PACKET_BYTES)
             message = ROUND_CODEC.decode(b"" if flags & socket.MSG_TRUNC else packet)
         except BlockingIOError:
             return
         except (OSError, ChannelError):  # the worker ends, or it is not one of this node
-            self._forget(one)
+            self._forget(connection)
             return
-        self._hear(one, message)
+        self._hear(connection, message)
 
-    def _hear(self, one: _Connection, message: RoundMessage) -> None:
-        rank = one.local_rank
+    def _hear(self, connection: _Connection, message: RoundMessage) -> None:
+        rank = connection.local_rank
         match message:
             case round_messages.CanStay(local_rank, number):
                 if rank is None and number == self._round and local_rank < len(self._commands):
-                    one.local_rank, one.round = local_rank, number
+                    connection.local_rank, connection.round = local_rank, number
                     self._submit(WorkerStays(local_rank))
             case Failed(number, error, lines):
-                if rank is not None and number == one.round:
-                    one.has_failed = True
-                    diagnosis = Diagnosis(pid=one.pid, error=error, last_lines=lines)
+                if rank is not None and number == connection.round:
+                    connection.has_failed = True
+                    diagnosis = Diagnosis(pid=connection.pid, error=error, last_lines=lines)
                     self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
             case Left(number):
-                if rank is not None and number == one.round:
-                    (self._submit_in_order if one.has_failed else self._submit)(WorkerLeft(rank))
+                if rank is not None and number == connection.round:
+                    (self._submit_in_order if connection.has_failed else self._submit)(WorkerLeft(rank))
             case Refusing(number, why):
-                if rank is not None and number == one.round:
+                if rank is not None and number == connection.round:
                     self._submit(WorkerRefuses(rank, why))
             case _:
-                self._forget(one)
+                self._forget(connection)
 
-    def _forget(self, one: _Connection) -> None:
-        self._connections.discard(one)
-        self._loop.remove_reader(one.socket)
-        one.socket.close()
-        if one.local_rank is not None:
-            self._submit(WorkerStays(one.local_rank, able=False))
+    def _forget(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        self._loop.remove_reader(connection.socket)
+        connection.socket.close()
+        if connection.local_rank is not None:
+            self._submit(WorkerStays(connection.local_rank, able=False))

@@ -90,10 +90,10 @@ class Slots:
 
     def _section(self) -> Section | None:
         """Return the section that may go on for the longest; None if no worker is in one."""
-        known = [(rank, *one) for rank, one in enumerate(self._sections) if one is not None]
+        known = [(rank, *section) for rank, section in enumerate(self._sections) if section is not None]
         if not known:
             return None
-        rank, name, limit, began = max(known, key=lambda one: one[3] + one[2] * 10**9)
+        rank, name, limit, began = max(known, key=lambda section: section[3] + section[2] * 10**9)
         age_s, limit_s = (time.monotonic_ns() - began) / 1e9, float(min(limit, DURATION_S_MAX))
         return Section(clip(name, SECTION_NAME_MAX) or "?", limit_s, min(max(age_s, 0.0), DURATION_S_MAX), rank)
 

@@ -42,7 +42,7 @@ def _end_in(error: BaseException | None, seen: set[int]) -> BaseException | None
     if isinstance(error, LeftRoundError) or is_of_collective(error):
         return error
     if isinstance(error, BaseExceptionGroup):
-        ends = [_end_in(one, seen) for one in error.exceptions]
+        ends = [_end_in(inner, seen) for inner in error.exceptions]
         return ends[0] if all(ends) else None
     if not isinstance(error, Exception):
         return None
@@ -55,14 +55,14 @@ def forget_frames(error: BaseException | None) -> None:
     rest: list[BaseException | None] = [error]
     seen = set[int]()
     while rest:
-        one = rest.pop()
-        if one is None or id(one) in seen:
+        current = rest.pop()
+        if current is None or id(current) in seen:
             continue
-        seen.add(id(one))
-        traceback.clear_frames(one.__traceback__)
-        one.__traceback__ = None
-        rest += [one.__cause__, one.__context__]
-        rest += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        seen.add(id(current))
+        traceback.clear_frames(current.__traceback__)
+        current.__traceback__ = None
+        rest += [current.__cause__, current.__context__]
+        rest += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
 
 
 def set_aside() -> None:
@@ -83,9 +83,9 @@ def end_groups() -> None:
     import torch.distributed
     from torch.nn.parallel import DistributedDataParallel
 
-    for one in gc.get_objects():
-        if issubclass(type(one), DistributedDataParallel):
-            one._remove_autograd_hooks()  # noqa: SLF001 - torch's own way to take them off, without a public name
+    for wrapped in gc.get_objects():
+        if issubclass(type(wrapped), DistributedDataParallel):
+            wrapped._remove_autograd_hooks()  # noqa: SLF001 - torch's own way to take them off, without a public name
     gloo.let_threads_finish()
     gc.collect()  # a wrapped model that was dropped is a cycle, which holds its group
     if torch.distributed.is_initialized():

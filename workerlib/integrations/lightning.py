@@ -55,8 +55,10 @@ class ElasticCallback(Callback):
         if self.ctx is None:
             return
         objects: dict[str, Any] = {"model": trainer.strategy.model or pl_module, "loops": _Loops(trainer)}
-        objects |= {f"optimizer{number}": one for number, one in enumerate(trainer.optimizers)}
-        objects |= {f"scheduler{number}": one.scheduler for number, one in enumerate(trainer.lr_scheduler_configs)}
+        objects |= {f"optimizer{number}": optimizer for number, optimizer in enumerate(trainer.optimizers)}
+        objects |= {
+            f"scheduler{number}": config.scheduler for number, config in enumerate(trainer.lr_scheduler_configs)
+        }
         if self.ctx.keep(**objects) >= 0:
             # Of the checkpoint, which is older, optimizers and loops would be restored after this.
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way

@@ -372,10 +372,10 @@ def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) 
     the end of, the last look at it is all that there is.
     """
     held = [(place, place.read()) for place in places]
-    whole = sorted(filter(None, (commit for _, commit in held)), key=lambda one: (not one.pending, one.serial))
+    whole = sorted(filter(None, (commit for _, commit in held)), key=lambda commit: (not commit.pending, commit.serial))
     stay = {commit.serial for commit in whole[-2:] if not commit.pending}
-    of_each = {(one.rank, one.round, one.step): one.serial for one in whole if (one.round, one.step) in protected}
-    stay.update(of_each.values())
+    latest = {(kept.rank, kept.round, kept.step): kept.serial for kept in whole if (kept.round, kept.step) in protected}
+    stay.update(latest.values())
     free = []
     for number, (_, commit) in enumerate(held):
         if commit is None:

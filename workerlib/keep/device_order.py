@@ -71,5 +71,5 @@ class CudaOrder:
 
 def order_of(tensors: Iterable[torch.Tensor]) -> DeviceOrder | None:
     """Return the order of the GPU that has tensors; None where all are in the memory of the host."""
-    device = next((one.device for one in tensors if one.is_cuda), None)
+    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     return None if device is None else CudaOrder(device)

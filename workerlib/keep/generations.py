@@ -39,7 +39,7 @@ class Generations:
         self._growth = 0
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self.order = order_of(one for _, one in self.tensors())
+        self.order = order_of(tensor for _, tensor in self.tensors())
         """The order of the GPU; None where there is none."""
 
     def attach(self, arena: Arena) -> None:
@@ -52,11 +52,11 @@ class Generations:
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Return all big tensors."""
-        return [pair for one in self._objects.values() for pair in one.big()]
+        return [pair for kept in self._objects.values() for pair in kept.big()]
 
     def bytes_needed(self, small: int) -> int:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
-        return after(lay_out(piece_of(*one) for one in self.tensors())) + small
+        return after(lay_out(piece_of(*pair) for pair in self.tensors())) + small
 
     @property
     def on_device(self) -> bool:
@@ -69,17 +69,17 @@ class Generations:
             self.order.note_end()
         if not self._sample:
             tensors = self.tensors()
-            self._sample = [local_part(one) for _, one in tensors[:: max(1, len(tensors) // SAMPLE)]]
+            self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
         # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.
-        self._versions = [one._version for one in self._sample]  # noqa: SLF001 - torch's own checkpointing reads it too
+        self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
 
     def have_changed(self) -> bool:
         """Whether the state has changed since, as a sample of its tensors shows."""
-        return self._versions != [one._version for one in self._sample]  # noqa: SLF001 - as above
+        return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
     def have_grown(self) -> bool:
         """Whether there is more state than at the last such question, as after an optimizer's first step."""
-        before, self._growth = self._growth, sum(one.growth for one in self._objects.values())
+        before, self._growth = self._growth, sum(kept.growth for kept in self._objects.values())
         return self._growth != before
 
     def has(self, wanted: Commit) -> bool:
@@ -108,7 +108,7 @@ class Generations:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
         beside = copy if self.order is None else self.order.copy
-        beside(self._views_of(place), [local_part(one) for _, one in tensors])
+        beside(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
         if small is not None:
             place.data[end:length] = small
         serial = self._arena.newest_serial() + 1
@@ -116,7 +116,7 @@ class Generations:
         return length
 
     def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:
-        pieces = tuple(piece_of(*one) for one in tensors)
+        pieces = tuple(piece_of(*pair) for pair in tensors)
         if pieces != self._layout.pieces:
             self._layout = lay_out(pieces)
             self._views = {}

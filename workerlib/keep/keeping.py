@@ -39,4 +39,4 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
         keeper = StepKeeper(environment, adapters, generations, small, AgentChannel(path))
     except OSError as error:
         raise UnreachableError(path, error) from error
-    return keeper.begin(one for one in objects.values() if isinstance(one, torch.nn.Module)), keeper
+    return keeper.begin(kept for kept in objects.values() if isinstance(kept, torch.nn.Module)), keeper

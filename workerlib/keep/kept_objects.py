@@ -89,19 +89,19 @@ class KeptModule(_Nothing):
     """A module: parameters are big, the buffers of its state dict small."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
-        for one in module.modules():
-            if type(one).__name__ == "FullyShardedDataParallel":
+        for submodule in module.modules():
+            if type(submodule).__name__ == "FullyShardedDataParallel":
                 raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not FullyShardedDataParallel")
-            if callable(reshard := getattr(one, "reshard", None)):  # a module of fully_shard: its shards are kept
+            if callable(reshard := getattr(submodule, "reshard", None)):  # a module of fully_shard: its shards are kept
                 reshard()
         self.module = module
         self._name = name
         self._with_extra = [
-            (path, one)
-            for path, one in module.named_modules()
-            if type(one).get_extra_state is not torch.nn.Module.get_extra_state
+            (path, submodule)
+            for path, submodule in module.named_modules()
+            if type(submodule).get_extra_state is not torch.nn.Module.get_extra_state
         ]
-        self._training = [(one, one.training) for one in module.modules()]
+        self._training = [(submodule, submodule.training) for submodule in module.modules()]
         self._parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
@@ -112,15 +112,17 @@ class KeptModule(_Nothing):
 
     def buffers(self) -> Iterator[Slot]:
         """Yield where its small tensors are."""
-        for prefix, one in self.module.named_modules():
-            for key, buffer in one._buffers.items():  # noqa: SLF001 - a buffer that is replaced is found there alone
-                if buffer is not None and key not in one._non_persistent_buffers_set:  # noqa: SLF001 - as in state_dict
+        for prefix, submodule in self.module.named_modules():
+            for key, buffer in submodule._buffers.items():  # noqa: SLF001 - only there is a replaced buffer found
+                if buffer is not None and key not in submodule._non_persistent_buffers_set:  # noqa: SLF001 - as above
                     path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
-                    yield f"{self._name}.{path}", one._buffers, key  # noqa: SLF001 - as above
+                    yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - as above
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
-        extra = {path: to_plain(one.get_extra_state(), f"{self._name}.{path}") for path, one in self._with_extra}
+        extra = {
+            path: to_plain(submodule.get_extra_state(), f"{self._name}.{path}") for path, submodule in self._with_extra
+        }
         return extra or None
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
@@ -157,8 +159,8 @@ class KeptOptimizer(_Nothing):
         self._values: Any = None
         self._entries = 0
         self._number_slots: list[tuple[str, str]] = []
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        self._parameters = {names.get(id(one), f"#{at}"): one for at, one in enumerate(parameters)}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._parameters = {names.get(id(parameter), f"#{at}"): parameter for at, parameter in enumerate(parameters)}
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -177,10 +179,11 @@ class KeptOptimizer(_Nothing):
         same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
         if numbers or not same:
             others = [
-                {key: one for key, one in group.items() if key != "params"} for group in self._optimizer.param_groups
+                {key: value for key, value in group.items() if key != "params"}
+                for group in self._optimizer.param_groups
             ]
-            self._seen, self._fixed = present, all(_is_fixed(one) for group in others for one in group.values())
-            groups = [{key: to_plain(one, f"{self._name}.{key}") for key, one in group.items()} for group in others]
+            self._seen, self._fixed = present, all(_is_fixed(value) for group in others for value in group.values())
+            groups = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in others]
             self._values = {"groups": groups, "state": numbers}
         return self._values
 
@@ -209,12 +212,12 @@ class KeptOptimizer(_Nothing):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
-        state = {places[name]: dict(one) for name, one in self._new.items()}
+        state = {places[name]: dict(entries) for name, entries in self._new.items()}
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
         # load_state_dict casts to the type of the parameter, which need not be that of the state.
-        for name, one in self._new.items():
+        for name, entries in self._new.items():
             present = self._state(self._parameters[name])
-            for key, value in one.items():
+            for key, value in entries.items():
                 if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
                     present[key] = value.to(present[key].device)
         self._new = {}
@@ -300,21 +303,23 @@ class KeptContainer(_Nothing):
 
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
     """Return the adapters of what `keep` was given, by name. Raises `KeptStateError`."""
-    modules = {name: KeptModule(name, one) for name, one in objects.items() if isinstance(one, torch.nn.Module)}
+    modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
     names = {id(parameter): path for module in modules.values() for path, parameter in module.big()}
-    return {name: modules.get(name) or _adapt(name, one, names) for name, one in objects.items()}
+    return {name: modules.get(name) or _adapt(name, kept, names) for name, kept in objects.items()}
 
 
-def _adapt(name: str, one: Any, names: Mapping[int, str]) -> KeptObject:
-    if isinstance(one, torch.optim.Optimizer):
-        return KeptOptimizer(name, one, names)
-    if callable(getattr(one, "state_dict", None)) and callable(getattr(one, "load_state_dict", None)):
-        return KeptStateful(name, one)
-    if isinstance(one, (torch.Tensor, dict, list)):
-        return KeptContainer(name, one)
-    hint = f": put it into a dict, such as keep({name}={{{name!r}: {one!r}}})" if isinstance(one, (int, float)) else ""
+def _adapt(name: str, kept: Any, names: Mapping[int, str]) -> KeptObject:
+    if isinstance(kept, torch.optim.Optimizer):
+        return KeptOptimizer(name, kept, names)
+    if callable(getattr(kept, "state_dict", None)) and callable(getattr(kept, "load_state_dict", None)):
+        return KeptStateful(name, kept)
+    if isinstance(kept, (torch.Tensor, dict, list)):
+        return KeptContainer(name, kept)
+    hint = (
+        f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})" if isinstance(kept, (int, float)) else ""
+    )
     raise KeptStateError(
-        f"{name} is a {type(one).__name__}, which cannot be brought back in place{hint}; keep() takes modules, "
+        f"{name} is a {type(kept).__name__}, which cannot be brought back in place{hint}; keep() takes modules, "
         "optimizers, what has state_dict and load_state_dict, tensors, and dicts and lists of tensors and numbers"
     )
 
@@ -355,9 +360,9 @@ def _tensors(container: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _without_tensors(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_tensors(one) for key, one in value.items() if not isinstance(one, torch.Tensor)}
+        return {key: _without_tensors(item) for key, item in value.items() if not isinstance(item, torch.Tensor)}
     if isinstance(value, list):
-        return [None if isinstance(one, torch.Tensor) else _without_tensors(one) for one in value]
+        return [None if isinstance(item, torch.Tensor) else _without_tensors(item) for item in value]
     return value
 
 
@@ -367,7 +372,7 @@ def _merge(present: Any, kept: Any) -> None:
         del present[len(kept) :]
         present.extend([None] * (len(kept) - len(present)))
     else:
-        for key in [one for one, value in present.items() if one not in kept and not isinstance(value, torch.Tensor)]:
+        for key in [key for key, value in present.items() if key not in kept and not isinstance(value, torch.Tensor)]:
             del present[key]
     pairs = list(kept.items() if isinstance(kept, dict) else enumerate(kept))
     for key, value in pairs:

@@ -227,7 +227,7 @@ class KeptReader(StorageReader):
                 known[name.removesuffix(_BYTES_MARK)] = BytesStorageMetadata()
                 continue
             found = [piece for piece, _ in pieces.values()]
-            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in found]
+            chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in found]
             properties = TensorProperties(dtype=getattr(torch, found[0].dtype))
             known[name] = TensorStorageMetadata(properties, torch.Size(found[0].whole), chunks)
         return Metadata(known)
@@ -294,5 +294,5 @@ def _trust_plain_types() -> None:
     if (numpy := sys.modules.get("numpy")) is not None:
         kinds = getattr(numpy, "dtypes", None)
         plain += [numpy.ndarray, numpy.dtype, *(getattr(kinds, name) for name in getattr(kinds, "__all__", ()))]
-        plain += [one.__reduce__()[0] for one in (numpy.zeros(1), numpy.float64(0))]
+        plain += [number.__reduce__()[0] for number in (numpy.zeros(1), numpy.float64(0))]
     torch.serialization.add_safe_globals(plain)

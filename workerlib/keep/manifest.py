@@ -59,7 +59,7 @@ class Layout:
 def lay_out(pieces: Iterable[Piece]) -> Layout:
     """Return a place for each piece."""
     pieces = tuple(pieces)
-    fields = [[one.name, one.dtype, one.whole, one.offsets, one.sizes, one.length] for one in pieces]
+    fields = [[piece.name, piece.dtype, piece.whole, piece.offsets, piece.sizes, piece.length] for piece in pieces]
     text = json.dumps({"tensors": fields}, separators=(",", ":")).encode()
     begins, end = _begins(LENGTH_BYTES + len(text), pieces)
     return Layout(pieces, begins, len(text).to_bytes(LENGTH_BYTES, "little") + text, end)
@@ -93,7 +93,7 @@ def read_piece(fields: Sequence[object]) -> Piece:
 
 
 def _shape(value: object) -> Shape:
-    if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
+    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
         raise ManifestError(f"{str(value)[:80]!r} is no size")
     return tuple(value)
 

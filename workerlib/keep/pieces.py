@@ -72,7 +72,9 @@ def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tup
     """
     sharded: Any = [tensor for tensor in tensors if is_sharded(tensor)]
     meshes = {id(tensor.device_mesh): tensor.device_mesh for tensor in sharded}
-    dimensions = {at for one in sharded for at, placement in enumerate(one.placements) if not placement.is_replicate()}
+    dimensions = {
+        at for tensor in sharded for at, placement in enumerate(tensor.placements) if not placement.is_replicate()
+    }
     if not dimensions:
         return 0, 1
     [mesh, *others] = meshes.values()
@@ -145,8 +147,8 @@ class SavedTensors:
         if resharded:
             self._reshard(resharded, to, of)
         with torch.no_grad():
-            for one, source in zip(to, of, strict=True):
-                one.copy_(source)
+            for destination, source in zip(to, of, strict=True):
+                destination.copy_(source)
 
     def _reshard(self, targets: dict[str, Any], to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         """Have torch plan which regions of which pieces each target needs; append them, and where they go."""
@@ -163,7 +165,7 @@ class SavedTensors:
             pieces = [piece for piece, _ in self._pieces[name].values()]
             if sum(piece.elements for piece in pieces) < math.prod(self.shape(name)):
                 raise KeptStateError(f"{name} is not whole in the kept state")
-            chunks = [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in pieces]
+            chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in pieces]
             properties = TensorProperties(dtype=self.dtype(name))
             known[name] = TensorStorageMetadata(properties, torch.Size(self.shape(name)), chunks)
         for item in create_default_local_load_plan(targets, Metadata(known)).items:

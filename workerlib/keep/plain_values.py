@@ -30,14 +30,14 @@ def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
     if value is None or kind in (str, int, float, bool):
         return value
     if kind is list:
-        return [to_plain(one, f"{path}[{number}]") for number, one in enumerate(value)]
+        return [to_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
     if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: to_plain(one, f"{path}.{key}") for key, one in value.items()}
+        return {key: to_plain(item, f"{path}.{key}") for key, item in value.items()}
     name = _KIND_OF.get(kind)
     if name in _SEQUENCES:
-        return {name: [to_plain(one, f"{path}[{number}]") for number, one in enumerate(value)]}
+        return {name: [to_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]}
     if name in _MAPPINGS:
-        pairs = [[to_plain(key, f"{path} key"), to_plain(one, f"{path}[{key!r}]")] for key, one in value.items()]
+        pairs = [[to_plain(key, f"{path} key"), to_plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
         return {name: pairs}
     if kind is complex:
         return {"$complex": [value.real, value.imag]}
@@ -53,16 +53,16 @@ def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
 def from_plain(plain: Any) -> Any:  # noqa: C901, PLR0911 - as above
     """Return the value that `to_plain` was given. Raises `KeptStateError`."""
     if isinstance(plain, list):
-        return [from_plain(one) for one in plain]
+        return [from_plain(item) for item in plain]
     if not isinstance(plain, dict):
         return plain
     name, content = next(iter(plain.items()), ("", None))
     if content is None or not name.startswith("$"):
-        return {key: from_plain(one) for key, one in plain.items()}
+        return {key: from_plain(item) for key, item in plain.items()}
     if name in _SEQUENCES:
         return _SEQUENCES[name](from_plain(content))
     if name in _MAPPINGS:
-        return _MAPPINGS[name]({from_plain(key): from_plain(one) for key, one in content})
+        return _MAPPINGS[name]({from_plain(key): from_plain(item) for key, item in content})
     match name:
         case "$complex":
             return complex(*content)

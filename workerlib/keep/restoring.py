@@ -45,7 +45,7 @@ class RestorePoint:
                     self.step,
                     part.rank,
                 ):
-                    found.append((part, place, commit, any(place is one for one in arena.generations)))
+                    found.append((part, place, commit, any(place is generation for generation in arena.generations)))
         return found
 
     @property
@@ -94,7 +94,7 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
         raise KeptStateError(
             f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
         )
-    saved.fill({name: one for adapter in objects.values() for name, one in adapter.targets(saved).items()})
+    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
     lowest = done[min(done)]
     own = done.get(rank) or pending
     _fill_buffers(objects, (own or lowest).buffers)

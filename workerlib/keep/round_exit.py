@@ -53,5 +53,5 @@ class RoundExit:
         """Leave nothing of the keeper behind in this process: the next round has another one."""
         self._hooks.remove()
         self._planned_end.close()
-        for one in self._objects.values():
-            one.forget_step()
+        for kept in self._objects.values():
+            kept.forget_step()

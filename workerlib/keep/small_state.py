@@ -40,18 +40,18 @@ class SmallState:
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The tensors without the random state."""
-        return {name: one for name, one in self.tensors.items() if not name.startswith(RANDOM)}
+        return {name: tensor for name, tensor in self.tensors.items() if not name.startswith(RANDOM)}
 
     @property
     def random_tensors(self) -> dict[str, torch.Tensor]:
         """The random states that are tensors."""
-        return {name.removeprefix(RANDOM): one for name, one in self.tensors.items() if name.startswith(RANDOM)}
+        return {name.removeprefix(RANDOM): tensor for name, tensor in self.tensors.items() if name.startswith(RANDOM)}
 
 
 def read_small(data: memoryview) -> SmallState:
     """Return the small state in the data of a place. Raises `KeptStateError` and `ManifestError`."""
     layout = read_layout(data)
-    tensors = dict(zip((one.name for one in layout.pieces), views_of(layout, data), strict=True))
+    tensors = dict(zip((piece.name for piece in layout.pieces), views_of(layout, data), strict=True))
     try:
         rest = json.loads(bytes(data[layout.end :]))
         return SmallState(tensors, dict(rest["values"]), dict(rest["random"]))
@@ -71,7 +71,7 @@ class Taken:
 
     def kept(self) -> Taken:
         """Return the same in memory of its own."""
-        return replace(self, buffers=[one.detach().clone() for one in self.buffers])
+        return replace(self, buffers=[buffer.detach().clone() for buffer in self.buffers])
 
 
 @dataclass(slots=True)
@@ -110,8 +110,8 @@ class SmallStates:
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
         self._objects = objects
-        self._slots: list[Slot] = [slot for one in objects.values() for slot in one.buffers()]
-        self._habits = {name: _Habit(one.late, json.dumps(name)) for name, one in objects.items()}
+        self._slots: list[Slot] = [slot for kept in objects.values() for slot in kept.buffers()]
+        self._habits = {name: _Habit(kept.late, json.dumps(name)) for name, kept in objects.items()}
         self._random = RandomState()
         self._arena: Arena | None = None
         self._serial = 0
@@ -142,12 +142,12 @@ class SmallStates:
 
         Raises `KeptStateError` for values that cannot be kept.
         """
-        values = {name: None if one.iterates else one.values() for name, one in self._objects.items()}
+        values = {name: None if kept.iterates else kept.values() for name, kept in self._objects.items()}
         return self._take(values | {name: restored[name] for name in values if name in restored})
 
     def take(self) -> Taken:
         """Return the small state at the end of a step."""
-        return self._take({name: one.values() for name, one in self._objects.items()})
+        return self._take({name: kept.values() for name, kept in self._objects.items()})
 
     def _take(self, values: Mapping[str, Any]) -> Taken:
         texts = []
@@ -192,7 +192,7 @@ class SmallStates:
         if views is None:
             data[: len(layout.manifest)] = layout.manifest
             views = self._views[id(place)] = views_of(layout, data)[: len(self._slots)]
-        copy(views, [one.detach() for one in taken.buffers])
+        copy(views, [buffer.detach() for buffer in taken.buffers])
         for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
             data[begin : begin + len(raw)] = raw
         end = layout.end + len(taken.rest)
@@ -220,7 +220,7 @@ class SmallStates:
         assert self._arena is not None  # noqa: S101 - the caller has looked
         room = len(self._arena.smalls[0].data)
         kinds = (
-            [(one.shape, one.dtype) for one in taken.buffers],
+            [(buffer.shape, buffer.dtype) for buffer in taken.buffers],
             {name: len(raw) for name, raw in taken.random.items()},
         )
         if kinds != self._kinds:
@@ -231,7 +231,7 @@ class SmallStates:
         return self._layout.end + len(taken.rest) <= room
 
     def _pieces_of(self, taken: Taken) -> tuple[Piece, ...]:
-        buffers = (piece_of(name, one) for (name, _, _), one in zip(self._slots, taken.buffers, strict=True))
+        buffers = (piece_of(name, buffer) for (name, _, _), buffer in zip(self._slots, taken.buffers, strict=True))
         states = (_piece_of_random(name, len(raw)) for name, raw in taken.random.items())
         return (*buffers, *states)
 

@@ -45,7 +45,7 @@ class StepSaver:
         self._ring = threading.Lock()
         """Held while a small state is written."""
         self.numbers = StepNumbers()
-        self.commits = StepCommits(environment, [one for _, one in generations.tensors()])
+        self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
         self.memory = ArenaRequest(tell, self.commits.shard, self.commits.shards)
         self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
         self.alone = self.commits.alone
