@@ -118,7 +118,7 @@ def judge(sentence: str, culprit: str) -> Answer:
 
 def _after_stall(cluster: Cluster, at: float) -> float:
     """Return how long after the last stall before it this was; 0 if there was none."""
-    stalls: list[float] = [one["at"] for one in _events(cluster) if one["kind"] == "TrainingStalled"]
+    stalls: list[float] = [event["at"] for event in _events(cluster) if event["kind"] == "TrainingStalled"]
     return at - max((stall for stall in stalls if stall <= at), default=at)
 
 
@@ -131,8 +131,8 @@ def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, A
 
     def look() -> dict[str, Any] | None:
         events = _events(cluster)
-        formed = [one["at"] for one in events if (one["kind"], one["round"]) == ("RoundFormed", number)]
-        named = (one for one in events if formed and one["kind"] in kinds and one["at"] >= formed[0])
+        formed = [event["at"] for event in events if (event["kind"], event["round"]) == ("RoundFormed", number)]
+        named = (event for event in events if formed and event["kind"] in kinds and event["at"] >= formed[0])
         return next(named, None)
 
     with suppress(AssertionError):  # nobody is named in time
@@ -153,8 +153,8 @@ def stay_calm(minutes: float, nodes: int, workers: int, *flags: str) -> tuple[li
         job = cluster.coordinator.job(JOB)
         if job is None or job["state"] != "running":
             raise BenchmarkError(f"the training has ended: {'no job' if job is None else job['reason']}")
-    alarms = [one["reason"] for one in events if one["kind"] == "RoundStopped"]
-    notices = [one["reason"] for one in events if one["kind"] == "BusyWorkerAwaited"]
+    alarms = [event["reason"] for event in events if event["kind"] == "RoundStopped"]
+    notices = [event["reason"] for event in events if event["kind"] == "BusyWorkerAwaited"]
     return alarms, notices, job["progress"]["step"] or 0
 
 
@@ -193,7 +193,7 @@ def main() -> None:
             if options.calm:
                 alarms, notices, step = stay_calm(options.calm, nodes, workers, *flags)
                 print(f"{options.calm} minutes, {step} steps: {len(alarms)} false alarms, {len(notices)} notices")
-                print("".join(f"  {one}\n" for one in alarms), end="", flush=True)
+                print("".join(f"  {alarm}\n" for alarm in alarms), end="", flush=True)
                 continue
             own = []
             for hang in measure(options.kinds.split(","), options.repeat, nodes, workers, *flags):

@@ -68,12 +68,14 @@ def work(megabytes: int) -> None:
                 pause.wait(0.05)
             else:
                 loop.append(took_s)
-        tensors = [*model.parameters(), *(one["momentum_buffer"] for one in optimizer.state.values())]
-        copies = [one.detach().clone() for one in tensors]
-        bare = [timed(lambda: torch._foreach_copy_(copies, [one.detach() for one in tensors])) for _ in range(CALLS)]
+        tensors = [*model.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())]
+        copies = [tensor.detach().clone() for tensor in tensors]
+        bare = [
+            timed(lambda: torch._foreach_copy_(copies, [tensor.detach() for tensor in tensors])) for _ in range(CALLS)
+        ]
         if ctx.world_size == 1:
             # A save is left out while the steps before are not known to be whole. The first ones meet new memory.
-            steps, bare = sorted(one for one in steps if one > min(bare) / 2)[:SAVES], sorted(bare)[:SAVES]
+            steps, bare = sorted(seconds for seconds in steps if seconds > min(bare) / 2)[:SAVES], sorted(bare)[:SAVES]
             if not steps:
                 raise BenchmarkError("no step was saved at an interval")
         if ctx.rank == 0:

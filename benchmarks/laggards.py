@@ -74,9 +74,9 @@ def measure(coordinator: Coordinator, number: int, layout: str, part: float) -> 
             node.close()
     if found is None:
         return Laggard(layout, slowed, part, "", right=False, steps=None, late_s=None)
-    one, steps = found["laggard"], (found["progress"]["step"] or 0) + 1
-    right = (one["rank"], one["node"]) == (slowed, f"n{slowed // workers}")
-    return Laggard(layout, slowed, part, one["sentence"], right, steps, one["late_s"])
+    laggard, steps = found["laggard"], (found["progress"]["step"] or 0) + 1
+    right = (laggard["rank"], laggard["node"]) == (slowed, f"n{slowed // workers}")
+    return Laggard(layout, slowed, part, laggard["sentence"], right, steps, laggard["late_s"])
 
 
 def table(laggards: list[Laggard]) -> Table:
@@ -84,19 +84,19 @@ def table(laggards: list[Laggard]) -> Table:
     part = laggards[0].part
     title = f"slower by {part:.0%} in backward: {1000 * part * BACKWARD_S:.0f} ms"
     shown = Table(title, f"right within {STEPS_MOST} steps", "right", "wrong", "nobody", "steps", "lateness, ms")
-    for layout in dict.fromkeys(one.layout for one in laggards):
-        own = [one for one in laggards if one.layout == layout]
-        right = [one for one in own if one.right]
-        soon = sum(one.steps is not None and one.steps <= STEPS_MOST for one in right)
-        nobody = sum(not one.sentence for one in own)
+    for layout in dict.fromkeys(laggard.layout for laggard in laggards):
+        own = [laggard for laggard in laggards if laggard.layout == layout]
+        right = [laggard for laggard in own if laggard.right]
+        soon = sum(laggard.steps is not None and laggard.steps <= STEPS_MOST for laggard in right)
+        nobody = sum(not laggard.sentence for laggard in own)
         shown.add(
             layout,
             f"{soon} of {len(own)}",
             str(len(right)),
             str(len(own) - len(right) - nobody),
             str(nobody),
-            spread([one.steps for one in right if one.steps is not None], "d"),
-            spread([1000 * one.late_s for one in right if one.late_s is not None], ".1f"),
+            spread([laggard.steps for laggard in right if laggard.steps is not None], "d"),
+            spread([1000 * laggard.late_s for laggard in right if laggard.late_s is not None], ".1f"),
         )
     return shown
 
@@ -122,7 +122,7 @@ def main() -> None:
         give_up("laggards", error)
     finally:
         coordinator.close()
-    write_report(options.json, "laggards", [asdict(one) for one in laggards])
+    write_report(options.json, "laggards", [asdict(laggard) for laggard in laggards])
 
 
 if __name__ == "__main__":

@@ -159,7 +159,9 @@ def table(ways: Sequence[Sequence[Figure]]) -> Table:
     title = f"{bare_ones[0].workers} workers, {bare_ones[0].lines:,} lines in all, {runs_words(len(bare_ones))}"
     shown = Table(title, "lines/s", "ratio to bare", "µs of processor time a line")
     for figures in ways:
-        ratios = [figure.lines_per_s / one.lines_per_s for figure, one in zip(figures, bare_ones, strict=True)]
+        ratios = [
+            figure.lines_per_s / bare_figure.lines_per_s for figure, bare_figure in zip(figures, bare_ones, strict=True)
+        ]
         cpu_us = [1e6 * figure.cpu_s / figure.lines for figure in figures if figure.cpu_s]
         lines_per_s = [figure.lines_per_s for figure in figures]
         shown.add(figures[0].way, spread(lines_per_s, ",.0f"), spread(ratios, ".3f"), spread(cpu_us, ".2f"))

@@ -240,9 +240,9 @@ def play(name: str, side: str, nodes: int, patience_s: float) -> Outcome:
 
 def cell(outcomes: Sequence[Outcome], part: str = "") -> str:
     """Return the result of a scenario on one side as text: the whole, or a part of it."""
-    done = [one for one in outcomes if not one.why_not]
-    shown = spread([one.parts[part] if part else one.seconds for one in done], ".2f")
-    missed = [one.why_not for one in outcomes if one.why_not]
+    done = [outcome for outcome in outcomes if not outcome.why_not]
+    shown = spread([outcome.parts[part] if part else outcome.seconds for outcome in done], ".2f")
+    missed = [outcome.why_not for outcome in outcomes if outcome.why_not]
     if part or not missed:
         return shown
     return f"{shown}, {missed[0]}" if done else missed[0]
@@ -251,15 +251,15 @@ def cell(outcomes: Sequence[Outcome], part: str = "") -> str:
 def report(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
     """Print the tables."""
     of: dict[tuple[str, str], list[Outcome]] = {}
-    for one in outcomes:
-        of.setdefault((one.scenario, one.side), []).append(one)
+    for outcome in outcomes:
+        of.setdefault((outcome.scenario, outcome.side), []).append(outcome)
     count = max(map(len, of.values()), default=0)  # fewer than requested if it was ended early
     whole = Table(f"seconds without a step; {runs_words(count)}", *options.sides)
     for name in options.scenarios:
         whole.add(SCENARIOS[name].words, *(cell(of.get((name, side), [])) for side in options.sides))
     print(f"\n{whole}\n")
     for name in options.scenarios:
-        names = next((list(one.parts) for one in outcomes if one.scenario == name and one.parts), [])
+        names = next((list(outcome.parts) for outcome in outcomes if outcome.scenario == name and outcome.parts), [])
         if len(names) > 1:
             where = Table(f"of it: {SCENARIOS[name].words}", *options.sides)
             for part in names:
@@ -308,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         give_up("recovery", error)
     finally:
         report(outcomes, options)
-        write_report(options.json, "recovery", [asdict(one) for one in outcomes])
+        write_report(options.json, "recovery", [asdict(outcome) for outcome in outcomes])
 
 
 def outcomes_of(options: argparse.Namespace) -> Iterator[Outcome]:

@@ -228,9 +228,8 @@ class Job:
 
         def look() -> str | None:
             rounds = dict.fromkeys(mark.round for mark in self.marks if mark.world_size == world_size)
-            return next(
-                (one for one in rounds if one != without and len(steps(of_round(self.marks, one))) >= count), None
-            )
+            others = (round_ for round_ in rounds if round_ != without)
+            return next((round_ for round_ in others if len(steps(of_round(self.marks, round_))) >= count), None)
 
         return self.wait(look, patience_s) or ""
 
@@ -354,7 +353,7 @@ class TorchrunJob(Job):
     def command(self, name: str) -> Sequence[str]:
         """Return the command that one would type on the host, at its best."""
         first = next(iter(self.nodes), name)
-        address = {one: "127.0.0.1" if self._hosts is None else self._hosts.address[one] for one in (first, name)}
+        address = {node: "127.0.0.1" if self._hosts is None else self._hosts.address[node] for node in (first, name)}
         conf = f"last_call_timeout={LAST_CALL_S},is_host={'true' if name == first else 'false'}"
         where = ("--rdzv-backend=c10d", f"--rdzv-endpoint={address[first]}:{self._port}", "--rdzv-id=recovery")
         nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}")

@@ -144,10 +144,10 @@ def table(runs: Sequence[Run]) -> Table:
     over = f"{first.over:,} jobs of {first.over_nodes} nodes and {first.rounds} rounds that are over"
     shown = Table(f"{first.nodes:,} nodes, {over}, {runs_words(len(runs))}", "with them", "empty", "bare read")
     columns = [[getattr(run, name) for run in runs] for name in ("restored", "empty", "bare")]
-    shown.add("until it listens, s", *(spread([one.seconds for one in each], ".2f") for each in columns))
-    shown.add("processor time, s", *(spread([one.cpu_s for one in each], ".2f") for each in columns))
+    shown.add("until it listens, s", *(spread([timed.seconds for timed in each], ".2f") for each in columns))
+    shown.add("processor time, s", *(spread([timed.cpu_s for timed in each], ".2f") for each in columns))
     shown.add("  of it beyond a bare read", spread([run.restored.cpu_s - run.bare.cpu_s for run in runs], ".2f"))
-    shown.add("memory, MiB", *(spread([one.resident_kib / 1_024 for one in each], ".0f") for each in columns))
+    shown.add("memory, MiB", *(spread([timed.resident_kib / 1_024 for timed in each], ".0f") for each in columns))
     return shown
 
 

@@ -118,7 +118,9 @@ def _read(folder: Path) -> dict[int, list[Held]]:
 
 
 def _summary(processes: dict[int, list[Held]], rounds: int) -> Run:
-    settled = [[one for one in held if one.round > min(SETTLED_AFTER, rounds // 2)] for held in processes.values()]
+    settled = [
+        [sample for sample in held if sample.round > min(SETTLED_AFTER, rounds // 2)] for held in processes.values()
+    ]
     settled = [held for held in settled if held]
     gaps = [after.at - before.at for held in settled for before, after in pairwise(held)]
     return Run(
@@ -127,8 +129,8 @@ def _summary(processes: dict[int, list[Held]], rounds: int) -> Run:
         processes=len(processes),
         first_kib=sum(held[0].own_kib for held in settled) // len(settled),
         last_kib=sum(held[-1].own_kib for held in settled) // len(settled),
-        threads=_halves([[one.threads for one in held] for held in settled]),
-        descriptors=_halves([[one.descriptors for one in held] for held in settled]),
+        threads=_halves([[sample.threads for sample in held] for held in settled]),
+        descriptors=_halves([[sample.descriptors for sample in held] for held in settled]),
     )
 
 

@@ -140,7 +140,7 @@ def table(runs: Sequence[Run]) -> Table:
     shown = Table(title, "with them", "empty", "ratio")
     for label, spec, figure in FIGURES:
         full, empty = [figure(run.full) for run in runs], [figure(run.empty) for run in runs]
-        ratios = [one / other for one, other in zip(full, empty, strict=True) if other]
+        ratios = [of_full / of_empty for of_full, of_empty in zip(full, empty, strict=True) if of_empty]
         shown.add(label, spread(full, spec), spread(empty, spec), spread(ratios, ".1f"))
     return shown
 

@@ -231,8 +231,8 @@ def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
     rounds = (undisturbed.round, disturbed.round, taken_up.round)
     wrong = {
         "there were more rounds than reasons for them": rounds != (1, 1 + len(DEEDS), 1),
-        "steps were done again": any(one.steps_redone for one in recoveries),
-        "the world sizes are not as expected": [one.world_sizes for one in recoveries] != WORLD_SIZES,
+        "steps were done again": any(recovery.steps_redone for recovery in recoveries),
+        "the world sizes are not as expected": [recovery.world_sizes for recovery in recoveries] != WORLD_SIZES,
         f"an accuracy is not over {ACCURACY_MIN}": min(accuracy, expected) <= ACCURACY_MIN,
         f"the accuracies differ by over {ACCURACY_DIFFERENCE_MAX}": abs(accuracy - expected) > ACCURACY_DIFFERENCE_MAX,
     }

@@ -223,7 +223,7 @@ class Training:
         own = torch.tensor(number, device=self.ctx.device)
         numbers = [torch.zeros_like(own) for _ in range(self.ctx.world_size)]
         dist.all_gather(numbers, own)
-        return [int(one) for one in numbers]
+        return [int(value) for value in numbers]
 
     def _require_same_everywhere(self, checksum: int) -> None:
         """Compare the names of the training images, which the sampler only numbers. Raises `DataError`."""

@@ -192,7 +192,7 @@ class Cluster:
 
     def wait_a_little(self) -> None:
         """Return when a program ends, at the latest when it is time to look again. Raises `StoppedError`."""
-        running = [one.pidfd for one in (self.coordinator, *self.nodes.values()) if one.exit_code is None]
+        running = [program.pidfd for program in (self.coordinator, *self.nodes.values()) if program.exit_code is None]
         select.select(running, [], [], LOOK_AGAIN_S)
         if self.stopped_by is not None:
             raise StoppedError(self.stopped_by)

@@ -111,8 +111,10 @@ def test_a_new_round_costs_etcd_the_same(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_commits_are_timed_in_sqlite_and_in_etcd(tmp_path: Path) -> None:
     printed, runs = run("commit", tmp_path, "--commits", "10", "--joins", "100")
-    assert [one["side"] for one in runs] == ["SQLite", "etcd, 1 member", "etcd, 3 members"]
-    assert all(0 < one["commit_median_ms"] <= one["commit_late_ms"] and one["joins_ms"]["100"] > 0 for one in runs)
+    assert [result["side"] for result in runs] == ["SQLite", "etcd, 1 member", "etcd, 3 members"]
+    assert all(
+        0 < result["commit_median_ms"] <= result["commit_late_ms"] and result["joins_ms"]["100"] > 0 for result in runs
+    )
     assert "100 joins in one commit, ms" in printed
 
 
@@ -187,18 +189,18 @@ def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_sharded_training_goes_on_with_another_node(tmp_path: Path) -> None:
-    printed, [one] = run("kept", tmp_path, "--only", "more", "--side", "kept")
+    printed, [result] = run("kept", tmp_path, "--only", "more", "--side", "kept")
     assert "node joins, FSDP2 + AdamW, 10 MB" in printed
-    assert one["scenario"] == "more"
-    assert one["seconds"] > 0
+    assert result["scenario"] == "more"
+    assert result["seconds"] > 0
 
 
 @pytest.mark.slow
 def test_processes_that_take_part_in_many_rounds_hold_no_more_than_before(tmp_path: Path) -> None:
-    printed, [one] = run("rounds", tmp_path, "--rounds", "12")
+    printed, [result] = run("rounds", tmp_path, "--rounds", "12")
     assert "12 rounds of 2 workers" in printed
-    assert one["processes"] == 2, "all rounds but the first were begun in place"
-    assert one["last_kib"] < one["first_kib"] + 20 * 1_024
+    assert result["processes"] == 2, "all rounds but the first were begun in place"
+    assert result["last_kib"] < result["first_kib"] + 20 * 1_024
     for what in ("threads", "descriptors"):
-        first, last = one[what]
+        first, last = result[what]
         assert last < first + 6, f"{what} of 2 processes, one more in each round would be 6 more"

@@ -208,13 +208,13 @@ def test_what_is_no_ppm_file_is_refused(data: ModuleType, tmp_path: Path) -> Non
 
 def test_what_becomes_of_an_image_depends_on_the_epoch_alone(data: ModuleType, pictures: Path) -> None:
     training, _, _ = data.find_files(pictures)
-    one, other = (data.Images(training, 40, augment=True) for _ in range(2))
-    assert one[5][0].shape == (3, 40, 40)
-    torch.testing.assert_close(one[5], other[5])
-    other.epoch = 1
-    assert not torch.equal(one[5][0], other[5][0])
+    first, second = (data.Images(training, 40, augment=True) for _ in range(2))
+    assert first[5][0].shape == (3, 40, 40)
+    torch.testing.assert_close(first[5], second[5])
+    second.epoch = 1
+    assert not torch.equal(first[5][0], second[5][0])
     whole = data.Images(training, 40, augment=False)
-    torch.testing.assert_close(whole[5][0].std(), one[5][0].std(), rtol=0.5, atol=0)
+    torch.testing.assert_close(whole[5][0].std(), first[5][0].std(), rtol=0.5, atol=0)
 
 
 def test_a_worker_without_a_share_has_an_image_of_no_class(data: ModuleType) -> None:

@@ -59,7 +59,7 @@ async def public_names() -> str:
     records: list[type[Record]] = [*KINDS.values(), RoundRemembered]
     chapters = {
         "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
-        "messages between node and coordinator, with their fields": [of_class(*one) for one in TYPES.items()],
+        "messages between node and coordinator, with their fields": [of_class(*item) for item in TYPES.items()],
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
         "output for programs, with its fields": [of_class(kind.__name__, kind) for kind in OUTPUT],
         "conditions: why a run changes its state": sorted(NAMES.values()),
@@ -79,7 +79,7 @@ def of_fields(kind: type, path: str) -> Iterator[str]:
     hints = get_type_hints(kind, include_extras=True)
     for field in dataclasses.fields(kind):
         inner = list(leaves(hints[field.name]))
-        texts = sorted(one.value for leaf in inner if issubclass(leaf, Enum) for one in leaf)
+        texts = sorted(member.value for leaf in inner if issubclass(leaf, Enum) for member in leaf)
         yield f"{path}{field.name}{': ' if texts else ''}{' | '.join(map(str, texts))}"
         for leaf in inner:
             if dataclasses.is_dataclass(leaf):

@@ -14,9 +14,9 @@ PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
 
 
 def test_the_folders_of_tests_mirror_the_rooms(tree: list[Source]) -> None:
-    tests = {one.path.parent for one in tree if one.is_test and one.path.name.startswith("test_")}
+    tests = {source.path.parent for source in tree if source.is_test and source.path.name.startswith("test_")}
     folders = {folder.relative_to("tests") for folder in tests}
-    rooms = {one.path.parent for one in tree if one.is_python}
+    rooms = {source.path.parent for source in tree if source.is_python}
     assert {folder for folder in folders if folder.parts[:1] in PACKAGES} - rooms == set()
 
 
@@ -25,10 +25,13 @@ MIRRORS = {"cli", "effects", "events", "table", "Tick"}
 
 
 def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> None:
-    own = [one for one in tree if one.is_python and one.is_in("coordinatord", "nodeclient", "workerlib")]
-    modules = Counter(one.path.stem for one in own if not one.path.stem.startswith("__"))
+    own = [source for source in tree if source.is_python and source.is_in("coordinatord", "nodeclient", "workerlib")]
+    modules = Counter(source.path.stem for source in own if not source.path.stem.startswith("__"))
     classes = Counter(
-        node.name for one in own for node in one.tree.body if isinstance(node, ast.ClassDef) and node.name[0] != "_"
+        node.name
+        for source in own
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and node.name[0] != "_"
     )
     assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS
 
@@ -54,7 +57,7 @@ NODECLIENT_ROOMS = {
 
 @pytest.mark.parametrize(("folder", "names"), [("coordinatord/core", CORE), ("nodeclient", NODECLIENT_ROOMS | {"cli"})])
 def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[Source]) -> None:
-    within = [one.path.relative_to(folder) for one in tree if one.is_python and one.is_in(folder)]
+    within = [source.path.relative_to(folder) for source in tree if source.is_python and source.is_in(folder)]
     assert {path.parts[0].removesuffix(".py") for path in within} - {"__init__", "__main__"} == names
 
 
@@ -96,6 +99,12 @@ SMALL_BOUNDARIES = {
 
 
 def test_a_short_module_of_nodeclient_is_a_boundary(tree: list[Source]) -> None:
-    own = [one for one in tree if one.is_python and one.is_in("nodeclient") and not one.path.stem.startswith("__")]
-    lines = {str(one.path.relative_to("nodeclient").with_suffix("")): len(one.text.splitlines()) for one in own}
+    own = [
+        source
+        for source in tree
+        if source.is_python and source.is_in("nodeclient") and not source.path.stem.startswith("__")
+    ]
+    lines = {
+        str(source.path.relative_to("nodeclient").with_suffix("")): len(source.text.splitlines()) for source in own
+    }
     assert {name for name, number in lines.items() if number < SMALL_LINES} <= SMALL_BOUNDARIES.keys() <= lines.keys()

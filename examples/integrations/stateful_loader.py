@@ -86,7 +86,7 @@ def save(ctx: workerlib.Context, folder: Path, state: dict[str, object], epoch: 
     """Have each worker save into the folder of this step. It has its name only once it is whole."""
     unfinished = folder / "unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
-    content = {name: one.state_dict() for name, one in state.items()}  # type: ignore[attr-defined]  # each has one
+    content = {name: part.state_dict() for name, part in state.items()}  # type: ignore[attr-defined]  # each has one
     torch.save({**content, "epoch": epoch, "step": step}, unfinished / f"rank-{ctx.rank}.pt")
     dist.barrier()
     if ctx.rank == 0:
@@ -100,8 +100,8 @@ def restore(ctx: workerlib.Context, folder: Path, state: dict[str, object]) -> t
     if newest is None:
         return 0, 0
     saved = torch.load(newest / f"rank-{ctx.rank}.pt", map_location=ctx.device, weights_only=True)
-    for name, one in state.items():
-        one.load_state_dict(saved[name])  # type: ignore[attr-defined]  # as above
+    for name, part in state.items():
+        part.load_state_dict(saved[name])  # type: ignore[attr-defined]  # as above
     return saved["epoch"], saved["step"]
 
 

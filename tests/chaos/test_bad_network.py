@@ -41,7 +41,7 @@ def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> 
         wait_until("two leases in the bad network", lambda: time.monotonic() > degraded_at + 2 * LEASE_S)
         site.link.shape(delay_s=0.0, loss=0.0)
         assert site.link.set_way("a", COORDINATOR)["lost"] > 0
-        assert max(one.number for one in site.cluster.rounds()) == begun.number
+        assert max(round_.number for round_ in site.cluster.rounds()) == begun.number
         assert " lost" not in site.coordinator.output
 
 

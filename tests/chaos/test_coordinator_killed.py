@@ -49,7 +49,7 @@ def test_no_worker_restarts_and_round_and_ranks_stay_however_often_it_is_killed(
 
     begun.finish()
     assert [node.wait() for node in nodes] == [0, 0], "the workers of the first round have ended well"
-    assert [one.number for one in cluster.rounds()] == [begun.number]
+    assert [round_.number for round_ in cluster.rounds()] == [begun.number]
     assert len(fleet.events_of("started")) == FLEET
     assert fleet.events_of("ended") == fleet.events_of("gone") == []
     cluster.await_state(state="succeeded")

@@ -49,7 +49,7 @@ def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[i
         assert asked.returncode == 0, asked.stderr
         begun.finish()
         assert [node.wait() for node in nodes] == [0, 0], "the workers of the first round have ended well"
-        assert [one.number for one in cluster.rounds()] == [begun.number]
+        assert [round_.number for round_ in cluster.rounds()] == [begun.number]
     finally:
         cluster.close()
         for coordinator in (first, second):

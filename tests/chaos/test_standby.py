@@ -88,8 +88,8 @@ def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> No
     asked[1].sendall(head + f"Content-Length: {len(stop)}\r\n\r\n".encode() + stop)
     asked[2].sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
     first.signal(signal.SIGCONT)
-    for one in asked:
-        said = _answer(one)
+    for connection in asked:
+        said = _answer(connection)
         assert not said.startswith(b"HTTP/1.1 200"), said
     first.await_line(STANDS_BY)
     pair.await_running()
@@ -135,7 +135,7 @@ def test_without_etcd_jobs_run_on_and_go_on_with_it(pair: Pair) -> None:
     pair.etcd.start(0)
     wait_until(
         "one to lead again",
-        lambda: sum(sum(LEADS in line for line in one.lines) for one in pair.coordinators) >= 2,
+        lambda: sum(sum(LEADS in line for line in coordinator.lines) for coordinator in pair.coordinators) >= 2,
     )
     pair.await_running()
     pair.finish()

@@ -66,7 +66,7 @@ def test_a_coordinator_that_was_stopped_for_three_leases_has_lost_nobody(
     assert MemberState.of(lives.now, "job") == before
     begun.finish()
     assert [node.wait() for node in nodes] == [0, 0]
-    assert max(one.number for one in cluster.rounds()) == begun.number
+    assert max(round_.number for round_ in cluster.rounds()) == begun.number
 
 
 def test_a_node_that_was_stopped_is_lost_and_ends_its_workers_first_when_it_wakes(

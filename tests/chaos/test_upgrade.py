@@ -37,7 +37,7 @@ def upgrade_coordinator(lives: Lives, cluster: Cluster, begun: Round) -> None:
     lives.kill()
     cluster.coordinator = lives.start()
     cluster.await_state(state="running", round=begun.number)
-    assert len([one for one in cluster.rounds() if one.number > begun.number]) == 0
+    assert len([round_ for round_ in cluster.rounds() if round_.number > begun.number]) == 0
 
 
 def upgrade_node(cluster: Cluster, name: str, before: Round) -> Round:

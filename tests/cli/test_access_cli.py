@@ -79,12 +79,12 @@ def test_a_token_that_comes_later_is_found(place: Place, tmp_path: Path) -> None
 def test_several_coordinators_share_a_home(place: Place, tmp_path: Path) -> None:
     other = Place(tmp_path / "other", place._stack)
     other.environ["XDG_CONFIG_HOME"] = place.environ["XDG_CONFIG_HOME"]
-    for one in (place, other):
-        one.coordinator()
+    for site in (place, other):
+        site.coordinator()
     assert len(list((tmp_path / "config" / "coordinatord" / "tokens").iterdir())) == 2
-    for one in (place, other):
-        assert one.node().wait() == 0
-        assert one.ask("status").returncode == 0
+    for site in (place, other):
+        assert site.node().wait() == 0
+        assert site.ask("status").returncode == 0
 
 
 def test_a_token_in_a_command_line_is_refused_and_not_repeated(place: Place) -> None:

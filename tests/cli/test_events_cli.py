@@ -199,7 +199,7 @@ def test_whoever_follows_gives_back_the_last_id_as_it_came(capsys: pytest.Captur
         given.append(handler.headers["Last-Event-ID"])
         streams[len(given) - 1](handler)
 
-    streams = [stream(sent({**EVENT, "id": one})) for one in ("b--9", "a-7")]
+    streams = [stream(sent({**EVENT, "id": event_id})) for event_id in ("b--9", "a-7")]
     with canned(in_turn(*[note] * len(streams), UNKNOWN)) as (endpoint, _):
         assert follow(endpoint) == 0
     assert given == [None, "b--9"]

@@ -117,9 +117,9 @@ def test_who_follows_goes_on_over_a_restart_of_the_coordinator_with_the_next_lin
             gates[0].write(f"meanwhile {number}\n")
         own_coordinator(state_dir=tmp_path / "state", port=coordinator.port)
         follow.await_line("meanwhile 19 of 0")
-        for one in gates:
-            one.write("after\n")
-            one.close()
+        for gate in gates:
+            gate.write("after\n")
+            gate.close()
         assert node.wait() == 0
         assert follow.wait() == 0
         lines = {rank: [line.partition("] ")[2] for line in follow.lines if f"rank {rank}]" in line] for rank in (0, 1)}
@@ -137,7 +137,7 @@ def test_the_logs_of_an_earlier_run_are_read_through_a_node_of_the_next(cluster:
     written(tmp_path, cluster, 2)
     status = cluster.coordinator.job(cluster.job)
     assert status is not None
-    [earlier] = [one["run"] for one in status["earlier"]]
+    [earlier] = [entry["run"] for entry in status["earlier"]]
     for flags in ((), ("--round", "1"), ("--follow",)):
         assert logs(cluster, "--run", earlier, "--rank", "0", "--stream", "stdout", *flags) == (f"a of {earlier}\n", "")
     wrong = run(BIN / "nodeclient", "logs", "--coord", cluster.coordinator.endpoint, cluster.job, "--run", "x")
@@ -193,7 +193,7 @@ def test_only_so_many_rounds_are_kept_and_the_last_failure(cluster: Cluster, tmp
 
 
 def stream(*parts: dict[str, object]) -> Answer:
-    said = b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in parts)
+    said = b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)
     return body(said, content_type="text/event-stream")
 
 

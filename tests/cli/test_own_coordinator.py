@@ -134,17 +134,17 @@ def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(
     port: int, start: Callable[..., Program], tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
-    one = start(f"localhost:{port}", 1, "read line <$GO", "--rdzv-id", "one", GO=str(go))
+    first = start(f"localhost:{port}", 1, "read line <$GO", "--rdzv-id", "one", GO=str(go))
     os.mkfifo(go)
-    one.await_line(BRINGS)
-    two = start(f"localhost:{port}", 1, "exec sleep 1000", "--rdzv-id", "two")
-    two.await_line("starting round 1")
+    first.await_line(BRINGS)
+    second = start(f"localhost:{port}", 1, "exec sleep 1000", "--rdzv-id", "two")
+    second.await_line("starting round 1")
     go.write_text("go\n")
-    assert one.wait() == 0, one.output
-    assert "the coordinator that this node brought along serves on for two" in one.output
+    assert first.wait() == 0, first.output
+    assert "the coordinator that this node brought along serves on for two" in first.output
     assert operate("stop", "--coord", f"localhost:{port}", "two").returncode == 0
-    assert two.wait() == 79, two.output
-    one.await_no_leftovers()
+    assert second.wait() == 79, second.output
+    first.await_no_leftovers()
 
 
 def test_a_coordinator_that_cannot_start_is_an_error(port: int, start: Callable[..., Program]) -> None:

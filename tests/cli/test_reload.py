@@ -127,15 +127,15 @@ def test_all_that_either_program_says_in_json_is_json(own_coordinator: Start) ->
         nodes.close()
     assert program.stop() == 0
     said = [json.loads(line) for line in node.lines]
-    received = [one for one in said if one.get("program") == "nodeclient"]
-    assert [one["event"] for one in said if one not in received] == ["started"], "which is the worker's"
-    events = [one["event"] for one in received]
+    received = [line for line in said if line.get("program") == "nodeclient"]
+    assert [line["event"] for line in said if line not in received] == ["started"], "which is the worker's"
+    events = [line["event"] for line in received]
     assert events[0] == "connected"
     assert events[-3:] == ["worker_failed", "round_failed", "ended"]
-    [report] = [one for one in received if one["event"] == "round_failed"]
+    [report] = [line for line in received if line["event"] == "round_failed"]
     assert (report["rank"], report["failed_node"], report["exit_code"], report["job"]) == (0, "a", 17, "job")
     records = [json.loads(line) for line in program.lines if not line.startswith("coordinatord listening")]
-    names = [one["event"] for one in records]
+    names = [record["event"] for record in records]
     assert [name for name in names if name.startswith(("run_", "round_"))].count("round_formed") == 1
     assert names[-1] == "stopping"
-    assert all(one["program"] == "coordinatord" and one["message"] for one in records)
+    assert all(record["program"] == "coordinatord" and record["message"] for record in records)

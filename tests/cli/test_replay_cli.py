@@ -96,7 +96,7 @@ def test_the_end_of_a_run_is_shown_with_the_nodes_of_its_last_round(database: Da
 def test_for_programs_each_record_is_an_object(database: Database, tmp_path: Path) -> None:
     one_round(database)
     shown = [json.loads(line) for line in replay(tmp_path, "--json").splitlines()]
-    assert [one["kind"] for one in shown[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
+    assert [record["kind"] for record in shown[:3]] == ["RunOpened", "NodeJoined", "RoundFormed"]
     assert shown[1]["node"] == "n1"
     assert shown[2] == {
         "at": 100.25,

@@ -58,7 +58,7 @@ def script(tmp_path: Path) -> Path:
 def reported(output: str) -> list[dict[str, Any]]:
     """Return what the workers printed, by rank."""
     found = [json.loads(line[line.index("{") :]) for line in output.splitlines() if '"RANK"' in line]
-    return sorted(found, key=lambda one: int(one["RANK"]))
+    return sorted(found, key=lambda environ: int(environ["RANK"]))
 
 
 def test_a_script_is_run_by_each_worker_of_this_host(script: Path) -> None:

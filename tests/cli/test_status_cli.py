@@ -62,7 +62,7 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert isinstance(node["last_seen_s"], float)
     every = json.loads(status(cluster.coordinator, "--json"))
     assert every.keys() == {"jobs", "drained", "insecure", "shared"}
-    assert job["run"] in [one["run"] for one in every["jobs"]]
+    assert job["run"] in [listed["run"] for listed in every["jobs"]]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_status_finds_a_job_of_any_name(job: str, here: Callable[..., tuple[int,
     path = {"team/mnist": "team%2Fmnist", "..": "%2E%2E", "%2F": "%252F", "ä": "%C3%A4", "my job": "my%20job"}[job]
     with canned({f"GET /v1/jobs/{path}": packed(a_job(job=job))}) as (endpoint, _):
         _, shown, _ = here(endpoint, job, "--json")
-    assert [one["job"] for one in json.loads(shown)["jobs"]] == [job]
+    assert [listed["job"] for listed in json.loads(shown)["jobs"]] == [job]
 
 
 @pytest.mark.parametrize("job", ["team/mnist", ".."])
@@ -133,7 +133,7 @@ def test_a_coordinator_knows_a_job_of_any_name(coordinator: Coordinator, cluster
     cluster.job = job
     cluster.join("a", "--nnodes", "1")
     cluster.await_round(1)
-    assert [one["job"] for one in json.loads(status(coordinator, job, "--json"))["jobs"]] == [job]
+    assert [listed["job"] for listed in json.loads(status(coordinator, job, "--json"))["jobs"]] == [job]
 
 
 def test_a_wrong_name_is_answered_with_the_nearest_one(cluster: Cluster) -> None:

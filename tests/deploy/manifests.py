@@ -45,18 +45,20 @@ def built(directory: str) -> list[Object]:
 
 def only(objects: list[Object], kind: str, name: str | None = None) -> Object:
     """Return the one object of a kind, and of a name where there are several."""
-    [found] = [one for one in objects if one["kind"] == kind and name in {None, one["metadata"]["name"]}]
+    [found] = [
+        manifest for manifest in objects if manifest["kind"] == kind and name in {None, manifest["metadata"]["name"]}
+    ]
     return found
 
 
 def templates(objects: list[Object]) -> Iterator[Object]:
     """Yield the pod templates of all that makes pods."""
-    for one in objects:
-        if one["kind"] == "TrainingRuntime":
-            for job in one["spec"]["template"]["spec"]["replicatedJobs"]:
+    for manifest in objects:
+        if manifest["kind"] == "TrainingRuntime":
+            for job in manifest["spec"]["template"]["spec"]["replicatedJobs"]:
                 yield job["template"]["spec"]["template"]
-        elif "template" in one.get("spec", {}):
-            yield one["spec"]["template"]
+        elif "template" in manifest.get("spec", {}):
+            yield manifest["spec"]["template"]
 
 
 def container(template: Object) -> Object:

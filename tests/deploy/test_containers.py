@@ -56,7 +56,7 @@ def stages() -> dict[str, list[Instruction]]:
 
 def last(stage: str, word: str) -> str:
     """Return the argument of an instruction for a stage in the end."""
-    return [one.rest for one in stages()[stage] if one.word == word][-1]
+    return [instruction.rest for instruction in stages()[stage] if instruction.word == word][-1]
 
 
 def compose() -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_what_is_copied_exists_and_is_sent_to_docker() -> None:
 
 
 def test_versions_are_those_of_the_tests() -> None:
-    image = next(one.rest for one in _arguments() if one.rest.startswith("PYTHON_IMAGE="))
+    image = next(instruction.rest for instruction in _arguments() if instruction.rest.startswith("PYTHON_IMAGE="))
     [version] = re.findall(r"python:([\d.]+)-slim-\w+$", image)
     assert f"Programming Language :: Python :: {version}" in project()["classifiers"]
     [torch] = re.findall(r"^TORCH +:= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -129,7 +129,7 @@ def test_coordinatord_keeps_its_state_in_the_volume() -> None:
     assert isinstance(read, coordinator_config.ServeConfig)
     volume = last("coordinatord", "VOLUME")
     assert (str(read.state_dir), last("coordinatord", "EXPOSE")) == (volume, str(read.port))
-    [made] = [one.rest for one in stages()["coordinatord"] if one.rest.startswith("install ")]
+    [made] = [instruction.rest for instruction in stages()["coordinatord"] if instruction.rest.startswith("install ")]
     assert made.split()[-1] == volume
     assert f"{volume}" in {mount.partition(":")[2] for mount in compose()["services"]["coordinatord"]["volumes"]}
     assert Path(variables("coordinatord")["XDG_CONFIG_HOME"]).is_relative_to(volume), "tokens last as long as the state"
@@ -139,7 +139,11 @@ def test_coordinatord_keeps_its_state_in_the_volume() -> None:
 def test_the_health_check_says_how_it_is(secured: bool, tmp_path: Path) -> None:
     program, script = json.loads(last("coordinatord", "HEALTHCHECK").partition("CMD ")[2])
     assert program == "python"
-    [copied] = [one.rest.split() for one in stages()["coordinatord"] if one.word == "COPY" and "--from" not in one.rest]
+    [copied] = [
+        instruction.rest.split()
+        for instruction in stages()["coordinatord"]
+        if instruction.word == "COPY" and "--from" not in instruction.rest
+    ]
     assert copied[1] == script
 
     def check(port: int) -> int:
@@ -218,7 +222,7 @@ def test_compose_starts_three_nodes_that_find_the_coordinator() -> None:
         assert Path(checkpoint).parent == Path(volume.partition(":")[2])
         assert volume.partition(":")[0] in compose()["volumes"]
         # A fresh volume has the owner of what the image has at its place.
-        made = [one.rest for one in stages()["demo"] if "install --directory" in one.rest][-1]
+        made = [instruction.rest for instruction in stages()["demo"] if "install --directory" in instruction.rest][-1]
         assert made.split()[-1] == str(Path(checkpoint).parent)
         assert "--owner=10001" in made
 
@@ -228,7 +232,7 @@ def test_compose_publishes_the_port_to_this_machine_alone() -> None:
 
 
 def test_all_builds_name_stages_and_arguments_that_there_are() -> None:
-    arguments = {one.rest.partition("=")[0] for one in _arguments()}
+    arguments = {instruction.rest.partition("=")[0] for instruction in _arguments()}
     services = compose()["services"].values()
     built = {service["image"] for service in services if "build" in service}
     assert {service["image"] for service in services} == built

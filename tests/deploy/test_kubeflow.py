@@ -51,16 +51,16 @@ def train_job() -> Object:
 def strict(schema: Any) -> Any:
     """Return a schema that knows no other fields than those that it names, as `kubectl --validate=strict` does."""
     if isinstance(schema, list):
-        return [strict(one) for one in schema]
+        return [strict(member) for member in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {"additionalProperties": False} if isinstance(schema.get("properties"), dict) else {}
-    return closed | {name: strict(one) for name, one in schema.items()}
+    return closed | {name: strict(member) for name, member in schema.items()}
 
 
-def check(one: Object) -> None:
+def check(manifest: Object) -> None:
     """Validate an object of Kubeflow's. Raises `jsonschema.ValidationError`."""
-    jsonschema.validate(one, strict(SCHEMAS[one["kind"]]))
+    jsonschema.validate(manifest, strict(SCHEMAS[manifest["kind"]]))
 
 
 def job_of(runtime: Object) -> Object:
@@ -104,7 +104,7 @@ def test_its_job_is_that_of_the_other_trainings(runtime: Object) -> None:
     assert job["spec"].keys() == usual["spec"].keys() - OF_ITS_OWN
     for field in job["spec"].keys() - {"template"}:
         assert job["spec"][field] == usual["spec"][field]
-    [pod, usual_pod] = (one["spec"]["template"] for one in (job, usual))
+    [pod, usual_pod] = (manifest["spec"]["template"] for manifest in (job, usual))
     box, usual_box = container(pod), container(usual_pod)
     named = [variable for variable in box.pop("env") if variable["name"] != "NODECLIENT_JOB_ID"]
     assert named == usual_box.pop("env")
@@ -118,13 +118,15 @@ def test_nodeclient_understands_the_commands_of_a_train_job(runtime: Object, tra
     trainer = train_job["spec"]["trainer"]
     [template] = templates([runtime])
     box = container(template) | {"args": trainer["args"]}
-    variables = environment([], box, POD) | {one["name"]: one["value"] for one in trainer["env"]}
+    variables = environment([], box, POD) | {variable["name"]: variable["value"] for variable in trainer["env"]}
     host = {"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "mnist-node-0-1", "PATH": str(BIN)}
     program, *arguments = command_line(box)
     assert program == "nodeclient"
     assert variables.pop("NODECLIENT_NPROC_PER_NODE") == "gpu"
     node = parse(arguments, variables | host)
     assert isinstance(node, JoinConfig)
-    assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
+    assert [(coordinator.host, coordinator.port) for coordinator in node.coordinators] == [
+        ("coordinatord", DEFAULT_PORT)
+    ]
     assert (node.job, node.node, node.group_rank) == (train_job["metadata"]["name"], POD["metadata.name"], 1)
     assert node.spec.nodes_max == trainer["numNodes"]

@@ -87,8 +87,8 @@ def _node(overlay: str) -> JoinConfig:
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
 @pytest.mark.parametrize("overlay", [*OVERLAYS, "standby"])
 def test_the_schema_knows_every_field(overlay: str, version: str) -> None:
-    for one in built(overlay):
-        kubernetes_validate.validate(one, version, strict=True)
+    for manifest in built(overlay):
+        kubernetes_validate.validate(manifest, version, strict=True)
 
 
 @pytest.mark.parametrize("path", [("spec", "backoffLimitPerIndx"), ("spec", "template", "spec", "restartpolicy")])
@@ -113,7 +113,9 @@ def test_every_file_belongs_to_a_kustomization() -> None:
 def test_nodeclient_understands_the_commands_of_the_pods(overlay: str) -> None:
     job = _job(overlay)
     node = _node(overlay)
-    assert [(one.host, one.port) for one in node.coordinators] == [("coordinatord", DEFAULT_PORT)]
+    assert [(coordinator.host, coordinator.port) for coordinator in node.coordinators] == [
+        ("coordinatord", DEFAULT_PORT)
+    ]
     assert (node.job, node.node, node.group_rank) == ("train", POD["metadata.name"], 1)
     assert node.advertise_address == POD["status.podIP"]
     assert (node.spec.nodes_max, node.spec.max_restarts) == (job["spec"]["completions"], 3)
@@ -141,7 +143,7 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     assert read.shared is not None
     assert read.shared.advertise == f"{POD['status.podIP']}:{DEFAULT_PORT}", "where a standby sends nodes to"
     assert deployment["replicas"] == 2
-    assert [one["kind"] for one in objects if one["kind"] == "PersistentVolumeClaim"] == []
+    assert [manifest["kind"] for manifest in objects if manifest["kind"] == "PersistentVolumeClaim"] == []
     state = str(read.state_dir)
     spread = deployment["template"]["spec"]["affinity"]["podAntiAffinity"]
     [apart] = spread["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -168,7 +170,7 @@ def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) 
         helps += capsys.readouterr().out
     for directory in KUSTOMIZATIONS:
         objects = built(directory)
-        named = objects if any(one["kind"] == "ConfigMap" for one in objects) else built("coordinator")
+        named = objects if any(manifest["kind"] == "ConfigMap" for manifest in objects) else built("coordinator")
         for template in templates(objects):
             given = environment(named, container(template), POD)
             assert [name for name in given if name not in {"HOME", "XDG_CONFIG_HOME"} and name not in helps] == []
@@ -215,7 +217,7 @@ def test_ports_and_labels_lead_to_each_other() -> None:
 def test_what_is_mounted_exists() -> None:
     for directory in OVERLAYS:
         objects = built(directory)
-        claims = {one["metadata"]["name"] for one in objects if one["kind"] == "PersistentVolumeClaim"}
+        claims = {manifest["metadata"]["name"] for manifest in objects if manifest["kind"] == "PersistentVolumeClaim"}
         for template in templates(objects):
             volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
             assert volumes.keys() == {mount["name"] for mount in container(template)["volumeMounts"]}
@@ -226,9 +228,9 @@ def test_what_is_mounted_exists() -> None:
 def test_every_pod_mounts_the_token_that_people_are_told_to_make() -> None:
     lines = [*KUBERNETES.rglob("kustomization.yaml"), DEPLOY / "README.md"]
     told = [re.findall(r"create secret generic (\S+) --from-file=(\w+)=", file.read_text()) for file in lines]
-    [(secret, file)] = {one for found in told for one in found}
+    [(secret, file)] = {pair for found in told for pair in found}
     for directory in ("training", "kubeflow", *OVERLAYS):
-        [template] = [one for one in templates(built(directory)) if container(one)["name"] == "node"]
+        [template] = [template for template in templates(built(directory)) if container(template)["name"] == "node"]
         named = environment([], container(template), POD)["NODECLIENT_TOKEN_FILE"]
         [mount] = [mount for mount in container(template)["volumeMounts"] if f"{mount['mountPath']}/{file}" == named]
         [volume] = [volume for volume in template["spec"]["volumes"] if volume["name"] == mount["name"]]
@@ -251,7 +253,7 @@ def test_exit_codes_decide_whether_a_pod_is_replaced() -> None:
 @pytest.mark.parametrize("directory", KUSTOMIZATIONS)
 def test_pods_are_as_restricted_as_their_namespace_wants(directory: str) -> None:
     """They come from kubernetes.io/docs/concepts/security/pod-security-standards."""
-    [namespace] = [one for one in built("coordinator") if one["kind"] == "Namespace"]
+    [namespace] = [manifest for manifest in built("coordinator") if manifest["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
     for template in templates(built(directory)):
         pod = template["spec"]

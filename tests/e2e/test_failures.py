@@ -150,7 +150,7 @@ def test_a_killed_coordinator_goes_on_where_it_was_and_no_worker_is_touched(
         cluster.coordinator = second
         before.finish()
         assert [node.wait() for node in nodes] == [0, 0]
-        assert max(one.number for one in cluster.rounds()) == before.number
+        assert max(round_.number for round_ in cluster.rounds()) == before.number
     finally:
         cluster.close()
 

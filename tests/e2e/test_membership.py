@@ -69,7 +69,7 @@ def test_a_nodeclient_that_is_killed_while_it_arrives_is_gone_and_the_others_go_
         return job["state"] == "running" and [node["node"] for node in job["nodes"]] == ["a", "b"]
 
     wait_until("the others to train without it", trains_without)
-    last = max((one for one in cluster.rounds() if len(one.workers) == 2), key=lambda one: one.number)
+    last = max((round_ for round_ in cluster.rounds() if len(round_.workers) == 2), key=lambda round_: round_.number)
     assert last.nodes == before.nodes
     assert last.restarts == {0}
     assert cluster.await_state()["restarts"] == {"used": 0, "max": 1}

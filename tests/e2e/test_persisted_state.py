@@ -68,9 +68,9 @@ def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
     reader = HuggingFaceStorageReader(str(folder))
     known = reader.read_metadata().state_dict_metadata
     state: dict[str, torch.Tensor] = {}
-    for name, one in known.items():
-        assert isinstance(one, TensorStorageMetadata)
-        state[name] = torch.empty(one.size, dtype=one.properties.dtype)
+    for name, metadata in known.items():
+        assert isinstance(metadata, TensorStorageMetadata)
+        state[name] = torch.empty(metadata.size, dtype=metadata.properties.dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
         load(state, storage_reader=reader, no_dist=True)

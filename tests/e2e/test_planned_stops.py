@@ -48,7 +48,7 @@ def await_steps_of(number: int, folder: Path, ranks: int) -> None:
 
     def look() -> bool:
         rounds = [[at for said in steps.values() for at, _ in said] for steps in notes_of(folder).values()]
-        return sum(one.count(number) > 3 for one in rounds) == ranks
+        return sum(numbers.count(number) > 3 for numbers in rounds) == ranks
 
     wait_until(f"steps of round {number}", look)
 

@@ -80,11 +80,11 @@ def test_both_terminals_and_both_error_files_show_the_same_cause(cluster: Cluste
     assert any(line.startswith("how          exit code 1, pid ") for line in first)
     assert any(re.match(r"root cause   rank 1 \(local rank 0\) on host \S+, node [ab]$", line) for line in first)
     written = [in_error_file(file) for file in files.values()]
-    for one in written:
-        assert one["message"] == "ValueError: no data for rank 1"
-        assert one["errorCode"] == 1
-        assert one["extraInfo"]["py_callstack"].endswith("ValueError: no data for rank 1")
-        assert one["extraInfo"]["rank"] == 1
+    for report in written:
+        assert report["message"] == "ValueError: no data for rank 1"
+        assert report["errorCode"] == 1
+        assert report["extraInfo"]["py_callstack"].endswith("ValueError: no data for rank 1")
+        assert report["extraInfo"]["rank"] == 1
     assert written[0]["extraInfo"]["node"] == written[1]["extraInfo"]["node"]
 
 

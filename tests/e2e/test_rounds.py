@@ -116,7 +116,7 @@ def test_two_jobs_do_not_touch_each_other(cluster: Cluster, coordinator: Coordin
         assert cluster.await_round(2, here).restarts == {1}
         there.finish()
         assert [node.wait() for node in other.nodes] == [0, 0]
-        assert [one.number for one in other.rounds()] == [there.number]
+        assert [round_.number for round_ in other.rounds()] == [there.number]
         assert cluster.await_state(state="running")["restarts"] == {"used": 1, "max": 1}
     finally:
         other.close()

@@ -67,10 +67,10 @@ def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(clu
     [alone] = await_notes(cluster, tmp_path, 1, workers=1)
     cluster.join("b", *flags, command=command("living", tmp_path))
     both = await_notes(cluster, tmp_path, 2, workers=2)
-    [stayed] = [one for one in both if one["pid"] == alone["pid"]]
+    [stayed] = [worker for worker in both if worker["pid"] == alone["pid"]]
     assert (alone["scaled"], stayed["scaled"]) == (1, 2), node.output
     assert stayed["maker"] == alone["maker"], "another process makes the samples"
-    assert stayed["samples"] == [one + 4 for one in alone["samples"]]
+    assert stayed["samples"] == [sample + 4 for sample in alone["samples"]]
 
 
 @pytest.mark.parametrize("kind", ["deaf", "native"])

@@ -67,7 +67,7 @@ def _play(name: str, seconds: int, corpus: Path) -> bool:
     command = (sys.executable, "-m", "tests.fuzz.guided", name, *flags, str(folder))
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     said = process.stdout + process.stderr
-    inputs, events = (int(found[1]) if (found := one.search(said)) else 0 for one in (EXECUTIONS, EVENTS))
+    inputs, events = (int(found[1]) if (found := pattern.search(said)) else 0 for pattern in (EXECUTIONS, EVENTS))
     sys.stdout.write(f"{name}: {inputs:,} inputs" + (f" with {events:,} events" if events else "") + "\n")
     if process.returncode:
         sys.stdout.write(f"{said[-OUTPUT_MAX:]}\n")

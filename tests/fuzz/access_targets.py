@@ -32,9 +32,9 @@ def token(data: bytes) -> None:
         except TokenFormError as error:
             check_brief(error, *([text] if len(text) >= len(PIN) else []))
         else:
-            for one in found if isinstance(found, tuple) else (found,):
-                assert one.text in text
-                assert one.secret not in repr(one)
+            for access_token in found if isinstance(found, tuple) else (found,):
+                assert access_token.text in text
+                assert access_token.secret not in repr(access_token)
 
 
 def header(data: bytes) -> None:

@@ -92,7 +92,7 @@ class Host:
     @property
     def _has_started(self) -> bool:
         """Whether no start is in progress: workers are known to the event loop when it is over."""
-        return not any(isinstance(one, effects.Start) for one in self._asked)
+        return not any(isinstance(effect, effects.Start) for effect in self._asked)
 
     # What happens to it
 

@@ -62,7 +62,7 @@ def _text(error: Exception | None) -> str | None:
 
 def check_brief(error: Exception, *hidden: str) -> None:
     """Check that an error does not repeat at length what a stranger sent, and nothing of what is `hidden`."""
-    assert not any(one in str(error) for one in hidden)
+    assert not any(text in str(error) for text in hidden)
     assert len(str(error)) < ERROR_MAX
 
 

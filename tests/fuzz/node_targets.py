@@ -129,7 +129,7 @@ def _manifest(choices: Choices) -> None:
         except (SchemaError, ValueError, RecursionError, UnusableError) as error:
             check_brief(error)
         else:
-            assert not any("/" in one.name or one.name.startswith(".") for one in files)
+            assert not any("/" in file.name or file.name.startswith(".") for file in files)
 
 
 def part(data: bytes) -> None:

@@ -93,7 +93,7 @@ def _tokens() -> Iterator[bytes]:
 def _headers() -> Iterator[bytes]:
     for wanted in range(3):
         yield from (bytes((wanted, known, 0)) for known in range(4))
-    yield from (b"\0\0\0" + f"{BEARER}{AccessToken(PIN, *one).text}".encode() for one in SECRETS.items())
+    yield from (b"\0\0\0" + f"{BEARER}{AccessToken(PIN, *secret).text}".encode() for secret in SECRETS.items())
 
 
 def _certificates() -> Iterator[bytes]:
@@ -118,7 +118,7 @@ def _workers() -> Iterator[bytes]:
         Checkpointing(),
         Checkpointed(3, 1),
     )
-    yield from (b"\0" + channel_messages.encode(one) for one in said)
+    yield from (b"\0" + channel_messages.encode(report) for report in said)
     yield b"\1" + json.dumps({"local_rank": 0, "signal": 61}).encode()
     collective = {"group": "default_pg", "enqueued": 9, "completed": 8, "operation": "gloo:all_reduce"}
     collective |= {"sizes": [[8, 3], []], "types": ["Float", "Int"]}

@@ -51,9 +51,9 @@ def test_every_gpu_is_a_pci_device_that_the_kernel_knows(gpus: list[Gpu]) -> Non
 
 def test_with_a_virtual_local_rank_each_worker_sees_its_own_gpu_alone(gpus: list[Gpu], run_node: Run) -> None:
     said = run_node("--nproc-per-node", "gpu", "--virtual-local-rank")
-    assert [one["local_rank"] for one in said] == [0] * len(gpus)
-    assert {one["devices"] for one in said} == {1}
-    assert len({one["uuid"] for one in said}) == len(gpus)
+    assert [worker["local_rank"] for worker in said] == [0] * len(gpus)
+    assert {worker["devices"] for worker in said} == {1}
+    assert len({worker["uuid"] for worker in said}) == len(gpus)
 
 
 def test_how_gpus_are_partitioned_stays_as_it_is(run_node: Run) -> None:

@@ -19,9 +19,9 @@ def test_nccl_sums_over_every_world_size_that_the_gpus_allow(
     world = 1
     while world <= len(gpus):
         said = run_node("--nproc-per-node", str(world), *flags)
-        assert [one["rank"] for one in said] == list(range(world))
-        assert {one["sum"] for one in said} == {float(world)}
-        assert all("nccl" in one["backend"] for one in said)
+        assert [worker["rank"] for worker in said] == list(range(world))
+        assert {worker["sum"] for worker in said} == {float(world)}
+        assert all("nccl" in worker["backend"] for worker in said)
         world *= 2
 
 
@@ -37,8 +37,8 @@ def test_after_a_worker_is_killed_the_next_round_has_the_gpus_again(
     """The other workers, if any, are in the collective at that moment, and do not get out of it by themselves."""
     flags = ("--nproc-per-node", str(len(gpus)), "--max-restarts", "1", *flags)
     said = run_node(*flags, worker=("--steps", "6", "--die-at", "3"))
-    assert {one["restarts"] for one in said} == {1}
-    assert {one["sum"] for one in said} == {float(len(gpus))}
+    assert {worker["restarts"] for worker in said} == {1}
+    assert {worker["sum"] for worker in said} == {float(len(gpus))}
 
 
 def test_a_warm_worker_s_first_step_is_earlier_than_a_cold_one_s(

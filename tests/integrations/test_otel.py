@@ -51,21 +51,22 @@ def spans_of(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_run_is_a_trace_and_its_rounds_are_spans(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     events = [json.loads(line) for line in lines]
     first, second, whole = spans_of(lines, monkeypatch)
-    assert [one.name for one in (first, second, whole)] == ["round 1", "round 2", f"run {events[0]['job']}"]
-    assert [one.parent and one.parent.span_id for one in (first, second, whole)] == [whole.context.span_id] * 2 + [None]
-    assert {one.context.trace_id for one in (first, second)} == {whole.context.trace_id}
+    assert [span.name for span in (first, second, whole)] == ["round 1", "round 2", f"run {events[0]['job']}"]
+    assert [span.parent and span.parent.span_id for span in (first, second)] == [whole.context.span_id] * 2
+    assert whole.parent is None
+    assert {span.context.trace_id for span in (first, second)} == {whole.context.trace_id}
 
     assert (whole.start_time, whole.end_time) == tuple(int(events[place]["at"] * 1e9) for place in (0, -1))
     assert whole.start_time < first.start_time < first.end_time <= second.start_time < second.end_time
     assert first.attributes["coordinatord.ended"] == "rank 0 on node a failed: exit code 3"
     assert whole.attributes["coordinatord.ended"] == "all workers succeeded"
-    noted = [event.name for one in (whole, first, second) for event in one.events]
+    noted = [event.name for span in (whole, first, second) for event in span.events]
     assert sorted(noted) == sorted(event["what"] for event in events), "each event is in one span"
     assert [event.name for event in first.events] == ["round formed", "round started", "round stopped", "round ended"]
 
 
 def test_the_same_events_are_the_same_spans(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = [[(one.context.trace_id, one.context.span_id) for one in spans_of(lines, monkeypatch)] for _ in range(2)]
+    ids = [[(span.context.trace_id, span.context.span_id) for span in spans_of(lines, monkeypatch)] for _ in range(2)]
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == len(ids[0])
 
@@ -73,7 +74,7 @@ def test_the_same_events_are_the_same_spans(lines: list[str], monkeypatch: pytes
 def test_events_of_no_job_and_of_jobs_that_are_forgotten_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     other = {"job": "", "run": "", "kind": "NodeDrained", "what": "node drained", "round": None, "node": "a"}
     forgotten = {**other, "job": "mnist", "run": "ab-1", "kind": "JobForgotten"}
-    assert spans_of([json.dumps({**one, "at": 1.0, "reason": ""}) for one in (other, forgotten)], monkeypatch) == []
+    assert spans_of([json.dumps({**event, "at": 1.0, "reason": ""}) for event in (other, forgotten)], monkeypatch) == []
 
 
 @contextmanager
@@ -108,6 +109,6 @@ def test_a_collector_gets_them(lines: list[str]) -> None:
     [batch] = [ExportTraceServiceRequest.FromString(content) for content in sent]
     [resource] = batch.resource_spans
     assert {"coordinatord"} == {
-        one.value.string_value for one in resource.resource.attributes if one.key == "service.name"
+        attribute.value.string_value for attribute in resource.resource.attributes if attribute.key == "service.name"
     }
     assert [span.name for span in resource.scope_spans[0].spans][:2] == ["round 1", "round 2"]

@@ -137,12 +137,12 @@ class CalmRun:
         if node.observed.phase is not Phase.RUNNING:
             return replace(node.observed, beat=beat)
         now, ranks = self._queue.now - self._begun_at, range(node.first_rank, node.first_rank + node.workers)
-        stepped, one = self._training.stepped(now), self._training.stretch_at(now)
+        stepped, stretch = self._training.stepped(now), self._training.stretch_at(now)
         if stepped is None:
             return replace(node.observed, beat=beat, steps=(None,) * node.workers)
         section = None
-        if one.limit_s is not None and one.last in ranks:
-            section = Section("upload", one.limit_s, now - one.begin, one.last - node.first_rank)
+        if stretch.limit_s is not None and stretch.last in ranks:
+            section = Section("upload", stretch.limit_s, now - stretch.begin, stretch.last - node.first_rank)
         steps, at = (stepped[0],) * node.workers, stepped[1]
         return replace(node.observed, beat=beat, steps=steps, step_age_s=now - at, section=section)
 
@@ -196,7 +196,7 @@ class CalmRun:
         """Let nodes start the workers of the round, once it is formed."""
         for effect in batch.effects:
             part = effect.message.assignment if isinstance(effect, Send) else None
-            node = next((one for one in self._nodes.values() if one.session == effect.session), None)
+            node = next((node for node in self._nodes.values() if node.session == effect.session), None)
             if isinstance(effect, Send) and part and node is not None and node.observed.phase is not Phase.RUNNING:
                 run, number, node.first_rank = effect.message.run, effect.message.round, part.first_rank
                 node.observed = replace(node.observed, run=run, round=number, phase=Phase.RUNNING)

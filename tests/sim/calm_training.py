@@ -83,7 +83,7 @@ class CalmTraining:
             chance.choice(draws)()
             if chance.random() < 0.7:
                 self._trains()
-        self._begins = [one.begin for one in self._stretches]
+        self._begins = [stretch.begin for stretch in self._stretches]
 
     # Drawing
 
@@ -132,10 +132,15 @@ class CalmTraining:
             arrive_s = tuple(drawn)
         begin, first, steps, stepped_at = 0.0, 1, 0, 0.0
         if self._stretches:
-            one = self._stretches[-1]
-            begin, first, steps, stepped_at = one.end, one.first + one.times, one.steps, one.stepped_at
-            if one.is_step:
-                steps, stepped_at = one.steps + one.times, one.end
+            stretch = self._stretches[-1]
+            begin, first, steps, stepped_at = (
+                stretch.end,
+                stretch.first + stretch.times,
+                stretch.steps,
+                stretch.stepped_at,
+            )
+            if stretch.is_step:
+                steps, stepped_at = stretch.steps + stretch.times, stretch.end
         self._stretches.append(
             Stretch(begin, each_s, times, first, arrive_s, doing, steps, stepped_at, is_step, limit_s)
         )
@@ -148,22 +153,22 @@ class CalmTraining:
 
     def stepped(self, now: float) -> tuple[int, float] | None:
         """Return how many steps were done, and when the last of them was; None before there is one."""
-        one = self.stretch_at(now)
-        done = int((now - one.begin) / one.each_s) if one.is_step else 0
-        if one.steps + done == 0:
+        stretch = self.stretch_at(now)
+        done = int((now - stretch.begin) / stretch.each_s) if stretch.is_step else 0
+        if stretch.steps + done == 0:
             return None
-        return one.steps + done, one.begin + done * one.each_s if done else one.stepped_at
+        return stretch.steps + done, stretch.begin + done * stretch.each_s if done else stretch.stepped_at
 
     def seen(self, rank: int, now: float) -> WorkerStacks:
         """Return what a look shows of a worker."""
-        number, waits, one, within_s = self._place(rank, now)
+        number, waits, stretch, within_s = self._place(rank, now)
         moved = self._place(rank, now + WATCHED_S)[:2] != (number, waits)
-        sent_s = max(0.0, within_s - max(one.arrive_s))
+        sent_s = max(0.0, within_s - max(stretch.arrive_s))
         if moved:
             return self._worker(rank, number, CollectiveState.MOVES, "train", cpus=0.5)
         if waits:
             return self._worker(rank, number, CollectiveState.WAITS, "all_reduce", busy_s=sent_s)
-        match one.doing:
+        match stretch.doing:
             case Doing.SAVES:
                 return self._worker(rank, number - 1, CollectiveState.DONE, "save", "waiting for IO", busy_s=within_s)
             case Doing.RESTS:
@@ -171,14 +176,14 @@ class CalmTraining:
             case Doing.STARVES:
                 return self._worker(rank, number - 1, CollectiveState.DONE, "evaluate", "running", cpus=0.01)
             case _:
-                return self._worker(rank, number - 1, CollectiveState.DONE, str(one.doing), cpus=0.9)
+                return self._worker(rank, number - 1, CollectiveState.DONE, str(stretch.doing), cpus=0.9)
 
     def _place(self, rank: int, now: float) -> tuple[int, bool, Stretch, float]:
         """Return the collective that a worker is in or comes to, whether it waits there, and for how long it is on."""
-        one = self.stretch_at(now)
-        done = min(one.times - 1, int((now - one.begin) / one.each_s))
-        within_s = now - one.begin - done * one.each_s
-        return one.first + done, within_s >= one.arrive_s[rank], one, within_s
+        stretch = self.stretch_at(now)
+        done = min(stretch.times - 1, int((now - stretch.begin) / stretch.each_s))
+        within_s = now - stretch.begin - done * stretch.each_s
+        return stretch.first + done, within_s >= stretch.arrive_s[rank], stretch, within_s
 
     def _worker(
         self,

@@ -59,7 +59,7 @@ def _end_run(world: World, then: Callable[[], object]) -> None:
     def stop() -> None:
         run = world.run.id
         world.daemon.ask(StopJob(JOB, "operator", ""))
-        once(world, lambda: world.is_over() and any(one.of[0] == run for one in world.disks.shared.whole), then)
+        once(world, lambda: world.is_over() and any(step.of[0] == run for step in world.disks.shared.whole), then)
 
     once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, stop)
 
@@ -77,7 +77,8 @@ def _boot(world: World) -> None:
 
 def _are_members(world: World) -> bool:
     members = world.run.members.values()
-    return not world.run.durable.state.ended and sum(one.session is not None for one in members) == len(world.hosts)
+    connected = sum(member.session is not None for member in members)
+    return not world.run.durable.state.ended and connected == len(world.hosts)
 
 
 STEPS_MAX = 20

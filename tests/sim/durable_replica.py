@@ -55,7 +55,7 @@ def timeless(cluster: DurableCluster) -> DurableCluster:
         run.emptied_at = None if run.emptied_at is None else 0.0
         run.ledger = replace(run.ledger, settled_at=0.0)
         run.lost = [replace(loss, at=0.0) for loss in run.lost]
-        run.earlier = tuple(replace(one, ended_at=0.0) for one in run.earlier)
+        run.earlier = tuple(replace(earlier, ended_at=0.0) for earlier in run.earlier)
         run.losses = [replace(loss, silent_since=0.0) for loss in run.losses]
         if run.first_failure is not None:
             run.first_failure = replace(run.first_failure, at=0.0)

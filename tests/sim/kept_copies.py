@@ -59,7 +59,7 @@ class KeptCopies:
     @property
     def places(self) -> Iterator[Stored | None]:
         """All of its places."""
-        return (one for places in self._of_rank.values() for one in places)
+        return (place for places in self._of_rank.values() for place in places)
 
     def clear(self) -> None:
         """Drop everything."""
@@ -68,7 +68,7 @@ class KeptCopies:
     def withdraw(self, stored: Stored) -> None:
         """Give up what is damaged."""
         for places in self._of_rank.values():
-            places[:] = [None if one == stored else one for one in places]
+            places[:] = [None if place == stored else place for place in places]
 
     def want(self, copies: tuple[KeptCopy, ...]) -> None:
         """Get these copies, and no others; those that are here stay while they are protected."""
@@ -82,28 +82,28 @@ class KeptCopies:
         self._of_rank = {
             rank: places
             for rank, places in self._of_rank.items()
-            if rank in wanted or not all(one is None or self._is_free(one) for one in places)
+            if rank in wanted or not all(place is None or self._is_free(place) for place in places)
         }
         if self._wanted and self._has_room and not self._at_work:
             self._at_work = True
             self._memory.later(COPY_S, self._begin_next)
 
-    def _is_free(self, one: Stored) -> bool:
-        return not one.whole or one.parts.at not in self._memory.protected
+    def _is_free(self, stored: Stored) -> bool:
+        return not stored.whole or stored.parts.at not in self._memory.protected
 
     def _begin_next(self) -> None:
         """Begin to get a copy that is not here, over one that is not protected."""
         run = self._memory.key[0]
-        missing = [one for one in self._wanted if self._memory.find(run, one[0].at, one[1]) is None]
+        missing = [wanted for wanted in self._wanted if self._memory.find(run, wanted[0].at, wanted[1]) is None]
         self._at_work = bool(missing)
         if not missing:
             return
         copy, rank = self._world.chance.choice(missing)
-        holder = next((one for one in self._world.hosts.values() if one.node == copy.source.node), None)
+        holder = next((host for host in self._world.hosts.values() if host.node == copy.source.node), None)
         memory = None if holder is None or holder.is_cut or holder.paused else holder.memory
         stored = None if memory is None else memory.find(run, copy.at, rank)
         places = self._of_rank.setdefault(rank, [None, None])
-        free = [number for number, one in enumerate(places) if one is None or self._is_free(one)]
+        free = [number for number, place in enumerate(places) if place is None or self._is_free(place)]
         if memory is None or stored is None or not free:
             self._memory.later(AGAIN_S, self._begin_next)
             return
@@ -115,7 +115,7 @@ class KeptCopies:
     def _end(self, rank: int, coming: Stored, stored: Stored, holder: KeptMemory) -> None:
         """Keep a copy that has come, unless its holder has overwritten it meanwhile, or it is not what was sent."""
         places = self._of_rank.get(rank, [])
-        number = next((number for number, one in enumerate(places) if one is coming), None)
+        number = next((number for number, place in enumerate(places) if place is coming), None)
         if number is not None:
             there = stored in holder.stored
             if there and stored.damaged:

@@ -84,7 +84,7 @@ class Directory:
 
     def find(self, of: Step) -> OnDisk | None:
         """Return a whole step."""
-        return next((one for one in self.whole if one.of == of), None)
+        return next((step for step in self.whole if step.of == of), None)
 
 
 class Disks:
@@ -149,13 +149,13 @@ class KeptDisk:
 
     def _find(self) -> None:
         there = self._directory.whole
-        whole = [one for one in there if self._may_read(one)]
-        self.found = tuple(PersistedStep(one.serial, one.of[0], one.parts) for one in whole[:PERSISTED_MAX])
+        whole = [step for step in there if self._may_read(step)]
+        self.found = tuple(PersistedStep(step.serial, step.of[0], step.parts) for step in whole[:PERSISTED_MAX])
         self.unusable = "" if len(whole) == len(there) else "a step cannot be read"
 
-    def _may_read(self, one: OnDisk) -> bool:
+    def _may_read(self, step: OnDisk) -> bool:
         now = self._world.queue.now
-        return self._unread.get(one.of, now) <= now and not self._world.disks.is_unreadable
+        return self._unread.get(step.of, now) <= now and not self._world.disks.is_unreadable
 
     def _look(self, *, again: bool = True) -> None:
         before = self.found, self.unusable
@@ -257,13 +257,13 @@ class KeptDisk:
                 )
                 for rank in ranks
             ]
-            serial = max((one.serial for one in directory.whole), default=0) + 1
+            serial = max((step.serial for step in directory.whole), default=0) + 1
             chains = frozenset(stored.chain for stored in files.values())
             directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
         self._world.invariants.kept.persisted.is_whole(directory, of)
-        there = [StepThere(one.serial, str(one.serial), self._may_read(one)) for one in directory.whole]
+        there = [StepThere(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
         gone = superfluous(there, KEEP, order.in_use)
-        directory.whole = [one for one in directory.whole if str(one.serial) not in gone]
+        directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
         directory.files.clear()  # what was begun before
 
     def _say(self, state: PersistState, problem: str = "") -> None:

@@ -93,13 +93,13 @@ class KeptMemory:
     @property
     def stored(self) -> list[Stored]:
         """Everything that is whole."""
-        return [one for one in (*self.places, *self.fetched, *self.copies.places) if one is not None and one.whole]
+        return [kept for kept in (*self.places, *self.fetched, *self.copies.places) if kept is not None and kept.whole]
 
     def holding(self, observed: Observed) -> Holding | None:
         """Return what it holds of the node's run."""
         here = (observed.run, observed.round) == self.key
-        held = {(one.parts.at, one.parts.first_rank): one.parts for one in self.stored if one.run == observed.run}
-        parts = tuple(replace(one, protected=one.at in self.protected) for one in held.values())
+        held = {(kept.parts.at, kept.parts.first_rank): kept.parts for kept in self.stored if kept.run == observed.run}
+        parts = tuple(replace(parts, protected=parts.at in self.protected) for parts in held.values())
         restoring = self._restoring if here else Restoring.NOTHING
         can_halt = here and self.resumed is not None and bool(self._host.workers.alive)
         on_disk = self.disk.found or self.disk.unusable or self.disk.report is not None
@@ -217,7 +217,9 @@ class KeptMemory:
             return
         at = KeptStep(training.key[1], step)
         held = [
-            one.whole for one in self.places if one is not None and (one.run, one.parts.at) == (training.key[0], at)
+            place.whole
+            for place in self.places
+            if place is not None and (place.run, place.parts.at) == (training.key[0], at)
         ]
         if stepped is None or stepped[0] < step or held == [False]:
             self.later(0.2, self._await_named, training, step)
@@ -239,7 +241,7 @@ class KeptMemory:
 
     def damage(self) -> bool:
         """Flip a bit of something that is kept; return whether there was anything."""
-        places = [number for number, one in enumerate(self.places) if one is not None]
+        places = [number for number, place in enumerate(self.places) if place is not None]
         if places:
             place = self._world.chance.choice(places)
             stored = self.places[place]
@@ -261,8 +263,8 @@ class KeptMemory:
         """Write the state of a step over a place that is not protected; leave it out if there is none."""
         self._saved = step
         assignment = self._world.invariants.formed[training.key]
-        ranks = next(one for one in assignment.nodes if one.node == self._host.node)
-        world_size = sum(one.workers for one in assignment.nodes)
+        ranks = next(ranks for ranks in assignment.nodes if ranks.node == self._host.node)
+        world_size = sum(ranks.workers for ranks in assignment.nodes)
         parts = kept_parts(
             training.key[1],
             step,
@@ -286,7 +288,7 @@ class KeptMemory:
 
         What is kept twice, since it was saved again at the end of a round, need only be kept once.
         """
-        steps = [one.parts.at if one is not None and one.whole else None for one in self.places]
+        steps = [place.parts.at if place is not None and place.whole else None for place in self.places]
         newest = max((at for at in steps if at is not None), default=None)
         free = [n for n, at in enumerate(steps) if at is None or at not in self.protected or at in steps[:n]]
         older = [n for n in free if steps[n] is None or steps[n] != newest or newest in steps[:n]]
@@ -306,8 +308,8 @@ class KeptMemory:
         found = [self._get(source, resume) for source in resume.sources]
         if self._restoring is Restoring.FAILED:
             return
-        if all(one is not None for one in found):
-            chains = {chain for one in found if one is not None for chain in one}
+        if all(read is not None for read in found):
+            chains = {chain for read in found if read is not None for chain in read}
             self._world.invariants.kept.fetched(self._host, resume, chains)
             self._settle(resume.at, chains.pop())
         elif self._world.queue.now - began_at > FETCH_WITHIN_S:
@@ -323,8 +325,8 @@ class KeptMemory:
         elif (chain := self.disk.read(resume)) is None:
             self._fail("digest")
         else:
-            own = [one for source in resume.sources for one in source.parts]
-            for rank in sorted({rank for one in own for rank in range(one.first_rank, one.first_rank + one.ranks)}):
+            own = [part for source in resume.sources for part in source.parts]
+            for rank in sorted({rank for part in own for rank in range(part.first_rank, part.first_rank + part.ranks)}):
                 size, shards = resume.world_size, resume.shards
                 parts = kept_parts(resume.round, resume.step, range(rank, rank + 1), world_size=size, shards=shards)
                 self.fetched.append(Stored(self.key[0], parts, chain))
@@ -342,7 +344,9 @@ class KeptMemory:
         return chains
 
     def _ask(self, node: str, at: KeptStep, rank: int) -> Stored | None:
-        host = next((one for one in self._world.hosts.values() if one.node == node and one.memory is not None), None)
+        host = next(
+            (host for host in self._world.hosts.values() if host.node == node and host.memory is not None), None
+        )
         if host is None or host.memory is None or (host is not self._host and (host.is_cut or host.paused)):
             return None
         stored = host.memory.find(self.key[0], at, rank)
@@ -360,16 +364,16 @@ class KeptMemory:
 
     def find(self, run: str, at: KeptStep, rank: int) -> Stored | None:
         """Return a rank's state."""
-        for one in self.stored:
-            if (one.run, one.parts.at) == (run, at) and 0 <= rank - one.parts.first_rank < one.parts.ranks:
-                return one
+        for stored in self.stored:
+            if (stored.run, stored.parts.at) == (run, at) and 0 <= rank - stored.parts.first_rank < stored.parts.ranks:
+                return stored
         return None
 
     def withdraw(self, stored: Stored) -> None:
         """Give up what is damaged, and say so."""
         self.withdrawn.add(stored.parts.at)
-        self.places = [None if one == stored else one for one in self.places]
-        self.fetched = [one for one in self.fetched if one != stored]
+        self.places = [None if place == stored else place for place in self.places]
+        self.fetched = [fetched for fetched in self.fetched if fetched != stored]
         self.copies.withdraw(stored)
         self._host.submit(KeptChanged())
 

@@ -194,8 +194,8 @@ class Wires:
 
     def heal(self, healed: Host | SimulatedCoordinator) -> None:
         """Let all messages through that waited for the network of a host, or for that of a coordinator alone."""
-        waiting = [one for one in self._torn if healed in {one.host, one.at} and not _is_cut(one)]
-        self._torn = [one for one in self._torn if one not in waiting]
+        waiting = [session for session in self._torn if healed in {session.host, session.at} and not _is_cut(session)]
+        self._torn = [session for session in self._torn if session not in waiting]
         for session in waiting:
             for way in (UP, DOWN):
                 held = list(session.held[way])

@@ -91,29 +91,29 @@ class Standstills:
 
     def at(self, now: float) -> Standstill | None:
         """Return the one that is on."""
-        return next((one for one in self.known if one.begin <= now < one.end), None)
+        return next((standstill for standstill in self.known if standstill.begin <= now < standstill.end), None)
 
     @property
     def hung(self) -> Standstill | None:
         """The one that never ends, if there is one."""
-        return next((one for one in self.known if one.doing.is_hang), None)
+        return next((standstill for standstill in self.known if standstill.doing.is_hang), None)
 
     def section(self, now: float) -> Section | None:
         """Return the section that workers are in, as a node reports it."""
-        one = self.at(now)
-        if one is None or one.section is None:
+        standstill = self.at(now)
+        if standstill is None or standstill.section is None:
             return None
-        return Section(one.section.name, one.section.limit_s, now - one.begin, 0)
+        return Section(standstill.section.name, standstill.section.limit_s, now - standstill.begin, 0)
 
     def seen(self, rank: int, now: float) -> WorkerStacks:
         """Return what a look shows of a worker."""
-        training, one = self._training, self.at(now)
+        training, standstill = self._training, self.at(now)
         number = self._collectives(now)
-        if one is None or one.doing is Doing.COUNTS or training.whole_at is None:
+        if standstill is None or standstill.doing is Doing.COUNTS or training.whole_at is None:
             return _worker(rank, CollectiveState.WAITS, number, "all_reduce", cpus=0.5)
-        if rank != one.culprit and one.doing is not Doing.EVALUATES:
+        if rank != standstill.culprit and standstill.doing is not Doing.EVALUATES:
             return _worker(rank, CollectiveState.WAITS, number + 1, "all_reduce")
-        match one.doing:
+        match standstill.doing:
             case Doing.SKIPPED:
                 return _worker(rank, CollectiveState.WAITS, number + 2, "barrier")
             case Doing.STOPPED:
@@ -126,8 +126,8 @@ class Standstills:
     def _collectives(self, now: float) -> int:
         """Return how many collectives were done: none while workers stand, or compute."""
         began = self._training.whole_at or now
-        idle = [one for one in self.known if one.doing is not Doing.COUNTS]
-        idle_s = sum(min(one.end, now) - one.begin for one in idle if one.begin < now)
+        idle = [standstill for standstill in self.known if standstill.doing is not Doing.COUNTS]
+        idle_s = sum(min(standstill.end, now) - standstill.begin for standstill in idle if standstill.begin < now)
         return max(0, int((now - began - idle_s) / COLLECTIVE_S))
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 def contenders(world: World) -> list[Contender]:
     """Return all coordinators."""
-    return [one for one in world.coordinators if isinstance(one, Contender)]
+    return [contender for contender in world.coordinators if isinstance(contender, Contender)]
 
 
 def _leader(world: World) -> Contender:
-    return next(one for one in contenders(world) if one is world.daemon)
+    return next(contender for contender in contenders(world) if contender is world.daemon)
 
 
 def _any(world: World) -> Contender:
@@ -32,43 +32,43 @@ def _lasts(world: World) -> float:
 
 
 def _killed(world: World) -> None:
-    one = _any(world)
-    one.crash(host=world.chance.random() < 0.3)
-    world.queue.plan(_lasts(world), one.start)
+    contender = _any(world)
+    contender.crash(host=world.chance.random() < 0.3)
+    world.queue.plan(_lasts(world), contender.start)
 
 
 def _all_killed(world: World) -> None:
-    for one in contenders(world):
-        one.crash()
-        world.queue.plan(world.chance.uniform(0.1, 5.0), one.start)
+    for contender in contenders(world):
+        contender.crash()
+        world.queue.plan(world.chance.uniform(0.1, 5.0), contender.start)
 
 
 def _killed_in_commit(world: World) -> None:
-    one = _leader(world)
-    one.doom(world.chance.choice(list(CrashPoint)))
+    contender = _leader(world)
+    contender.doom(world.chance.choice(list(CrashPoint)))
     world.chance.choice(list(world.hosts.values())).reset()
     world.chance.choice(list(world.hosts.values())).workers.fail()
-    world.queue.plan(_lasts(world), one.start)
+    world.queue.plan(_lasts(world), contender.start)
 
 
 def _paused(world: World) -> None:
-    one = _any(world)
-    one.pause()
-    world.queue.plan(_lasts(world), one.wake)
+    contender = _any(world)
+    contender.pause()
+    world.queue.plan(_lasts(world), contender.wake)
 
 
 def _paused_in_commit(world: World) -> None:
     """Stop the leader just when it has decided something."""
-    one = _leader(world)
+    contender = _leader(world)
     world.chance.choice(list(world.hosts.values())).workers.fail()
-    world.queue.plan(world.chance.uniform(0.0, 0.05), one.pause)
-    world.queue.plan(0.1 + _lasts(world), one.wake)
+    world.queue.plan(world.chance.uniform(0.0, 0.05), contender.pause)
+    world.queue.plan(0.1 + _lasts(world), contender.wake)
 
 
 def _ended(world: World) -> None:
-    one = _any(world)
-    one.stop()
-    world.queue.plan(1.0 + _lasts(world), one.start)
+    contender = _any(world)
+    contender.stop()
+    world.queue.plan(1.0 + _lasts(world), contender.start)
 
 
 def _steps_down(world: World) -> None:
@@ -88,9 +88,9 @@ def _cut_off(world: World) -> None:
 
 
 def _cut(world: World, *, etcd: bool, nodes: bool) -> None:
-    one = _any(world)
-    one.cut_off(etcd=etcd, nodes=nodes)
-    world.queue.plan(_lasts(world), one.heal)
+    contender = _any(world)
+    contender.cut_off(etcd=etcd, nodes=nodes)
+    world.queue.plan(_lasts(world), contender.heal)
 
 
 def _etcd_elects(world: World) -> None:

@@ -71,8 +71,8 @@ class Training:
     def _checkpoint(self) -> int:
         """Return a step that was saved: what comes between it and the last one that was done is done again."""
         run, number = self.key
-        stepped = [one.stepped() for key, one in self._world.trainings.items() if key[0] == run]
-        reached = max((one[0] for one in stepped if one is not None), default=0)
+        stepped = [training.stepped() for key, training in self._world.trainings.items() if key[0] == run]
+        reached = max((last[0] for last in stepped if last is not None), default=0)
         return reached * (number % 3) // 2
 
     def join(self, host: Host) -> None:

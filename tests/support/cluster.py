@@ -196,8 +196,8 @@ class Node(Program):
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading
-            said = (one for one in self.events if one["event"] == event)
-            found = next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+            said = (entry for entry in self.events if entry["event"] == event)
+            found = next((entry for entry in said if all(entry[name] == value for name, value in facts.items())), None)
             assert found or not ended, f"{self.name} ended without {event} {facts}:\n{self.output}"
             return found
 
@@ -253,8 +253,8 @@ class Cluster:
         least = after.number if after else 0
 
         def look() -> Round | None:
-            rounds = [one for one in self.rounds() if one.number > least and len(one.workers) == world_size]
-            return max(rounds, key=lambda one: one.number, default=None)
+            rounds = [round_ for round_ in self.rounds() if round_.number > least and len(round_.workers) == world_size]
+            return max(rounds, key=lambda round_: round_.number, default=None)
 
         return wait_until(f"a round of {world_size} after {least} of job {self.job}", look)
 

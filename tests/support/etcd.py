@@ -153,7 +153,7 @@ class EtcdCluster:
         for member in self.members:
             member.kill()
             member.wait()
-        for reservation in (one for both in self._held for one in both):
+        for reservation in (reservation for both in self._held for reservation in both):
             reservation.close()
 
     def _begin(self, number: int) -> subprocess.Popen[bytes]:
@@ -235,8 +235,8 @@ class EtcdNamespace:
     async def _copied(self, gateway: Gateway) -> EtcdNamespace:
         other = EtcdNamespace(self._cluster)
         ours, theirs = f"{self.keys.prefix}/".encode(), f"{other.keys.prefix}/".encode()
-        kept = [one async for one in gateway.all_below(ours, 100) if not one.lease]
-        puts = [put(theirs + one.key.removeprefix(ours), one.value) for one in kept]
+        kept = [pair async for pair in gateway.all_below(ours, 100) if not pair.lease]
+        puts = [put(theirs + pair.key.removeprefix(ours), pair.value) for pair in kept]
         await gateway.call("/v3/kv/txn", txn([], puts))
         return other
 

@@ -75,9 +75,9 @@ CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KE
 def impure_imports(source: Source) -> Iterator[Finding]:
     """Find imports of what is not known to be pure; types count too, for they bind as code does."""
     [own] = [own for room, own in PURE_ROOMS.items() if source.is_in(room)]
-    for one in source.imports:
-        if not one.within(*PURE_STDLIB, *own):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        if not imported.within(*PURE_STDLIB, *own):
+            yield imported.line, f"imports {imported.module}"
 
 
 def imports_back_up(source: Source) -> Iterator[Finding]:
@@ -85,23 +85,23 @@ def imports_back_up(source: Source) -> Iterator[Finding]:
     name = source.path.parts[2].removesuffix(".py")
     own = CORE_FLOORS.index(name) if name in CORE_FLOORS else 0
     higher = [f"coordinatord.core.{floor}" for floor in CORE_FLOORS[own + 1 :]]
-    for one in source.imports:
-        if one.within(*higher):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        if imported.within(*higher):
+            yield imported.line, f"imports {imported.module}"
 
 
 def basement_imports(source: Source) -> Iterator[Finding]:
     """Find imports that let what carries messages depend on what only shows them."""
-    for one in source.imports:
-        if one.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        if imported.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
+            yield imported.line, f"imports {imported.module}"
 
 
 def coordinator_imports(source: Source) -> Iterator[Finding]:
     """Find imports that would tie the daemon to the hosts that it serves."""
-    for one in source.imports:
-        if one.within("nodeclient", "workerlib", "torch", "numpy"):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        if imported.within("nodeclient", "workerlib", "torch", "numpy"):
+            yield imported.line, f"imports {imported.module}"
 
 
 def node_imports(source: Source) -> Iterator[Finding]:
@@ -113,10 +113,10 @@ def node_imports(source: Source) -> Iterator[Finding]:
     allowed = [*shared, "workerlib.env", "workerlib.gloo", "workerlib.responder", *KEEP_CONTRACT, *PACKET_CONTRACT]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
-    for one in source.imports:
-        foreign = one.within("coordinatord", "workerlib", "torch", "numpy") and not one.within(*allowed)
-        if foreign or (one.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        foreign = imported.within("coordinatord", "workerlib", "torch", "numpy") and not imported.within(*allowed)
+        if foreign or (imported.within("nodeclient.torchrun") and not source.is_in(TORCHRUN_ROOM)):
+            yield imported.line, f"imports {imported.module}"
 
 
 def worker_imports(source: Source) -> Iterator[Finding]:
@@ -126,9 +126,11 @@ def worker_imports(source: Source) -> Iterator[Finding]:
     """
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
     in_keep = source.is_in(KEEP_ROOM)
-    for one in source.imports:
-        if one.within("torch", "workerlib.keep") and not source.is_in(*CONTRACTS):
-            if not one.deferred and not in_keep and not one.within(*KEEP_CONTRACT):
-                yield one.line, f"imports {one.module} when it is loaded"
-        elif one.within("workerlib.integrations") or not one.within("workerlib", *library, *sys.stdlib_module_names):
-            yield one.line, f"imports {one.module}"
+    for imported in source.imports:
+        if imported.within("torch", "workerlib.keep") and not source.is_in(*CONTRACTS):
+            if not imported.deferred and not in_keep and not imported.within(*KEEP_CONTRACT):
+                yield imported.line, f"imports {imported.module} when it is loaded"
+        elif imported.within("workerlib.integrations") or not imported.within(
+            "workerlib", *library, *sys.stdlib_module_names
+        ):
+            yield imported.line, f"imports {imported.module}"

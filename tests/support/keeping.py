@@ -123,7 +123,7 @@ class Keep:
         held = [(node.file, commit, big) for node in self.nodes for commit, big in _commits(node)]
         steps = sorted({(commit.round, commit.step) for _, commit, big in held if big}, reverse=True)
         for at in steps:
-            here = [one for one in held if (one[1].round, one[1].step) == at]
+            here = [holder for holder in held if (holder[1].round, holder[1].step) == at]
             bigs = {commit.shard: (file, commit) for file, commit, big in here if big}
             shards = next(iter(bigs.values()))[1].shards
             done = [commit.rank for _, commit, big in here if commit.has_small or not (big or commit.pending)]
@@ -185,17 +185,19 @@ class Keep:
 
     @staticmethod
     def _answer(node: Node) -> Saved | NotSaved | Gone | None:
-        for one in node.said:
-            if isinstance(one, Gone) or (isinstance(one, (Saved, NotSaved)) and one.asked):
-                return one
+        for message in node.said:
+            if isinstance(message, Gone) or (isinstance(message, (Saved, NotSaved)) and message.asked):
+                return message
         return None
 
     def await_said(self, number: int, *kinds: type[Any]) -> Message | Gone:
         """Wait until a worker has said something of these kinds; return it."""
         node = self.nodes[number]
         with self.heard:
-            assert self.heard.wait_for(lambda: any(isinstance(one, kinds) for one in node.said), TIMEOUT_S), node.said
-            said: list[Message | Gone] = [one for one in node.said if isinstance(one, kinds)]
+            assert self.heard.wait_for(lambda: any(isinstance(message, kinds) for message in node.said), TIMEOUT_S), (
+                node.said
+            )
+            said: list[Message | Gone] = [message for message in node.said if isinstance(message, kinds)]
             return said[0]
 
     def commits(self, number: int) -> list[Commit]:

@@ -193,9 +193,9 @@ class Scene:
                 name, _, wait_s, lasts_s = standing.pop(0)
                 due.append((now + wait_s, partial(self._signal, name, signal.SIGSTOP)))
                 due.append((now + wait_s + lasts_s, partial(self._signal, name, signal.SIGCONT)))
-            for one in [one for one in due if one[0] <= now]:
-                due.remove(one)
-                one[1]()
+            for deed in [deed for deed in due if deed[0] <= now]:
+                due.remove(deed)
+                deed[1]()
             # The first to end well says that all have succeeded.
             return any(node.process.poll() == 0 for node in self.nodes.values())
 

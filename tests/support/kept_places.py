@@ -24,16 +24,16 @@ def empty_place(length: int) -> Place:
 
 def whole(tensors: Mapping[str, torch.Tensor]) -> Parts:
     """Return tensors of which a rank has all."""
-    return {name: (one, tuple(one.shape), (0,) * one.dim()) for name, one in tensors.items()}
+    return {name: (tensor, tuple(tensor.shape), (0,) * tensor.dim()) for name, tensor in tensors.items()}
 
 
 def sharded(tensors: Mapping[str, torch.Tensor], shard: int, shards: int) -> Parts:
     """Return the pieces that FSDP gives a rank: rows, the last ranks perhaps fewer or none."""
     found = {}
-    for name, one in tensors.items():
-        rows = -(-len(one) // shards)
-        begin = min(shard * rows, len(one))
-        found[name] = one[begin : begin + rows], tuple(one.shape), (begin, *[0] * (one.dim() - 1))
+    for name, tensor in tensors.items():
+        rows = -(-len(tensor) // shards)
+        begin = min(shard * rows, len(tensor))
+        found[name] = tensor[begin : begin + rows], tuple(tensor.shape), (begin, *[0] * (tensor.dim() - 1))
     return found
 
 
@@ -65,13 +65,20 @@ def held(parts: Parts, commit: Commit, small: bytes | None = None) -> Held:
 
 def _tensors(parts: Parts) -> tuple[bytes, int]:
     pieces = [
-        Piece(name, str(one.dtype).removeprefix("torch."), size, offsets, tuple(one.shape), one.numel() * one.itemsize)
-        for name, (one, size, offsets) in parts.items()
+        Piece(
+            name,
+            str(tensor.dtype).removeprefix("torch."),
+            size,
+            offsets,
+            tuple(tensor.shape),
+            tensor.numel() * tensor.itemsize,
+        )
+        for name, (tensor, size, offsets) in parts.items()
     ]
     layout = lay_out(pieces)
     data = bytearray(layout.end)
     data[: len(layout.manifest)] = layout.manifest
-    for begin, (one, _, _) in zip(layout.begins, parts.values(), strict=True):
-        raw = bytes(one.contiguous().reshape(-1).view(torch.uint8).numpy()) if one.numel() else b""
+    for begin, (tensor, _, _) in zip(layout.begins, parts.values(), strict=True):
+        raw = bytes(tensor.contiguous().reshape(-1).view(torch.uint8).numpy()) if tensor.numel() else b""
         data[begin : begin + len(raw)] = raw
     return bytes(data), layout.end

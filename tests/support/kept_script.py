@@ -56,7 +56,7 @@ class Script:
         before = len(self.node.nodes[0].said)
         self.node.save(0)
         said = self.node.nodes[0].said[before:]  # among it may be what was saved at an interval before
-        answer = next(one for one in said if isinstance(one, (Saved, NotSaved)) and one.asked)
+        answer = next(message for message in said if isinstance(message, (Saved, NotSaved)) and message.asked)
         self.node.choose()
         return answer
 
@@ -78,8 +78,8 @@ def train(model: nn.Module, *optimizers: torch.optim.Optimizer) -> None:
 
 def state_of(objects: Objects) -> str:
     """Return a digest of all that objects hold, and of the next random number."""
-    values = [one.state_dict() if hasattr(one, "state_dict") else one for one in objects.values()]
-    return digest_of(*values, torch.get_rng_state(), *(repr(one.get("_last_lr")) for one in values))
+    values = [state.state_dict() if hasattr(state, "state_dict") else state for state in objects.values()]
+    return digest_of(*values, torch.get_rng_state(), *(repr(state.get("_last_lr")) for state in values))
 
 
 def do_steps(kept: StepKeeper, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

@@ -127,6 +127,6 @@ def _resume_text(resume: Resume | None) -> str:
 def _persist_text(order: PersistOrder | None) -> str:
     if order is None:
         return ""
-    ranks = ", ".join(f"{one.first_rank} to {one.first_rank + one.ranks - 1}" for one in order.parts)
+    ranks = ", ".join(f"{part.first_rank} to {part.first_rank + part.ranks - 1}" for part in order.parts)
     whole = ", and making it whole" if order.commit else ""
     return f", writing step {order.step} of ranks {ranks}{whole}"

@@ -51,8 +51,8 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
         for key in value:
             yield from tensors_of(value[key])
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from tensors_of(one)
+        for item in value:
+            yield from tensors_of(item)
 
 
 def digest_of(*values: Any) -> str:

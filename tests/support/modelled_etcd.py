@@ -100,8 +100,8 @@ class ModelledEtcd:
             found = {"value": body["value"], "lease": body["lease"], "create_revision": created, "mod_revision": now}
             self._kvs[key] = found
         else:
-            for one in self._keys(body):
-                del self._kvs[one]
+            for gone in self._keys(body):
+                del self._kvs[gone]
         return {}
 
     def _range(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def main(folder: str) -> None:
         with (Path(folder) / f"{ctx.rank}.txt").open("a") as notes:
 
             def note(step: int) -> None:
-                digest = digest_of([one.to_local() for one in model.parameters()])  # type: ignore[attr-defined]
+                digest = digest_of([tensor.to_local() for tensor in model.parameters()])  # type: ignore[attr-defined]
                 notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
                 notes.flush()
 

@@ -192,12 +192,12 @@ class Program:
 
 def forget_ended() -> None:
     """Forget the programs whose output is read: a test begins, and they were of those before it."""
-    _started[:] = [one for one in _started if one.reading]
+    _started[:] = [program for program in _started if program.reading]
 
 
 def said_by_all() -> list[tuple[str, str]]:
     """Return what each program has said that ran in this test, with its command: for whoever reads why it failed."""
-    return [(one.command, one.output) for one in _started]
+    return [(program.command, program.output) for program in _started]
 
 
 def run(

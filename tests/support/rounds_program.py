@@ -58,8 +58,8 @@ class Ends:
         optimizer: torch.optim.Optimizer,
     ) -> None:
         self._hows = {}
-        for one in ends:
-            *where, point, how = one.split(":")
+        for end in ends:
+            *where, point, how = end.split(":")
             if where == [str(ctx.round), str(ctx.rank), str(step)]:
                 self._hows[point] = how
         self._hooks = (

@@ -145,11 +145,11 @@ def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str, 
     stack.callback(etcd.close)
     etcd.await_serving()
     reservations = [PortReservation() for _ in COORDINATORS]
-    for one in reservations:
-        stack.callback(one.close)
+    for reservation in reservations:
+        stack.callback(reservation.close)
     # Where a member dies, those that are left choose a leader of their own first, which takes a busy machine seconds.
     lease_s = lease_s or (LEASE_S if members == 1 else PATIENT_LEASE_S)
-    return Pair(stack, folder, etcd, [f"127.0.0.1:{one.port}" for one in reservations], lease_s=lease_s)
+    return Pair(stack, folder, etcd, [f"127.0.0.1:{reservation.port}" for reservation in reservations], lease_s=lease_s)
 
 
 class Site:
@@ -167,13 +167,13 @@ class Site:
 
     def part(self, ones: Sequence[str], others: Sequence[str]) -> None:
         """Let no packet pass between these hosts and those, in either direction."""
-        for one in ones:
+        for host in ones:
             for other in others:
-                self.link.cut(one, other)
-                self.link.cut(other, one)
+                self.link.cut(host, other)
+                self.link.cut(other, host)
 
-    def slow(self, one: str, others: Sequence[str], delay_s: float) -> None:
+    def slow(self, host: str, others: Sequence[str], delay_s: float) -> None:
         """Have each packet between a host and others take so long."""
         for other in others:
-            self.link.set_way(one, other, delay_s=delay_s)
-            self.link.set_way(other, one, delay_s=delay_s)
+            self.link.set_way(host, other, delay_s=delay_s)
+            self.link.set_way(other, host, delay_s=delay_s)

@@ -56,8 +56,8 @@ class Torchrun(Program):
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading
-            said = (one for one in self.events if one["event"] == event)
-            found = next((one for one in said if all(one[name] == value for name, value in facts.items())), None)
+            said = (entry for entry in self.events if entry["event"] == event)
+            found = next((entry for entry in said if all(entry[name] == value for name, value in facts.items())), None)
             assert found or not ended, f"torchrun ended without {event} {facts}:\n{self.output}"
             return found
 

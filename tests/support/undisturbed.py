@@ -20,4 +20,4 @@ def train_undisturbed(
             process.join(TIMEOUT_S)
         assert [process.exitcode for process in started] == [0] * world_size
     keep.close()
-    return {rank: {step: one[-1][1] for step, one in steps.items()} for rank, steps in notes_of(folder).items()}
+    return {rank: {step: notes[-1][1] for step, notes in steps.items()} for rank, steps in notes_of(folder).items()}

@@ -87,8 +87,8 @@ def test_a_node_says_where_it_stands_and_no_child_of_its_speaks_for_it(
 
 
 def test_the_daemon_serves_with_the_sockets_that_systemd_passes(start: Callable[..., Program]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [one.getsockname()[1], other.getsockname()[1]]
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [first.getsockname()[1], second.getsockname()[1]]
     daemon = start(*passing(*(f"127.0.0.1:{port}" for port in ports)), *DAEMON, "--insecure", "--port", "1")
     daemon.await_line("Listening on .* as 4")
     for port in ports:

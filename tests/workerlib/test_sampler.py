@@ -67,10 +67,10 @@ class Epoch:
 
     def train(self) -> list[Step]:
         """Return the steps of all rounds; at the end, `repeats` and `left_out` are those declared last."""
-        return [step for one in self.rounds for step in self._round(one)]
+        return [step for round_ in self.rounds for step in self._round(round_)]
 
-    def _round(self, one: Round) -> Iterator[Step]:
-        samplers = one.samplers(self.length, **self.options)
+    def _round(self, round_: Round) -> Iterator[Step]:
+        samplers = round_.samplers(self.length, **self.options)
         for sampler in samplers:
             if self.state is not None:
                 sampler.load_state_dict(self.state)
@@ -79,7 +79,7 @@ class Epoch:
         if len(samplers[0]):
             self.repeats = samplers[0].repeats()
 
-        steps = len(samplers[0]) if one.steps is None else min(one.steps, len(samplers[0]))
+        steps = len(samplers[0]) if round_.steps is None else min(round_.steps, len(samplers[0]))
         ahead = [list(sampler) for sampler in samplers]  # read ahead, as a DataLoader may, to the very end
         assert {len(shares) for shares in ahead} == {len(samplers[0])}, "every rank has the same number of steps"
         for shares in list(zip(*ahead, strict=True))[:steps]:
@@ -119,7 +119,7 @@ def test_padding_repeats_the_declared_samples_and_no_others(epoch: Epoch) -> Non
     steps = epoch.train()
     samples = Counter(sample for step in steps for sample in step.samples)
     assert samples == Counter(range(epoch.length)) + Counter(epoch.repeats)
-    assert len(epoch.repeats) < max(one.batch_size for one in epoch.rounds)
+    assert len(epoch.repeats) < max(round_.batch_size for round_ in epoch.rounds)
 
 
 @given(_epoch("drop"))
@@ -140,23 +140,23 @@ def test_shares_differ_by_one_at_most_and_batches_are_as_large_as_said(epoch: Ep
 
 
 @given(_round(last=True), st.integers(0, 200), st.sampled_from(["pad", "drop"]))
-def test_where_asked_for_all_batches_are_full(one: Round, length: int, remainder: Remainder) -> None:
-    for step in Epoch(length, [one], {"remainder": remainder}).train():
-        assert step.batch_samples == one.batch_size
+def test_where_asked_for_all_batches_are_full(round_: Round, length: int, remainder: Remainder) -> None:
+    for step in Epoch(length, [round_], {"remainder": remainder}).train():
+        assert step.batch_samples == round_.batch_size
 
 
 @given(_round(last=True), st.integers(0, 200))
-def test_no_rank_is_without_samples_if_there_are_as_many_as_ranks(one: Round, length: int) -> None:
-    for step in Epoch(one.world_size + length, [one], {}).train():
+def test_no_rank_is_without_samples_if_there_are_as_many_as_ranks(round_: Round, length: int) -> None:
+    for step in Epoch(round_.world_size + length, [round_], {}).train():
         assert all(step.shares)
-        assert step.batch_samples < one.batch_size + one.world_size
+        assert step.batch_samples < round_.batch_size + round_.world_size
 
 
 @given(_epoch("exact"), st.integers(9, 40))
 def test_the_batches_are_the_same_on_any_number_of_ranks(epoch: Epoch, batch_size: int) -> None:
-    epoch.rounds = [replace(one, batch_size=batch_size) for one in epoch.rounds]
+    epoch.rounds = [replace(round_, batch_size=batch_size) for round_ in epoch.rounds]
     alone = Epoch(epoch.length, [Round(1, batch_size)], epoch.options, epoch.epoch)
-    batches, batches_alone = ([sorted(step.samples) for step in one.train()] for one in (epoch, alone))
+    batches, batches_alone = ([sorted(step.samples) for step in either.train()] for either in (epoch, alone))
     # The rest of the epoch may go into the batch before it, so the last two may be one.
     same = max(len(batches_alone) - 2, 0)
     assert batches[:same] == batches_alone[:same]

@@ -90,17 +90,17 @@ async def test_tokens_that_are_made_or_revoked_anywhere_are_so_everywhere(etcd: 
     first = secured(tmp_path / "first")
     second = _copied(first, tmp_path / "second")
     async with leading(space, first) as gateway:
-        accesses = [_access(gateway, space, one) for one in (first, second)]
+        accesses = [_access(gateway, space, side) for side in (first, second)]
         ours, theirs = first.add("ours", Role.JOIN), second.add("theirs", Role.JOIN)
         for access in (*accesses, accesses[0]):
             await access.look()
-        for one in (first, second):
-            assert (_knows(one, ours.text), _knows(one, theirs.text)) == ("ours", "theirs")
+        for side in (first, second):
+            assert (_knows(side, ours.text), _knows(side, theirs.text)) == ("ours", "theirs")
         second.store.revoke("ours")
         for access in reversed(accesses):
             await access.look()
-        assert [_knows(one, ours.text) for one in (first, second)] == ["revoked_token"] * 2
-        kept = [one.value.decode() async for one in gateway.all_below(space.keys.tokens, 9)]
+        assert [_knows(side, ours.text) for side in (first, second)] == ["revoked_token"] * 2
+        kept = [pair.value.decode() async for pair in gateway.all_below(space.keys.tokens, 9)]
         assert len(kept) == 1
         assert "theirs" in kept[0]
         assert theirs.secret not in kept[0]

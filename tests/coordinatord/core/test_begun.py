@@ -32,9 +32,9 @@ def test_it_counts_each_way_and_says_why_not_in_place(begun: tuple[Begun | None,
     stage = Stage()
     for name in ("n1", "n2"):
         stage.play(f"join {name} min=2 max=2")
-    for name, one in zip(("n1", "n2"), begun, strict=True):
+    for name, way in zip(("n1", "n2"), begun, strict=True):
         puppet = stage.puppets[name]
-        puppet.observed = dataclasses.replace(puppet.observed, begun=one)
+        puppet.observed = dataclasses.replace(puppet.observed, begun=way)
         stage.play(f"running {name}")
     assert run_of(stage).durable.reason == f"all workers are started{said}{FORMED}"
 
@@ -50,16 +50,16 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
     for name in ("n1", "n2"):
         stage.play(f"join {name} min=2 max=2")
     ways = Begun(1, 0, 0), Begun(0, 1, 0, "it was not out in time")
-    for name, one in zip(("n1", "n2"), ways, strict=True):
+    for name, way in zip(("n1", "n2"), ways, strict=True):
         puppet = stage.puppets[name]
-        puppet.observed = dataclasses.replace(puppet.observed, begun=one)
+        puppet.observed = dataclasses.replace(puppet.observed, begun=way)
         assert shown(stage).begun is None
         stage.play(f"running {name}")
     whole = BegunStatus(in_place=1, warm=1, cold=0, why_not="node n2: it was not out in time")
     view = shown(stage)
     assert view.begun == whole
-    assert [one.begun for one in view.rounds] == [whole]
-    assert [one.begun for one in view.nodes] == [
+    assert [round_.begun for round_ in view.rounds] == [whole]
+    assert [node.begun for node in view.nodes] == [
         BegunStatus(in_place=1, warm=0, cold=0, why_not=""),
         BegunStatus(in_place=0, warm=1, cold=0, why_not="it was not out in time"),
     ]

@@ -42,7 +42,7 @@ def test_the_rest_of_a_job_takes_what_one_large_domain_has_as_far_as_it_may() ->
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=30))
 def test_copies_are_never_in_the_same_domain_and_evenly_spread(drawn: list[str]) -> None:
     some = nodes(*drawn)
-    domain = {one.node: one.domain for one in some}
+    domain = {buddy.node: buddy.domain for buddy in some}
     pairs = buddies(some)
     assert all(domain[node] != domain[other] for node, other in pairs.items())
     largest = max(Counter(drawn).values())
@@ -57,5 +57,5 @@ def test_copies_are_never_in_the_same_domain_and_evenly_spread(drawn: list[str])
 def test_a_node_that_goes_changes_one_pair_where_each_is_its_own_domain(drawn: list[str], data: st.DataObject) -> None:
     some = nodes(*drawn)
     gone = data.draw(st.sampled_from(some))
-    before, after = buddies(some), buddies([one for one in some if one != gone])
+    before, after = buddies(some), buddies([buddy for buddy in some if buddy != gone])
     assert sum(before[node] != other for node, other in after.items()) <= 1

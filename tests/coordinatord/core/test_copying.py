@@ -169,9 +169,9 @@ def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> Non
     assert racks.copies("n2") == []
     assert [step for step, _, _ in racks.copies("n3")] == [8, 8]
     assert racks.copies("n1") == [(8, "n3", 2)]
-    one = Job(n1="topology=r", n2="topology=r", n3="topology=r")
-    one.save(8)
-    assert [len(one.copies(node)) for node in NODES] == [1, 1, 1]
+    job = Job(n1="topology=r", n2="topology=r", n3="topology=r")
+    job.save(8)
+    assert [len(job.copies(node)) for node in NODES] == [1, 1, 1]
 
 
 def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:

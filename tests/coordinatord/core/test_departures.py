@@ -17,14 +17,14 @@ from tests.support.script import Stage
 
 def lost(stage: Stage) -> list[tuple[str, int, float]]:
     """Return node, round and age of each loss that is shown."""
-    return [(one.node, one.round, one.lost_s) for one in shown(stage).lost]
+    return [(node.node, node.round, node.lost_s) for node in shown(stage).lost]
 
 
 def test_a_lost_node_is_listed_until_it_is_back() -> None:
     stage = play(PAIR, "silence n2", "advance 65s")
-    [one] = shown(stage).lost
-    assert (one.node, one.host, one.round, one.lost_s) == ("n2", "host-n2", 1, 60.0)
-    assert one.reason == "silent for its whole lease"
+    [gone] = shown(stage).lost
+    assert (gone.node, gone.host, gone.round, gone.lost_s) == ("n2", "host-n2", 1, 60.0)
+    assert gone.reason == "silent for its whole lease"
     assert [node.node for node in shown(stage).nodes] == ["n1"]
     stage.play("join n2 min=2 max=2 incarnation=2")
     assert lost(stage) == []
@@ -80,10 +80,15 @@ def test_earlier_runs_are_kept_with_their_last_step() -> None:
     assert shown(stage).earlier == ()
     for node in ("n1", "n2"):
         stage.play(f"join {node} min=2 max=2 incarnation=2")
-    [one] = shown(stage).earlier
-    assert (one.run, one.state, one.reason, one.step) == ("e-1", "succeeded", "all workers succeeded", 50)
-    assert (one.opened_s, one.ended_s) == (9.0, 10.0)
-    assert one.goodput == pytest.approx(5 / 9)
+    [earlier] = shown(stage).earlier
+    assert (earlier.run, earlier.state, earlier.reason, earlier.step) == (
+        "e-1",
+        "succeeded",
+        "all workers succeeded",
+        50,
+    )
+    assert (earlier.opened_s, earlier.ended_s) == (9.0, 10.0)
+    assert earlier.goodput == pytest.approx(5 / 9)
     stage.play("die 5s")
     [again] = shown(stage).earlier
     assert (again.run, again.step, again.ended_s) == ("e-1", 50, 15.0)
@@ -96,8 +101,8 @@ def test_as_many_runs_are_kept_as_the_store_has() -> None:
         stage.play("leave n1")
         stage.play("drop n1")
         stage.play("advance 3s")
-    assert [one.run for one in shown(stage).earlier] == ["e-4", "e-3"]
-    assert {one.state for one in shown(stage).earlier} == {"left"}
+    assert [run.run for run in shown(stage).earlier] == ["e-4", "e-3"]
+    assert {run.state for run in shown(stage).earlier} == {"left"}
     database = Database.in_memory()
     for at, record in stage.past:
         database.append([Entry(at, record)])

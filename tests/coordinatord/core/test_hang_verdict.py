@@ -39,14 +39,14 @@ def stands(rank: int, collective: Collective | None = WAITS, **changes: Any) -> 
     return replace(worker, **changes)
 
 
-def one(rank: int, now: WorkerStacks | None, before: WorkerStacks | None = None) -> SeenWorker:
+def seen_worker(rank: int, now: WorkerStacks | None, before: WorkerStacks | None = None) -> SeenWorker:
     return SeenWorker(f"gpu{rank // 8}", rank, now, before)
 
 
 def job(*others: SeenWorker) -> list[SeenWorker]:
     """Return a job of which all wait but these."""
     known = {other.rank: other for other in others}
-    return [known.get(rank) or one(rank, stands(rank)) for rank in range(WORLD)]
+    return [known.get(rank) or seen_worker(rank, stands(rank)) for rank in range(WORLD)]
 
 
 STUCK = stands(5, DONE, stacks=LOADS)
@@ -118,7 +118,7 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
     ],
 )
 def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangKind, sentence: str) -> None:
-    found = find_hang(job(one(5, seen)))
+    found = find_hang(job(seen_worker(5, seen)))
     assert found is not None
     assert (found.kind, found.sentence) == (kind, sentence)
     assert found.ranks == (tuple(range(WORLD)) if kind is HangKind.NETWORK else (5,))
@@ -136,32 +136,32 @@ def test_each_kind_of_hang_has_a_sentence(seen: WorkerStacks | None, kind: HangK
     ids=["as before", "another stack", "it has read", "asked in another way", "another process"],
 )
 def test_what_moves_between_two_looks_is_busy(now: WorkerStacks, kind: HangKind) -> None:
-    found = find_hang(job(one(5, now, STUCK)))
+    found = find_hang(job(seen_worker(5, now, STUCK)))
     assert found is not None
     assert found.kind is kind
 
 
 def test_a_collective_whose_data_still_comes_and_goes_is_only_slow() -> None:
-    assert find_hang(job(one(5, stands(5, io_bytes=100_000), stands(5)))) is None
-    found = find_hang(job(one(5, stands(5, io_bytes=1_000), stands(5))))
+    assert find_hang(job(seen_worker(5, stands(5, io_bytes=100_000), stands(5)))) is None
+    found = find_hang(job(seen_worker(5, stands(5, io_bytes=1_000), stands(5))))
     assert found is not None
     assert found.kind is HangKind.NETWORK, "so little is no data of a collective"
 
 
 def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> None:
-    found = find_hang(job(one(5, STUCK, replace(STUCK, cpus=0.9))))
+    found = find_hang(job(seen_worker(5, STUCK, replace(STUCK, cpus=0.9))))
     assert found is not None
     assert not found.is_hang
 
 
 def test_while_one_is_busy_no_other_is_blamed() -> None:
-    found = find_hang(job(one(0, replace(BUSY, rank=0)), one(5, STUCK)))
+    found = find_hang(job(seen_worker(0, replace(BUSY, rank=0)), seen_worker(5, STUCK)))
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.BUSY, (0,))
 
 
 def test_several_are_named_with_the_place_of_the_first() -> None:
-    blamed = [one(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
+    blamed = [seen_worker(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
     found = find_hang(job(*blamed))
     assert found is not None
     assert found.sentence.startswith("ranks 6, 7, 8, 9 and 2 more on nodes gpu0, gpu1 stand in DataLoader.__next__ (")
@@ -169,7 +169,9 @@ def test_several_are_named_with_the_place_of_the_first() -> None:
 
 
 def test_of_two_that_differ_the_later_rank_is_named() -> None:
-    found = find_hang([one(0, stands(0)), one(1, stands(1, replace(WAITS, operation="gloo:barrier", shape="")))])
+    found = find_hang(
+        [seen_worker(0, stands(0)), seen_worker(1, stands(1, replace(WAITS, operation="gloo:barrier", shape="")))]
+    )
     assert found is not None
     assert (
         found.sentence == "rank 1 on node gpu0 waits in barrier 1,204, where rank 0 waits in all_reduce 1,204, for 12 s"
@@ -179,17 +181,19 @@ def test_of_two_that_differ_the_later_rank_is_named() -> None:
 @pytest.mark.parametrize("operation", ["gloo:gather", "gloo:scatter", "nccl:all_to_all"])
 def test_other_sizes_are_no_mismatch_where_they_may_differ(operation: str) -> None:
     wait = replace(WAITS, operation=operation)
-    found = find_hang(job(one(5, stands(5, replace(wait, shape=""))), *(one(r, stands(r, wait)) for r in range(5))))
+    found = find_hang(
+        job(seen_worker(5, stands(5, replace(wait, shape=""))), *(seen_worker(r, stands(r, wait)) for r in range(5)))
+    )
     assert found is not None
-    found = find_hang([one(0, stands(0, wait)), one(1, stands(1, replace(wait, shape="")))])
+    found = find_hang([seen_worker(0, stands(0, wait)), seen_worker(1, stands(1, replace(wait, shape="")))])
     assert found is not None
     assert found.kind is HangKind.NETWORK
 
 
 def test_nobody_is_blamed_while_somebody_gets_on_or_nobody_waits() -> None:
-    assert find_hang(job(one(5, stands(5, MOVES)))) is None
-    assert find_hang([one(rank, replace(BUSY, rank=rank)) for rank in range(4)]) is None
-    assert find_hang([one(rank, stands(rank, None)) for rank in range(4)]) is None
+    assert find_hang(job(seen_worker(5, stands(5, MOVES)))) is None
+    assert find_hang([seen_worker(rank, replace(BUSY, rank=rank)) for rank in range(4)]) is None
+    assert find_hang([seen_worker(rank, stands(rank, None)) for rank in range(4)]) is None
     assert find_hang([]) is None
 
 
@@ -221,6 +225,6 @@ def test_whatever_workers_say_the_verdict_names_some_of_them(seen_workers: list[
 
 def test_a_stack_that_lacks_the_frames_of_the_script_is_named_by_its_innermost_one() -> None:
     cut = pack_stacks([("MainThread", ("wait (threading.py:359)", "get (queue.py:180)", "...", "spawn (spawn.py:7)"))])
-    found = find_hang(job(one(5, replace(STUCK, stacks=cut))))
+    found = find_hang(job(seen_worker(5, replace(STUCK, stacks=cut))))
     assert found is not None
     assert found.sentence.startswith("rank 5 on node gpu0 stands in wait (threading.py:359) ")

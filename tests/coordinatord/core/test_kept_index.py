@@ -64,8 +64,8 @@ def test_a_step_that_all_have_alike_is_the_whole_one_once_each_of_them_protects_
     """A node that has not heard yet what to protect may overwrite its own small state of the step."""
     index = KeptIndex(a_record())
     alike = [kept_parts(1, 8, range(number, number + 1), world_size=2, shards=1) for number in range(2)]
-    for number, one in enumerate(alike):
-        note(index, number, one)
+    for number, parts in enumerate(alike):
+        note(index, number, parts)
     note(index, 0, replace(alike[0], protected=True))
     assert (named(index), index.whole) == ([8], None)
     note(index, 1)
@@ -180,7 +180,7 @@ def test_once_a_step_is_whole_and_protected_one_is_for_ever(acts: list[tuple[int
         else:
             node.protected = index.protected or ()
         if index.whole is not None:
-            assert all(index.whole.step in one.places for one in nodes)
+            assert all(index.whole.step in node.places for node in nodes)
 
 
 def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before() -> None:

@@ -91,12 +91,12 @@ def test_nobody_is_named_where_all_are_equally_fast(ranks: int, noise: float) ->
     found = lateness(told_of(arrivals_in(50, {}, ranks=ranks, noise=noise)))
     assert found.laggard is None
     assert found.factor == 1
-    assert sum(one.last for one in found.ranks) == pytest.approx(1)
+    assert sum(worker.last for worker in found.ranks) == pytest.approx(1)
 
 
 def test_the_first_of_the_ranks_is_not_slow_though_it_always_waits() -> None:
     found = lateness(told_of(arrivals_in(50, {0: 1.1, 1: 1.1, 2: 1.1})))
-    assert {one.rank for one in found.ranks if one.last == 0} == {3}
+    assert {worker.rank for worker in found.ranks if worker.last == 0} == {3}
     assert found.laggard is None, "three of four are as slow as the job is"
 
 
@@ -119,8 +119,8 @@ def test_a_node_with_most_of_the_workers_is_not_named_for_that() -> None:
 
 def test_offsets_of_clocks_are_no_lateness_and_what_they_hide_is_not_named() -> None:
     times = arrivals_in(50, {1: 1.05})
-    assert (one := lateness(told_of(times)).laggard) is not None
-    assert one.rank == 1
+    assert (laggard := lateness(told_of(times)).laggard) is not None
+    assert laggard.rank == 1
     vague = lateness(told_of(times, error_s=0.02))
     assert vague.laggard is None, "20 ms to either side hide 13 ms"
     assert vague.error_s == pytest.approx(0.04)
@@ -154,10 +154,10 @@ def test_too_little_is_not_compared() -> None:
 def test_a_rank_of_several_groups_counts_by_the_one_in_which_it_is_the_latest() -> None:
     times = arrivals_in(50, {1: 1.1})
     told = []
-    for one in told_of(times):
-        [worker] = one.workers
+    for answer in told_of(times):
+        [worker] = answer.workers
         pair = replace(worker.groups[0], group=f"mesh_tp {worker.rank // 2}")
-        told.append(replace(one, workers=(replace(worker, groups=(worker.groups[0], pair)),)))
+        told.append(replace(answer, workers=(replace(worker, groups=(worker.groups[0], pair)),)))
     found = lateness(told)
     assert len(found.ranks) == 4
     assert found.laggard is not None

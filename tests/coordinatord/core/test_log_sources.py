@@ -43,7 +43,7 @@ class Job:
 
 
 def places(found: LogSources) -> list[tuple[int, str, int | None]]:
-    return [(one.rank, one.stream, one.session) for one in found.sources]
+    return [(source.rank, source.stream, source.session) for source in found.sources]
 
 
 def test_all_logs_of_a_round_are_found_by_rank_and_each_at_its_node() -> None:
@@ -77,17 +77,17 @@ def test_some_are_chosen_by_rank_node_host_and_stream(choice: LogChoice, expecte
 def test_no_more_are_read_at_once_than_a_person_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "WORKERS_AT_ONCE_MAX", 3)
     found = Job().sources(LogChoice(streams=STDERR))
-    assert ([one.rank for one in found.sources], found.omitted) == ([0, 1, 2], 1)
+    assert ([source.rank for source in found.sources], found.omitted) == ([0, 1, 2], 1)
 
 
 @pytest.mark.parametrize("ranks", [(), tuple(range(first, 10**12) for first in range(64))])
 def test_ranks_are_not_counted_one_by_one(ranks: tuple[range, ...]) -> None:
     job = Job()
-    [formed] = [one for one in job.records if isinstance(one, RoundFormed)]
+    [formed] = [record for record in job.records if isinstance(record, RoundFormed)]
     wide = replace(formed, nodes=(replace(formed.nodes[0], workers=10**12),))
-    job.records = [wide if one is formed else one for one in job.records]
+    job.records = [wide if record is formed else record for record in job.records]
     found = job.sources(LogChoice(ranks=ranks, streams=STDERR))
-    assert ([one.rank for one in found.sources], found.omitted) == (list(range(64)), 10**12 - 64)
+    assert ([source.rank for source in found.sources], found.omitted) == (list(range(64)), 10**12 - 64)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_a_job_without_a_round_has_no_logs() -> None:
 
 
 def problem_of(job: Job) -> str:
-    one = job.sources(LogChoice(ranks=(range(1),), streams=STDERR)).sources[0]
-    assert one.session is None
-    return one.problem
+    source = job.sources(LogChoice(ranks=(range(1),), streams=STDERR)).sources[0]
+    assert source.session is None
+    return source.problem
 
 
 def test_of_a_node_that_is_gone_the_place_of_its_files_is_said() -> None:

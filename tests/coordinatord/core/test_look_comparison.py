@@ -83,7 +83,7 @@ def test_looks_at_other_workers_show_nothing() -> None:
 
 def test_a_worker_that_moves_between_two_looks_computes() -> None:
     first, second = look("waits", "computes"), look("waits", "computes")
-    idle = [replace(one, now=None if one.now is None else replace(one.now, cpus=0.0)) for one in second]
+    idle = [replace(worker, now=None if worker.now is None else replace(worker.now, cpus=0.0)) for worker in second]
     found = compare(look("waits", "stands"), [idle[0], idle[1]])
     assert found is not None
     assert found.kind is HangKind.BUSY, "its stack is another one"

@@ -27,8 +27,8 @@ def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written(
         stage.play("advance 1s")
     stage.play("advance 600s")
     both = order(stage, "n1"), order(stage, "n2")
-    assert [one and sum(part.big for part in one.parts) for one in both] == [1, 0]
-    assert [one and sum(part.small for part in one.parts) for one in both] == [1, 1]
+    assert [asked and sum(part.big for part in asked.parts) for asked in both] == [1, 0]
+    assert [asked and sum(part.small for part in asked.parts) for asked in both] == [1, 1]
     stage.play("write n2 written")
     stage.play("write n1 written")
     last = order(stage, "n1")
@@ -62,8 +62,8 @@ def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shar
     options = f"shards={shards} halts=yes"
     keep(stage, 100, options=options)
     stage.play("advance 600s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
     keep(stage, 100, 101, options=options)
     keep(stage, 101, 102, options=options, protect=False)
     stage.play("advance 1s")
@@ -85,8 +85,8 @@ def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
     assert order(stage, "n1") is None, "n2 was late to say that it has the step, and does not protect it yet"
     stage.play("keep n2 1:100 protected=yes")
     stage.play("advance 1s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
 
 
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
@@ -111,14 +111,14 @@ def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() 
     stage.play("running n1 n2")
     keep(stage, 100, options="shards=2 of=2")
     stage.play("advance 600s")
-    assert (one := order(stage, "n1")) is not None
-    assert one.step == 100
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
     stage.play("ask stop default")
     keep(stage, 100, 101, options="shards=2 of=2", protect=False)
     stage.play("stopped n1 n2")
     for step in (100, 101):
-        assert (one := order(stage, "n1")) is not None
-        assert one.step == step
+        assert (persist := order(stage, "n1")) is not None
+        assert persist.step == step
         stage.play("write n1 written")
         stage.play("write n2 written")
         stage.play("write n1 committed")
@@ -154,8 +154,8 @@ def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None
     assert (run.durable.state, order(stage, "n1")) == (State.FORMING, None)
     answer = "".join(stage.play("ask stop default"))
     assert "it had no workers; what is kept is written to the disk, then its nodes end" in answer
-    assert (one := order(stage, "n1")) is not None
-    assert (one.step, run.durable.state) == (100, State.FORMING)
+    assert (persist := order(stage, "n1")) is not None
+    assert (persist.step, run.durable.state) == (100, State.FORMING)
     stage.play("write n1 written")
     stage.play("write n1 committed")
     assert run.durable.state is State.STOPPED

@@ -32,7 +32,9 @@ def running(*names: str) -> str:
 
 def formed(stage: Stage) -> list[tuple[float, list[str]]]:
     """Return when each round was formed, and of which nodes."""
-    return [(at, [ranks.node for ranks in one.nodes]) for at, one in stage.past if isinstance(one, RoundFormed)]
+    return [
+        (at, [ranks.node for ranks in record.nodes]) for at, record in stage.past if isinstance(record, RoundFormed)
+    ]
 
 
 def of_kind(stage: Stage, kind: type[Record]) -> list[float]:

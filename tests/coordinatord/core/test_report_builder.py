@@ -161,7 +161,7 @@ def test_who_failed_with_the_same_error_did_not_do_so_in_consequence() -> None:
     job.send(1, Phase.FAILED, there, now=10.0)
     report = job.report(1)
     assert report is not None
-    assert [(one.rank, one.same_error) for one in report.consequences] == [
+    assert [(consequence.rank, consequence.same_error) for consequence in report.consequences] == [
         (2, True),
         (3, False),
         (0, True),

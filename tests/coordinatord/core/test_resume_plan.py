@@ -31,7 +31,7 @@ def test_a_new_node_gets_the_big_state_once_and_the_small_one_of_each_of_its_ran
     found = plan.sources("c", range(2, 4), 4)
     assert found is not None
     assert found["b"] == (wanted(2, 2, small=True),)
-    assert [one.big for one in found["a"]] == [True]
+    assert [part.big for part in found["a"]] == [True]
 
 
 def test_new_nodes_do_not_all_ask_the_same_one() -> None:
@@ -40,7 +40,7 @@ def test_new_nodes_do_not_all_ask_the_same_one() -> None:
     for first in (4, 6, 8, 10):
         found = plan.sources("new", range(first, first + 2), 12)
         assert found is not None
-        asked += [node for node, parts in found.items() if any(one.big for one in parts)]
+        asked += [node for node, parts in found.items() if any(part.big for part in parts)]
     assert set(asked) == {"a", "b"}
 
 
@@ -69,7 +69,7 @@ def test_with_more_or_fewer_ranks_each_node_gets_all_shards() -> None:
     plan = a_plan(4, 4, a=alike(0, 2, shards=4), b=alike(2, 2, shards=4))
     found = plan.sources("a", range(2), 2)
     assert found is not None
-    assert {node: sum(one.ranks for one in parts if one.big) for node, parts in found.items()} == {"a": 2, "b": 2}
+    assert {node: sum(part.ranks for part in parts if part.big) for node, parts in found.items()} == {"a": 2, "b": 2}
 
 
 def test_a_shard_without_a_holder_is_no_source() -> None:
@@ -82,7 +82,7 @@ def test_a_replica_has_the_shard_of_a_rank_whose_host_is_gone() -> None:
     plan = a_plan(2, 4, a=alike(0, 2, shards=2))
     found = plan.sources("c", range(2, 4), 4)
     assert found is not None
-    assert [(one.first_rank, one.ranks) for one in found["a"] if one.big] == [(0, 1), (1, 1)]
+    assert [(part.first_rank, part.ranks) for part in found["a"] if part.big] == [(0, 1), (1, 1)]
 
 
 def test_what_is_spread_over_more_nodes_than_one_can_ask_is_not_to_be_had() -> None:

@@ -44,7 +44,7 @@ class Job:
     def note(self, records: Any) -> None:
         """Note what was recorded, and which round was formed last."""
         self.past += ((self.now, record) for record in records)
-        self.number = max([self.number, *(one.round for one in records if isinstance(one, RoundFormed))])
+        self.number = max([self.number, *(record.round for record in records if isinstance(record, RoundFormed))])
 
     def next_life(self) -> None:
         """Start another coordinator at once, with the records of this one."""

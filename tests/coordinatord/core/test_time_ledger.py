@@ -259,16 +259,16 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
 def test_the_rounds_of_a_run_that_is_over_grow_older_and_not_longer() -> None:
     stage = play(PAIR, "advance 6s", "succeed n1 n2", "advance 50s")
     assert not list(run_of(stage).durable.rounds), "they are left to the store"
-    [one] = rounds_view(run_of(stage), rounds_of(record for _, record in stage.past), stage.now)
-    assert (one.formed_s, one.running_s, one.stopped, one.stopped_s, one.ended_s) == (
+    [round_] = rounds_view(run_of(stage), rounds_of(record for _, record in stage.past), stage.now)
+    assert (round_.formed_s, round_.running_s, round_.stopped, round_.stopped_s, round_.ended_s) == (
         57.0,
         56.0,
         None,
         None,
         50.0,
     )
-    assert one.ended == "all workers succeeded"
-    assert sum(fields_of(one.seconds).values()) == 10.0
+    assert round_.ended == "all workers succeeded"
+    assert sum(fields_of(round_.seconds).values()) == 10.0
 
 
 def test_long_reasons_are_cut() -> None:
@@ -282,8 +282,8 @@ def test_long_reasons_are_cut() -> None:
         an_end_of(reason=reason),
     ]
     run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy())
-    [one] = rounds_view(run, run.durable.rounds, 0.0)
-    assert one.stopped == one.ended == "x" * (REASON_MAX - 3) + "..."
+    [round_] = rounds_view(run, run.durable.rounds, 0.0)
+    assert round_.stopped == round_.ended == "x" * (REASON_MAX - 3) + "..."
 
 
 def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:

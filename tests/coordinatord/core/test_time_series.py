@@ -25,8 +25,8 @@ def shares(series: TimeSeries) -> list[float]:
 def a_series(*samples: tuple[float, float, int, float | None]) -> TimeSeries:
     """Return a series of these samples."""
     series = TimeSeries()
-    for one in samples:
-        series.note(Sample(*one))
+    for values in samples:
+        series.note(Sample(*values))
     return series
 
 
@@ -86,8 +86,8 @@ def test_points_that_become_one_keep_sums_and_ends() -> None:
         training_s += span * dice.random()
         looks.append(Sample(at, training_s, int(at) // 100, dice.random()))
     series = TimeSeries()
-    for one in looks:
-        series.note(one)
+    for look in looks:
+        series.note(look)
     for index, upto in enumerate(series.training_s[:-1]):
         end = (index + 1) * series.span_s
         before, after = max(x.training_s for x in looks if x.at <= end), min(x.training_s for x in looks if x.at >= end)

@@ -63,7 +63,7 @@ def test_it_is_made_with_defaults_and_inherits_fields() -> None:
     longer = Longer("a", 1)
     assert (longer.name, longer.size, longer.parts, longer.KIND) == ("a", 1, [], "base")
     assert longer.parts is not Longer("a").parts
-    assert [one.name for one in fields(Longer)] == ["name", "size", "parts", "note"]
+    assert [declared.name for declared in fields(Longer)] == ["name", "size", "parts", "note"]
 
 
 def test_equal_objects_have_equal_values_and_classes() -> None:

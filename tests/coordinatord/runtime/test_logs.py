@@ -143,7 +143,7 @@ def test_all_that_a_program_says_at_its_end_is_in_the_form_that_was_asked_for(
         assert said.endswith("program: this is a bug of program, please report it with the lines above\n")
         return
     found = [json.loads(text) for text in said.splitlines()]
-    assert [one["event"] for one in found] == ["other", "failed", "bug"]
+    assert [entry["event"] for entry in found] == ["other", "failed", "bug"]
     assert "beware" in found[0]["message"]
     assert found[1]["message"] == "no room at all"
     assert "unheard of" in found[2]["exception"]

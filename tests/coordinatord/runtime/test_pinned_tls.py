@@ -57,10 +57,10 @@ def with_the_key_of(victim: bytes, certificate: bytes) -> bytes:
     [(_, outer)] = parts(certificate)
     (_, body), *signature = parts(outer)
     version, serial, (_, algorithm), *rest = parts(body)
-    name = next(value(*one) for one in parts(algorithm))
+    name = next(value(*part) for part in parts(algorithm))
     crafted = b"\x30\x80" + name + b"\x30\x80" + b"\x05\x00" + victim + b"\0\0" + b"\0\0"
-    fields = [value(*version), value(*serial), crafted, *(value(*one) for one in rest)]
-    return value(0x30, b"".join([value(0x30, b"".join(fields)), *(value(*one) for one in signature)]))
+    fields = [value(*version), value(*serial), crafted, *(value(*part) for part in rest)]
+    return value(0x30, b"".join([value(0x30, b"".join(fields)), *(value(*part) for part in signature)]))
 
 
 def test_the_pin_is_that_of_the_key() -> None:

@@ -65,7 +65,7 @@ def test_the_oldest_make_room(sessions: BrowserSessions, monkeypatch: pytest.Mon
     monkeypatch.setattr(browser_sessions, "LINKS_MAX", 2)
     monkeypatch.setattr(browser_sessions, "SESSIONS_MAX", 2)
     kept = [opened(sessions) for _ in range(3)]
-    assert [sessions.token_of(one) is TOKEN for one in kept] == [False, True, True]
+    assert [sessions.token_of(session) is TOKEN for session in kept] == [False, True, True]
     links = [sessions.new_link(TOKEN) for _ in range(3)]
     assert [sessions.open(link) is not None for link in links] == [False, True, True]
 

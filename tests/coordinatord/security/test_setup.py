@@ -47,7 +47,7 @@ def test_the_first_start_makes_all_and_the_next_keeps_it(tmp_path: Path) -> None
     again = secured(tmp_path)
     assert again.security.pin == ours.security.pin
     assert left.read_text() == before
-    assert {one.name for one in ours.store.tokens} == {"first-join", "first-admin"}
+    assert {token.name for token in ours.store.tokens} == {"first-join", "first-admin"}
 
 
 def test_a_token_that_was_made_before_the_first_start_takes_the_place_of_no_other(tmp_path: Path) -> None:

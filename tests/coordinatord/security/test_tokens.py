@@ -137,7 +137,7 @@ def test_revoked_tokens_make_room(store: TokenStore, monkeypatch: pytest.MonkeyP
         store.add(PIN, Role.JOIN, "c")
     store.revoke("a")
     store.add(PIN, Role.JOIN, "c")
-    assert [one["name"] for one in json.loads(store.path.read_text())["tokens"]] == ["b", "c"]
+    assert [token["name"] for token in json.loads(store.path.read_text())["tokens"]] == ["b", "c"]
 
 
 def a_token(number: int, revoked_at: float | None = None, name: str = "") -> KnownToken:

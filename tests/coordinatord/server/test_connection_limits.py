@@ -77,11 +77,11 @@ async def test_nodes_that_come_at_once_do_not_take_each_others_places(
     many = 5 * FEW.silent
     async with start(limits=dataclasses.replace(FEW, nodes=many)) as server:
         waiting = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(many)]
-        for number, one in enumerate(waiting):  # nothing of this is seen before the loop goes on
-            one.sendall(request() + message(encode(join(f"node-{number}", nodes=many))))
+        for number, client in enumerate(waiting):  # nothing of this is seen before the loop goes on
+            client.sendall(request() + message(encode(join(f"node-{number}", nodes=many))))
         await until(lambda: server.driver.machine.sessions == many)
-        for one in waiting:
-            one.close()
+        for client in waiting:
+            client.close()
 
 
 @pytest.mark.asyncio
@@ -100,8 +100,8 @@ async def test_a_session_without_a_join_makes_room_for_a_newer_one(start: Start)
 async def test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them(start: Start) -> None:
     async with start(limits=FEW) as server, connect(server.url, join("a")) as node:
         async with wires(server.url, FEW.requests_of_address, WHOLE) as kept, wire(server.url, WHOLE) as other:
-            for one in kept:
-                assert b"200 OK" in await one.answer()
+            for client in kept:
+                assert b"200 OK" in await client.answer()
             said = await other.answer()
             assert b" 503 " in said
             assert b"connections over HTTP from 127.0.0.1 already, the limit: close some" in said

@@ -65,8 +65,11 @@ async def test_the_rounds_of_a_job_that_is_over_are_shown(start: Start, tmp_path
         paged = await page_of(server)
     await store.close()
     assert shown["state"] == "succeeded"
-    assert [(one["round"], one["nodes"], one["charged"]) for one in shown["rounds"]] == [(1, 1, True), (2, 1, False)]
-    assert [one["round"] for one in paged["status"]["rounds"]] == [1, 2]
+    assert [(round_["round"], round_["nodes"], round_["charged"]) for round_ in shown["rounds"]] == [
+        (1, 1, True),
+        (2, 1, False),
+    ]
+    assert [round_["round"] for round_ in paged["status"]["rounds"]] == [1, 2]
     assert paged["series"]["restarts"][-1] == 1
 
 
@@ -80,9 +83,9 @@ async def test_the_rounds_are_there_in_another_life_of_the_daemon(start: Start, 
     async with start(store) as server:
         after = await ask(server)
     await store.close()
-    for one in (*before[1]["rounds"], *after[1]["rounds"]):
+    for round_ in (*before[1]["rounds"], *after[1]["rounds"]):
         for age in ("formed_s", "running_s", "stopped_s", "ended_s"):
-            del one[age]
+            del round_[age]
     assert after[1]["rounds"] == before[1]["rounds"] != []
 
 
@@ -131,7 +134,7 @@ async def test_rounds_are_read_once_for_all_who_ask_and_those_of_few_runs_are_ke
     monkeypatch.setattr(rounds_reader, "KEPT_MAX", 2)
     store = CountingStore()
     openings = [an_opening(f"job-{number}", f"e-{number}") for number in range(3)]
-    ends = [replace(an_end(), job=one.job, run=one.run) for one in openings]
+    ends = [replace(an_end(), job=opened.job, run=opened.run) for opened in openings]
     reader = a_reader(store, *openings, *ends)
     for job, asked in (
         ("job-0", 1),
@@ -157,7 +160,7 @@ async def test_an_end_that_cannot_be_written_yet_is_not_taken_for_the_whole() ->
     await store.append(made_at(0.0, ENDED[-1]))
     found = await reader.find(JOB)
     assert found is not None
-    assert [one.ended for one in found[1]] == ["all workers succeeded"]
+    assert [round_.ended for round_ in found[1]] == ["all workers succeeded"]
 
 
 async def test_thousands_of_nodes_do_not_push_the_rounds_out_of_memory() -> None:

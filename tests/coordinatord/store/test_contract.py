@@ -55,7 +55,7 @@ def a_lasting_place(request: pytest.FixtureRequest, folder: Path) -> LastingPlac
 
 async def numbers_in(store: Store, job: str | None = None, after: int | None = 0) -> list[int]:
     """Return the numbers of what is told."""
-    return [one.number for one in (await store.read_events(job, after, 10_000)).events]
+    return [event.number for event in (await store.read_events(job, after, 10_000)).events]
 
 
 async def kept_in(place: StorePlace) -> list[Record]:
@@ -73,7 +73,7 @@ async def test_the_newest_events_are_told_oldest_first(place: StorePlace) -> Non
         await store.append(made_at(5.0, an_opening(), *(a_join_of(f"n{number}") for number in range(10))))
         assert await numbers_in(store, after=9) == [10, 11]
         newest = await store.read_events(JOB, None, 2)
-        assert ([one.number for one in newest.events], newest.upto) == ([10, 11], 11)
+        assert ([event.number for event in newest.events], newest.upto) == ([10, 11], 11)
         first = (await store.read_events(JOB, None, 11)).events[0]
         assert first == LoggedEvent(1, 5.0, JOB, RUN, "RunOpened", None, None, "opened by node n1")
 
@@ -92,7 +92,7 @@ async def test_events_can_be_told_of_one_job_of_some_kinds_and_of_some_age(place
             (JOB, (), 6.0, []),
         ):
             told = await store.read_events(job, None, 10, kinds=kinds, since=since)
-            assert ([one.number for one in told.events], told.upto) == (numbers, 4)
+            assert ([event.number for event in told.events], told.upto) == (numbers, 4)
 
 
 async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(place: StorePlace) -> None:
@@ -103,7 +103,7 @@ async def test_who_goes_on_from_a_number_misses_nothing_however_much_there_is(pl
         upto = 0
         for _ in range(5):
             told = await store.read_events(JOB, upto, 3)
-            seen += [one.number for one in told.events]
+            seen += [event.number for event in told.events]
             upto = told.upto
         assert (seen, upto) == ([1, *range(3, 13)], 12)
         quiet = await store.read_events("other", 2, 3)
@@ -220,13 +220,13 @@ async def test_a_crash_at_any_point_leaves_all_of_a_batch_or_nothing(lasting: La
     *left, last = await lasting.crashes_while(made_at(2.0, *BATCHES[batch]))
     after = await kept_in(last)
     assert after != before
-    found = [await kept_in(one) for one in left]
+    found = [await kept_in(copy) for copy in left]
     assert before in found, "at the first point nothing is durable"
     # Once it is durable, it stays so.
     turn = found.index(after) if after in found else len(found)
     assert found == [before] * turn + [after] * (len(found) - turn)
-    for one in left:  # and the coordinator that starts there goes on
-        async with one.life() as store:
+    for copy in left:  # and the coordinator that starts there goes on
+        async with copy.life() as store:
             told = await numbers_in(store)
             await store.append(made_at(3.0, an_opening("next", "e-77")))
             assert (await numbers_in(store))[-1] > max(told)

@@ -157,7 +157,7 @@ def test_a_run_that_has_ended_is_read_without_its_nodes_and_shows_what_it_showed
     rounds = rounds_of(database.rounds(JOB, "e-1"))
     assert whole_view(after, rounds, now, None) == whole_view(before, rounds_of(whole), now, None)
     assert whole_view(after, rounds, now, None).progress.step == 5_000
-    assert [(one.nodes, one.workers) for one in whole_view(after, rounds, now, None).rounds] == [(2, 2)]
+    assert [(round_.nodes, round_.workers) for round_ in whole_view(after, rounds, now, None).rounds] == [(2, 2)]
 
 
 def _reports(record: Record) -> bool:

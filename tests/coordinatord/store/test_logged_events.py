@@ -65,7 +65,7 @@ async def test_what_is_looked_back_at_holds_up_no_commit(tmp_path: Path) -> None
     assert not telling.done()
     go_on.set()
     await held
-    assert [one.kind for one in (await telling).events] == ["RunOpened", "NodeJoined"]
+    assert [event.kind for event in (await telling).events] == ["RunOpened", "NodeJoined"]
     await store.close()
 
 

@@ -199,7 +199,7 @@ def test_the_time_of_rounds_that_were_forgotten_before_it_was_recorded_counts_as
     fill(tmp_path / "state.db", [OLD_HISTORY[0], OLD_HISTORY[1], *OLD_HISTORY[5:]])
     run = brought_forward(tmp_path / "state.db")
     assert spent(run, 211.5) == Spent(running=104.0, starting=8.0)
-    assert [one.number for one in run.rounds] == [2]
+    assert [round_.number for round_ in run.rounds] == [2]
 
 
 BEFORE_RUNNING = 4

@@ -59,7 +59,7 @@ async def test_close_waits_for_what_was_asked_for_before(tmp_path: Path) -> None
     appended = [asyncio.ensure_future(store.append(made_at(1.0, an_opening(f"job-{number}")))) for number in range(20)]
     await asyncio.sleep(0)
     await store.close()
-    assert all(one.done() for one in appended)
+    assert all(future.done() for future in appended)
     again = SqliteStore.open(tmp_path)
     assert [entry.record.job for entry in await again.load()] == [f"job-{number}" for number in range(20)]
     await again.close()

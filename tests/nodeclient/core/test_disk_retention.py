@@ -38,7 +38,7 @@ def test_which_steps_go(steps: list[StepThere], keep: int, in_use: int | None, g
 
 STEPS = st.lists(
     st.builds(lambda serial, usable: StepThere(serial, f"step-{serial}", usable), st.integers(1, 12), st.booleans()),
-    unique_by=lambda one: one.serial,
+    unique_by=lambda step: step.serial,
 )
 
 
@@ -47,7 +47,7 @@ def test_enough_newer_steps_of_use_stay_for_each_that_goes(
     steps: list[StepThere], keep: int, in_use: int | None
 ) -> None:
     gone = superfluous(steps, keep, in_use)
-    stay = [one for one in steps if one.folder not in gone]
-    for one in steps:
-        newer = [other for other in stay if other.usable and other.serial > one.serial]
-        assert (one.folder in gone) == (len(newer) >= keep and one.serial != in_use)
+    stay = [step for step in steps if step.folder not in gone]
+    for step in steps:
+        newer = [other for other in stay if other.usable and other.serial > step.serial]
+        assert (step.folder in gone) == (len(newer) >= keep and step.serial != in_use)

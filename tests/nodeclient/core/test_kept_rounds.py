@@ -54,7 +54,7 @@ def test_what_no_node_of_the_host_has_written_is_not_found(changes: dict[str, An
 def test_the_newest_rounds_stay_and_the_last_one_that_failed(
     rounds: list[KeptRound], keep: int, deleted: list[int]
 ) -> None:
-    assert [one.round for one in superfluous(rounds, keep, None)] == deleted
+    assert [round_.round for round_ in superfluous(rounds, keep, None)] == deleted
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_the_newest_rounds_stay_and_the_last_one_that_failed(
 )
 def test_the_newest_rounds_stay_though_the_clock_was_set_back(before: list[KeptRound], deleted: list[int]) -> None:
     present = kept(4, at=0.5)
-    assert [one.round for one in superfluous([*before, present], 2, present)] == deleted
+    assert [round_.round for round_ in superfluous([*before, present], 2, present)] == deleted

@@ -98,7 +98,7 @@ def test_a_worker_that_fails_while_it_saves_is_a_consequence() -> None:
     bench.swept()
     failure = bench.observed.failure
     assert failure is not None
-    assert (failure.exit_code, [one.rank for one in failure.followers]) == (3, [1])
+    assert (failure.exit_code, [follower.rank for follower in failure.followers]) == (3, [1])
 
 
 def test_a_person_who_does_not_want_to_wait_need_not() -> None:

@@ -130,7 +130,7 @@ def test_the_end_of_a_worker_comes_before_the_collective_that_failed_of_it() -> 
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.rank, failure.exit_code) == (1, -9)
-    assert [(one.rank, one.exit_code) for one in failure.followers] == [(0, 1)]
+    assert [(follower.rank, follower.exit_code) for follower in failure.followers] == [(0, 1)]
 
 
 def test_a_worker_that_is_killed_while_the_round_ends_is_named() -> None:

@@ -162,7 +162,7 @@ class Job:
             for (name, _), told in answers
             for worker in told.workers
         ]
-        self._before = {one.rank: one.now for one in found if one.now is not None}
+        self._before = {worker.rank: worker.now for worker in found if worker.now is not None}
         return found
 
     async def _ask(self, name: str) -> Stacks:
@@ -249,15 +249,15 @@ async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
         while not _transfers(looked := await job.look()):
             pass
         assert find_hang(looked) is None
-        once = find_hang([replace(one, before=None) for one in looked])
+        once = find_hang([replace(worker, before=None) for worker in looked])
         assert once is not None, "one look alone does not show that data moves"
         assert once.kind is HangKind.NETWORK
 
 
 def _transfers(looked: list[SeenWorker]) -> bool:
     """Whether all workers wait in one collective in two looks, and data of it came or went between them."""
-    waits = all(_waits(one.now) and _waits(one.before) for one in looked)
-    pairs = [(one.before, one.now) for one in looked if one.before is not None and one.now is not None]
+    waits = all(_waits(worker.now) and _waits(worker.before) for worker in looked)
+    pairs = [(worker.before, worker.now) for worker in looked if worker.before is not None and worker.now is not None]
     return waits and any(now.io_bytes - before.io_bytes >= BUSY_BYTES for before, now in pairs)
 
 

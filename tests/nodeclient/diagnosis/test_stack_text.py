@@ -161,4 +161,4 @@ def test_an_arrival_after_the_present_is_of_the_present() -> None:
 )
 def test_strange_arrivals_are_refused_or_empty(packet: bytes) -> None:
     with suppress(StrangeAnswerError):
-        assert all(unpack_ages(one.ages) for one in read_arrivals(packet, NOW_S))
+        assert all(unpack_ages(group.ages) for group in read_arrivals(packet, NOW_S))

@@ -87,7 +87,7 @@ class Result:
     @property
     def seen(self) -> dict[str, Any]:
         """All that must be the same, however the workers were started."""
-        reports = [{"round": one.round, "rank": one.rank, **one.facts} for one in self.reports]
+        reports = [{"round": report.round, "rank": report.rank, **report.facts} for report in self.reports]
         return {
             "code": self.code,
             "stdout": self.stdout,
@@ -184,7 +184,7 @@ class Stage:
                 kill_quietly(pid)
         reports = self.reports()
         assert not NODE_TRACEBACK.search(stderr), stderr
-        assert {one.parent for one in reports} <= {process.pid}, "a worker is a child of its nodeclient"
+        assert {report.parent for report in reports} <= {process.pid}, "a worker is a child of its nodeclient"
         return Result(
             process.returncode, stdout, plain(LOG_LINE.sub("", stderr)), LOG_LINE.findall(stderr), reports, _files(logs)
         )
@@ -201,8 +201,8 @@ class Stage:
         warm = self.run(*command, preload=f"beacon,{preload}", **how)
         assert cold.reports, cold.stderr
         assert warm.reports, warm.stderr
-        assert not any(one.warm for one in cold.reports)
-        assert all(one.warm for one in warm.reports), "\n".join(warm.log)
+        assert not any(report.warm for report in cold.reports)
+        assert all(report.warm for report in warm.reports), "\n".join(warm.log)
         return cold, warm
 
     def clear(self) -> None:
@@ -215,7 +215,7 @@ class Stage:
         if not self._reports.exists():
             return []
         reports = [Facts(**json.loads(line)) for line in self._reports.read_text().splitlines()]
-        return sorted(reports, key=lambda one: (one.round, one.rank))
+        return sorted(reports, key=lambda report: (report.round, report.rank))
 
 
 def python(*words: str | Path) -> tuple[str, ...]:

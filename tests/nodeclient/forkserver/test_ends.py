@@ -104,7 +104,7 @@ def test_workers_end_the_same(stage: Stage) -> None:
     script = stage.write("train.py", ACTS)
     flags = ("--max-restarts", str(ENDS), "--log-dir", "LOGS")
     cold, warm = stage.both(*python(script), flags=flags, environ={"PYTHONUNBUFFERED": "0"})
-    assert [one.facts["act"] for one in cold.reports][-1] == "by_success", cold.stderr
+    assert [report.facts["act"] for report in cold.reports][-1] == "by_success", cold.stderr
     assert cold.code == 0
     assert len(stage.loaded_by) == 1
     assert_same(cold, warm)

@@ -79,7 +79,7 @@ def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str
     job = stage.run(*command, preload=preload, prefix=prefix)
     assert job.code == 0, job.stderr
     assert job.reports
-    assert not any(one.warm for one in job.reports)
+    assert not any(report.warm for report in job.reports)
     return [line for line in job.log if "cold" in line]
 
 
@@ -120,7 +120,7 @@ def test_a_module_that_cannot_be_preloaded_leaves_workers_cold(stage: Stage, mod
 def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_workers_warm(stage: Stage) -> None:
     stage.write("columns.py", NAMED.format(name="jemalloc_bg_thd"))
     job = stage.run(*python(stage.write("train.py", REPORT)), preload="beacon,columns")
-    assert [one.warm for one in job.reports] == [True], job.log
+    assert [report.warm for report in job.reports] == [True], job.log
 
 
 @pytest.mark.parametrize("module", ENDINGS)
@@ -143,7 +143,7 @@ def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, nam
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
     stage.write("socket/of_lamps.txt", "no module")
     script = stage.write("train.py", f"import socket\nassert socket.create_connection\n{REPORT}")
-    assert [one.warm for one in stage.run(*python(script), preload="beacon").reports] == [True]
+    assert [report.warm for report in stage.run(*python(script), preload="beacon").reports] == [True]
 
 
 def test_with_a_safe_path_a_module_beside_the_program_is_not_found(stage: Stage) -> None:
@@ -174,7 +174,7 @@ def test_the_program_never_runs_in_the_parent_even_if_nothing_works_there_and_no
     script = stage.write("train.py", f"import os\nassert 'RANK' in os.environ\n{REPORT}")
     job = stage.run(*python(script), preload="beacon,saboteur")
     assert (job.code, job.stdout) == (0, "trained\n")
-    assert [one.warm for one in job.reports] == [False]
+    assert [report.warm for report in job.reports] == [False]
 
 
 def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_program(
@@ -192,7 +192,7 @@ def test_a_python_that_does_not_come_to_the_hook_is_found_out_before_it_has_a_pr
     )
     assert run.stdout == b"trained\n"
     assert b"does not import sitecustomize" in run.stderr
-    assert [one.warm for one in stage.reports()] == [False]
+    assert [report.warm for report in stage.reports()] == [False]
 
 
 def test_a_long_import_is_no_time_without_a_coordinator(stage: Stage) -> None:
@@ -202,7 +202,7 @@ def test_a_long_import_is_no_time_without_a_coordinator(stage: Stage) -> None:
     script = stage.write("train.py", REPORT)
     began = {"BEGAN": str(os.times().elapsed)}
     job = stage.run(*python(script), preload="beacon,slow", flags=("--join-timeout", "5"), environ=began)
-    assert (job.code, [one.warm for one in job.reports]) == (0, [True]), job.stderr
+    assert (job.code, [report.warm for report in job.reports]) == (0, [True]), job.stderr
 
 
 def test_what_a_module_says_when_it_is_imported_is_not_a_worker_s_word(stage: Stage) -> None:

@@ -34,6 +34,6 @@ def test_a_worker_ends_although_a_model_outlives_its_group_or_the_group_the_scri
     flags = ("--nproc-per-node", "2", "--max-restarts", str(restarts))
     job = stage.run(*python(script, str(restarts)), preload=f"beacon,{preload}", flags=flags)
     assert job.code == 0, job.stderr
-    assert [(one.round, one.warm) for one in job.reports] == [
+    assert [(report.round, report.warm) for report in job.reports] == [
         (n, True) for n in range(1, restarts + 2) for _ in range(2)
     ]

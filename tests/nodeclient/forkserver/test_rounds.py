@@ -56,10 +56,10 @@ def test_what_is_preloaded_is_loaded_once(stage: Stage) -> None:
     script = stage.write("train.py", text)
     job = stage.run(*python(script), preload="beacon", flags=("--max-restarts", "3", "--nproc-per-node", "2"))
     assert job.code == 3
-    assert {one.round for one in job.reports} == {1, 2, 3, 4}
-    assert all(one.warm for one in job.reports)
+    assert {report.round for report in job.reports} == {1, 2, 3, 4}
+    assert all(report.warm for report in job.reports)
     [parent] = stage.loaded_by
-    assert parent not in {one.facts["pid"] for one in job.reports}
+    assert parent not in {report.facts["pid"] for report in job.reports}
 
 
 DRAW = """
@@ -90,7 +90,7 @@ def test_chance_is_another_in_each_worker_of_each_round(stage: Stage) -> None:
     script = stage.write("train.py", DRAW)
     job = stage.run(*python(script), preload=modules, flags=("--max-restarts", "1", "--nproc-per-node", "2"))
     assert job.code == 0
-    assert all(one.warm for one in job.reports)
+    assert all(report.warm for report in job.reports)
     assert len(job.reports) >= 3, "in round 1 rank 0 may have been stopped before it drew"
     for name in job.facts[0]:
         drawn = [str(facts[name]) for facts in job.facts]

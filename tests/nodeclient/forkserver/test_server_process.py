@@ -52,7 +52,9 @@ class Job:
     def await_round(self, number: int) -> Facts:
         """Wait until the worker of a round is there."""
         what = f"round {number} of:\n{self.node.output}"
-        reports = wait_until(what, lambda: next((one for one in self._stage.reports() if one.round == number), None))
+        reports = wait_until(
+            what, lambda: next((report for report in self._stage.reports() if report.round == number), None)
+        )
         assert reports.parent == self.node.pid
         return reports
 

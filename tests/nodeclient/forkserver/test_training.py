@@ -68,12 +68,12 @@ def train(stage: Stage, coordinator: Coordinator, *flags: str) -> list[object]:
         for node in nodes:
             node.close()
     reports = stage.reports()
-    assert {one.warm for one in reports} == {bool(flags)}
-    by_chance = [str(one.facts["by_chance"]) for one in reports if "by_chance" in one.facts]
+    assert {report.warm for report in reports} == {bool(flags)}
+    by_chance = [str(report.facts["by_chance"]) for report in reports if "by_chance" in report.facts]
     assert len(set(by_chance)) == 3, "without a seed, torch draws one for each process"
     late = {late for name in flags for late in lazy_imports(name.split(","))}
-    assert all(late <= {*one.facts["modules"]} for one in reports if "modules" in one.facts)
-    return [one.facts for one in reports if "losses" in one.facts]
+    assert all(late <= {*report.facts["modules"]} for report in reports if "modules" in report.facts)
+    return [report.facts for report in reports if "losses" in report.facts]
 
 
 def test_training_comes_to_the_same_numbers(stage: Stage, coordinator: Coordinator) -> None:

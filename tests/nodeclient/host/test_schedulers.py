@@ -39,7 +39,7 @@ POD = {"JOB_COMPLETION_INDEX": "3", "HOSTNAME": "train-resnet-50-3"}
 
 def values(environ: dict[str, str]) -> dict[str, str]:
     """Return what was found without where."""
-    return {name: one.value for name, one in found(environ).items()}
+    return {name: setting.value for name, setting in found(environ).items()}
 
 
 def test_a_step_of_srun_says_everything_and_where_it_is_from() -> None:

@@ -41,7 +41,7 @@ def test_a_part_is_taken_with_its_memory(kind: Kind, flags: int, *, is_generatio
     assert (landed.commit, landed.is_generation) == (commit, is_generation)
     assert landed.size == owner.used_bytes == HEADER_BYTES + PAGE_BYTES * -(-len(DATA) // PAGE_BYTES)
     arena = Arena.attach(landed.file, writable=False)
-    [held] = [one for one in (*arena.generations, *arena.smalls) if one.read() == commit]
+    [held] = [place for place in (*arena.generations, *arena.smalls) if place.read() == commit]
     assert held.data[: len(DATA)] == DATA
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.write(landed.file, b"x")

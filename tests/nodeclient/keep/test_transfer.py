@@ -210,9 +210,9 @@ async def answering(peer: Peer) -> AsyncIterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
-            for one in (listener, *open_ones):
+            for end in (listener, *open_ones):
                 with suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    end.shutdown(socket.SHUT_RDWR)
             await asyncio.to_thread(thread.join)
 
 

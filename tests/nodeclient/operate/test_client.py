@@ -42,9 +42,9 @@ def nobody() -> Iterator[str]:
 
 def test_the_leader_that_a_standby_names_is_asked_and_comes_first_then() -> None:
     with canned(packed("yes")) as (leader, asked), canned(stands_by(leader)) as (standby, turned_away):
-        one = Client(endpoints(standby), CLEAR)
-        assert [one.get("/jobs") for _ in range(2)] == ["yes"] * 2
-        assert one.where == leader
+        caller = Client(endpoints(standby), CLEAR)
+        assert [caller.get("/jobs") for _ in range(2)] == ["yes"] * 2
+        assert caller.where == leader
         assert [what for what in asked if what != HEALTH] == ["GET /jobs"] * 2
         assert turned_away == ["GET /jobs"]
 

@@ -110,7 +110,8 @@ class Stage:
             self.streams = streams
             screens = [stream.screen for stream in streams]
             specs = [
-                replace(one, environ={**one.environ, **screen}) for one, screen in zip(commands, screens, strict=True)
+                replace(command, environ={**command.environ, **screen})
+                for command, screen in zip(commands, screens, strict=True)
             ]
             self.workers.start(specs, streams)
 

@@ -34,7 +34,7 @@ def _no_reopening(path: Any, flags: int, *rest: Any, **others: Any) -> int:
 
 def _pair(kind: str) -> tuple[int, int]:
     if kind == "socket":
-        return tuple(one.detach() for one in socket.socketpair())  # type: ignore[return-value]
+        return tuple(end.detach() for end in socket.socketpair())  # type: ignore[return-value]
     return os.pipe() if kind == "pipe" else os.openpty()
 
 
@@ -93,12 +93,12 @@ def test_the_end_of_a_pipe_and_of_a_terminal_is_seen() -> None:
 
 
 def test_a_place_is_known_by_whatever_descriptor(tmp_path: Path) -> None:
-    one, other = os.pipe()
-    copy = os.dup(other)
+    reading, writing = os.pipe()
+    copy = os.dup(writing)
     file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    assert same_place(other, copy)
-    assert not same_place(other, file)
-    for fd in (one, other, copy, file):
+    assert same_place(writing, copy)
+    assert not same_place(writing, file)
+    for fd in (reading, writing, copy, file):
         os.close(fd)
 
 

@@ -167,10 +167,10 @@ def test_a_directory_that_cannot_be_made_is_said_once(
 def test_a_filter_copies_whole_lines_with_the_prefix(tmp_path: Path, errors: LogFileErrors) -> None:
     path = tmp_path / "filtered_stdout.log"
     file = LogFile(path, errors)
-    one, other = Filter(["loss", "bad"], b"[rank 0] ", file), Filter(["loss"], b"[rank 1] ", file)
-    one.write(b"epoch 1\nlo")
-    other.write(b"nothing\n")
-    one.write(b"ss 0.5\nmore\nbad")
-    other.end()
-    one.end()
+    first, second = Filter(["loss", "bad"], b"[rank 0] ", file), Filter(["loss"], b"[rank 1] ", file)
+    first.write(b"epoch 1\nlo")
+    second.write(b"nothing\n")
+    first.write(b"ss 0.5\nmore\nbad")
+    second.end()
+    first.end()
     assert path.read_bytes() == b"[rank 0] loss 0.5\n[rank 0] bad\n"

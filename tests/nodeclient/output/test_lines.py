@@ -37,7 +37,7 @@ def test_lines_do_not_depend_on_how_they_arrive(chunks: list[bytes]) -> None:
     def lines(arriving: list[bytes]) -> bytes:
         cutter = LineCutter()
         pieces = [cutter.feed(chunk) for chunk in arriving] + [cutter.take_rest() + b"\n"]
-        return b"".join(as_lines(one) for one in pieces if one)
+        return b"".join(as_lines(piece) for piece in pieces if piece)
 
     whole = b"".join(chunks)
     by_hand = re.sub(rb"\r+", b"\n", re.sub(rb"(?m)^\r+", b"", re.sub(rb"\r+\n", b"\n", whole + b"\n")))

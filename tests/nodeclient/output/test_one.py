@@ -154,7 +154,7 @@ async def test_without_a_directory_error_files_are_in_a_private_place() -> None:
     async with on_stage() as stage:
         stage.stderr.start_reading()
         await stage.run("open('/dev/null')", "")
-        first = [one.error_file for one in stage.streams]
+        first = [stream.error_file for stream in stage.streams]
         assert len({file.name for file in first}) == 2
         assert all(file.parent.stat().st_mode & 0o777 == 0o700 for file in first)
         await asyncio.to_thread(first[0].write_text, "{}")

@@ -80,11 +80,11 @@ async def write(node: KeepingNode, order: PersistOrder, run: str = RUN) -> Persi
 
 @pytest.mark.asyncio
 async def test_a_step_that_one_node_writes_is_read_by_another_in_a_later_run(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
-        await train(one, 4)
-        assert (await write(one, an_order())).state is PersistState.WRITTEN
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        assert (await write(writer, an_order())).state is PersistState.WRITTEN
         assert find_whole(tmp_path / "disk" / "job") == ([], [])
-        done = await write(one, an_order(commit=True))
+        done = await write(writer, an_order(commit=True))
         assert (done.state, done.step) == (PersistState.COMMITTED, 4)
         assert done.bytes > len(BIG)
         await other.keeper.look_at_disk()
@@ -112,14 +112,14 @@ async def test_only_the_newest_steps_stay_and_one_that_is_in_use(tmp_path: Path)
             done = await write(node, PersistOrder(1, step, 1, 1, (PART,), commit=True, in_use=in_use))
             assert done.state is PersistState.COMMITTED
         await node.until(lambda: len(find_whole(tmp_path / "disk" / "job")[0]) == 3)
-        assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
+        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [16, 12, 4]
 
 
 @pytest.mark.asyncio
 async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
-        await train(one, 4)
-        await write(one, an_order(4, commit=True))
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        await write(writer, an_order(4, commit=True))
         flip_a_bit(tmp_path)
         await other.keeper.look_at_disk()
         resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
@@ -129,7 +129,7 @@ async def test_a_damaged_step_goes_when_enough_newer_ones_are_there(tmp_path: Pa
         for step in (8, 12):
             worker.save(step, BIG, SMALL)
             assert (await write(other, an_order(step, commit=True))).state is PersistState.COMMITTED
-        await other.until(lambda: [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8])
+        await other.until(lambda: [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8])
 
 
 @pytest.mark.asyncio
@@ -143,7 +143,7 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
         for step in (4, 8, 12):
             worker.save(step, BIG, SMALL)
             assert (await write(node, an_order(step, commit=True))).state is PersistState.COMMITTED
-        await spare.until(lambda: [one.at.step for one in found_by(spare)] == [12, 8])
+        await spare.until(lambda: [step.at.step for step in found_by(spare)] == [12, 8])
 
 
 @pytest.mark.asyncio
@@ -193,9 +193,9 @@ async def test_a_disk_that_hangs_when_a_node_starts_is_waited_for(
 
 @pytest.mark.asyncio
 async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Path) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, other):
-        await train(one, 4)
-        await write(one, an_order(commit=True))
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
         flip_a_bit(tmp_path)
         await other.keeper.look_at_disk()
         resume = a_resume(0, 4, other.source(wanted()))
@@ -211,9 +211,9 @@ async def test_a_damaged_file_is_said_and_the_step_is_found_no_more(tmp_path: Pa
 @pytest.mark.asyncio
 async def test_a_file_system_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file server may be away for a moment: no training is to begin anew for that."""
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, node):
-        await train(one, 4)
-        await write(one, an_order(commit=True))
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
         monkeypatch.setattr(unusable_steps, "AGAIN_S", 2.0)
         monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.05)
         await node.keeper.look_at_disk()
@@ -237,9 +237,9 @@ def _fail(*_: object) -> int:
 
 @pytest.mark.asyncio
 async def test_a_file_that_is_larger_than_any_memory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (one, node):
-        await train(one, 4)
-        await write(one, an_order(commit=True))
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, node):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
         await node.keeper.look_at_disk()
         monkeypatch.setattr(arena, "BYTES_MAX", len(BIG) // 2)
         disk = a_resume(0, 4, node.source(wanted()))
@@ -330,7 +330,7 @@ async def test_a_write_that_nobody_wants_any_more_is_no_failure(
         await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
         node.keeper.carry_out(Persist(RUN, None))
         hanging.set()
-        await node.until(lambda: not any(one.name == "persist" for one in threading.enumerate()))
+        await node.until(lambda: not any(thread.name == "persist" for thread in threading.enumerate()))
         assert (await write(node, an_order())).state is PersistState.WRITTEN
         assert not any("nobody wants it" in text for text in node.texts)
 
@@ -377,4 +377,4 @@ async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
         begun.mkdir()  # it is the last to go of what is dropped
         hanging.set()
         await node.until(lambda: not begun.exists())
-        assert [one.of.step for one in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]
+        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]

@@ -32,13 +32,13 @@ def name(step: int = 4, run: str = "r-1") -> StepName:
 def write(job: Path, of: StepName, ranks: tuple[int, ...] = (0, 1)) -> Path:
     folder = step_folder.begin(job, of)
     for rank in ranks:
-        one = held(
+        part = held(
             sharded(TENSORS, rank, 2),
             Commit(of.step, of.round, 0, rank, 2, rank, 2, 0),
             small_bytes({"model.mean": torch.ones(2)}, {"tokens": rank}),
         )
-        write_big(folder, of, one, Progress())
-        write_small(folder, of, one, Progress(), buffers=rank == 0)
+        write_big(folder, of, part, Progress())
+        write_small(folder, of, part, Progress(), buffers=rank == 0)
     return folder
 
 
@@ -87,7 +87,7 @@ def test_a_step_is_not_there_before_its_manifest_is(tmp_path: Path) -> None:
 def test_later_steps_have_higher_numbers_over_all_runs(tmp_path: Path) -> None:
     serials = [persisted(tmp_path, name(step, run))[1].serial for step, run in ((900, "r-1"), (8, "r-2"), (4, "r-3"))]
     assert serials == [1, 2, 3]
-    assert [one.of.run for one in find_whole(tmp_path)[0]] == ["r-3", "r-2", "r-1"]
+    assert [step.of.run for step in find_whole(tmp_path)[0]] == ["r-3", "r-2", "r-1"]
 
 
 def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     assert step_folder.unfinished(tmp_path) == {name(10).folder, name(16).folder}
     step_folder.drop(tmp_path, [name(4).folder, name(10).folder, "mine"])
-    assert [one.of.step for one in find_whole(tmp_path)[0]] == [12, 8]
+    assert [step.of.step for step in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
 
 
@@ -128,7 +128,7 @@ def test_a_file_that_is_cut_off_or_missing_makes_its_step_useless_and_is_named(t
     os.truncate(tmp_path / name(12).folder / "small-00001.kept", 7)
     (tmp_path / name(8).folder / "buffers.safetensors").unlink()
     whole, problems = find_whole(tmp_path)
-    assert [one.of.step for one in whole] == [4]
+    assert [step.of.step for step in whole] == [4]
     assert "small-00001.kept has 7 bytes" in problems[0]
     assert "buffers.safetensors is missing" in problems[1]
 
@@ -252,28 +252,28 @@ def test_the_highest_number_that_somebody_wrote_is_said(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_overwritten_or_damaged_is_not_passed_off_as_written(tmp_path: Path) -> None:
-    of, one = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
+    of, part = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
     folder = step_folder.begin(tmp_path, of)
-    one.place.note_digest(one.commit, 12345)
+    part.place.note_digest(part.commit, 12345)
     with pytest.raises(DamagedPartError, match="rank 0 at step 4 is damaged"):
-        write_big(folder, of, one, Progress())
-    one.place.begin()
+        write_big(folder, of, part, Progress())
+    part.place.begin()
     with pytest.raises(PartLostError, match="overwritten"):
-        write_big(folder, of, one, Progress())
+        write_big(folder, of, part, Progress())
     assert not list(folder.iterdir())
 
 
 def test_bytes_that_are_checked_count_while_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checksum over a shard of 30 GB takes as long as a disk may hang."""
-    of, one = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
+    of, part = name(), held(sharded(TENSORS, 0, 2), Commit(4, 2, 0, 0, 2, 0, 2, 0))
     folder, progress = step_folder.begin(tmp_path, of), Progress()
     seen: list[int] = []
-    one.place.note_digest(one.commit, zlib.crc32(one.place.data[: one.commit.length]))
+    part.place.note_digest(part.commit, zlib.crc32(part.place.data[: part.commit.length]))
     monkeypatch.setattr(part_writer, "CHUNK_BYTES", 16)
     monkeypatch.setattr(progress, "note", seen.append)
-    write_big(folder, of, one, progress)
-    checked = -(-one.commit.length // 16)
-    assert sum(seen[:checked]) == one.commit.length
+    write_big(folder, of, part, progress)
+    checked = -(-part.commit.length // 16)
+    assert sum(seen[:checked]) == part.commit.length
     assert max(seen[:checked]) == 16
 
 

@@ -40,10 +40,10 @@ def persist(job: Path, ranks: list[Parts], shards: int) -> Path:
     folder = begin(job, of)
     for rank, parts in enumerate(ranks):
         place = Commit(1204, 3, 0, rank, len(ranks), rank % shards, shards, 0)
-        one = held(parts, place, small_bytes(BUFFERS, {"tokens": rank}))
+        part = held(parts, place, small_bytes(BUFFERS, {"tokens": rank}))
         if rank < shards:
-            write_big(folder, of, one, Progress())
-        write_small(folder, of, one, Progress(), buffers=rank == 0)
+            write_big(folder, of, part, Progress())
+        write_small(folder, of, part, Progress(), buffers=rank == 0)
     commit(job, of)
     return folder
 
@@ -70,11 +70,11 @@ def test_a_model_of_all_types_comes_back(tmp_path: Path) -> None:
     tensors = {f"model.{kind}": (torch.rand(5, 3) * 50).to(kind) for kind in TYPES}
     tensors |= {"model.scalar": torch.tensor(2.5), "model.empty": torch.empty(0, 4), "optim.w/step": torch.tensor(7.0)}
     folder = persist(tmp_path, [whole(tensors)] * 2, 1)
-    wanted = {name: torch.zeros_like(one) for name, one in (tensors | BUFFERS).items()}
+    wanted = {name: torch.zeros_like(tensor) for name, tensor in (tensors | BUFFERS).items()}
     load(wanted, folder)
-    for name, one in (tensors | BUFFERS).items():
-        assert wanted[name].dtype == one.dtype
-        assert torch.equal(wanted[name].view(torch.uint8) if one.dim() else wanted[name], _raw(one)), name
+    for name, tensor in (tensors | BUFFERS).items():
+        assert wanted[name].dtype == tensor.dtype
+        assert torch.equal(wanted[name].view(torch.uint8) if tensor.dim() else wanted[name], _raw(tensor)), name
 
 
 def test_three_shards_are_read_by_two_ranks_and_by_one(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_three_shards_are_read_by_two_ranks_and_by_one(tmp_path: Path) -> None:
     for rank in range(2):
         with one_rank_of(2, rank):
             mesh = init_device_mesh("cpu", (2,))
-            mine = {name: distribute_tensor(torch.zeros_like(one), mesh, [Shard(0)]) for name, one in big.items()}
-            wanted = mine | {name: torch.zeros_like(one) for name, one in alike.items()}
+            mine = {name: distribute_tensor(torch.zeros_like(tensor), mesh, [Shard(0)]) for name, tensor in big.items()}
+            wanted = mine | {name: torch.zeros_like(tensor) for name, tensor in alike.items()}
             load(wanted, folder)
             for name, (piece, _, _) in sharded(big, rank, 2).items():
                 assert torch.equal(mine[name].to_local(), piece), name

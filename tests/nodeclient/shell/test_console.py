@@ -116,7 +116,7 @@ def test_levels_below_the_one_that_was_asked_for_are_not_written() -> None:
     console = a_console("json", screen, level="error")
     console.notify(Level.WARNING, "hm", "trouble")
     console.notify(Level.ERROR, "oh", "trouble")
-    assert [one["message"] for one in screen.objects] == ["oh"]
+    assert [line["message"] for line in screen.objects] == ["oh"]
 
 
 def test_why_a_round_failed_is_an_error_for_the_journal(

@@ -91,9 +91,13 @@ def test_each_worker_gets_the_command_and_its_own_ranks() -> None:
     found = commands({"HOME": "/home/a"})
     assert [command.argv for command in found] == [CONFIG.command] * 2
     read = [WorkerEnvironment.from_environ(command.environ) for command in found]
-    assert [(one.rank, one.local_rank, one.role_rank) for one in read] == [(4, 0, 1), (5, 1, 2)]
-    assert {(one.world_size, one.local_world_size, one.group_rank, one.round) for one in read} == {(6, 2, 1, 7)}
-    assert {(one.node, one.restart_count, one.reason) for one in read} == {("gpu7", 1, "lost node gpu3")}
+    assert [(environ.rank, environ.local_rank, environ.role_rank) for environ in read] == [(4, 0, 1), (5, 1, 2)]
+    assert {(environ.world_size, environ.local_world_size, environ.group_rank, environ.round) for environ in read} == {
+        (6, 2, 1, 7)
+    }
+    assert {(environ.node, environ.restart_count, environ.reason) for environ in read} == {
+        ("gpu7", 1, "lost node gpu3")
+    }
 
 
 def test_what_is_inherited_stays_unless_the_contract_says_otherwise() -> None:

@@ -70,12 +70,12 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     tasks = Tasks()
     workers = LocalWorkers("0" * 32, lambda *_: None)
     staying = StayingWorkers(workers, events.put_nowait, in_order.append, tasks, 1.0)
-    one = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order)
+    made = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order)
     staying.begin(1, COMMANDS)
     try:
-        yield one
+        yield made
     finally:
-        for each in one.sockets:
+        for each in made.sockets:
             each.close()
         staying.close()
         await tasks.cancel()

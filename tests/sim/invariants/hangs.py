@@ -74,28 +74,31 @@ class HangInvariants:
             return
         key, now = (record.run, record.round), self._world.queue.now
         training = self._world.trainings[key]
-        one = training.standstills.at(now) or training.standstills.hung
+        standstill = training.standstills.at(now) or training.standstills.hung
         self._check(key not in self._stopped, "round %d is stopped as hung a second time", record.round)
         self._stopped.add(key)
-        self._check(one is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
-        assert one is not None
-        wanted = one.doing.is_hang or (one.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
-        self._check(wanted, "round %d is stopped as hung, and %s: %s", record.round, one.doing, record.reason)
+        self._check(standstill is not None, "round %d is stopped as hung, and trains: %s", record.round, record.reason)
+        assert standstill is not None
+        wanted = standstill.doing.is_hang or (standstill.doing is Doing.COMPUTES and bool(run.spec.hang_timeout_s))
+        self._check(wanted, "round %d is stopped as hung, and %s: %s", record.round, standstill.doing, record.reason)
         self._check(record.first_failure is not None, "round %d is stopped as hung, and nobody is named", record.round)
         assert record.first_failure is not None
         rank = record.first_failure.failure.rank
-        either = one.doing is Doing.SKIPPED and self._workers(key) == PAIR  # each is where the other is not
-        self._check(rank == one.culprit or either, "rank %d is blamed for rank %d", rank, one.culprit)
+        either = standstill.doing is Doing.SKIPPED and self._workers(key) == PAIR  # each is where the other is not
+        self._check(rank == standstill.culprit or either, "rank %d is blamed for rank %d", rank, standstill.culprit)
         stepped = training.stepped()
         assert stepped is not None
-        usual_s = (run.spec.hang_timeout_s or STALL_S_MIN) if one.section is None else STALL_S_MIN
+        usual_s = (run.spec.hang_timeout_s or STALL_S_MIN) if standstill.section is None else STALL_S_MIN
         least, idle_s = usual_s * CLOCKS - STEP_S, stepped[1]
         self._check(idle_s >= least, "round %d does no step for %.2f s, and is stopped", record.round, idle_s)
-        least = 0.0 if one.section is None else one.section.limit_s * CLOCKS
+        least = 0.0 if standstill.section is None else standstill.section.limit_s * CLOCKS
         self._check(
-            now - one.begin >= least, "round %d hangs for %.2f s, and is stopped", record.round, now - one.begin
+            now - standstill.begin >= least,
+            "round %d hangs for %.2f s, and is stopped",
+            record.round,
+            now - standstill.begin,
         )
-        self.named += one.doing.is_hang
+        self.named += standstill.doing.is_hang
         # From here on it is a failure like any other.
         self._world.invariants.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 

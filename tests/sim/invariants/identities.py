@@ -64,7 +64,7 @@ class Identities:
         """Return what is known of all nodes."""
         run = machine.jobs.get("job")
         members = {} if run is None else run.members
-        known = {node: tuple(getattr(one, name) for name in MEMBER_FIELDS) for node, one in members.items()}
+        known = {node: tuple(getattr(member, name) for name in MEMBER_FIELDS) for node, member in members.items()}
         return known, {number: member.node for number, (_, member) in machine._sessions.items()}
 
     def judge_claim(self, claim: Connected, before: Standing, batch: Batch) -> None:

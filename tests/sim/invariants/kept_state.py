@@ -80,7 +80,7 @@ class KeptStateInvariants:
             self.persisted.stops(record)
         writes = self._world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.outcome.result is Result.STOPPED:
-            members = [one for one in run.members.values() if one.session is not None and not one.expired]
+            members = [member for member in run.members.values() if member.session is not None and not member.expired]
             whole = self._whole_of(run, self._parts_of(run, members, gone=True))
             self.persisted.judge_stopped(run, max((at for at in whole if at.round), default=None))
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
@@ -99,15 +99,15 @@ class KeptStateInvariants:
         Nobody has to get it where all leave. Where a round has it, or can begin without it, it is given; and a node
         that waits to give it does not do so for ever.
         """
-        member, others = run.members[node], [one for one in run.members.values() if one.node != node]
+        member, others = run.members[node], [member for member in run.members.values() if member.node != node]
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
         given = goes_on and (
             run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.inside))
         )
         waited = member.gives and member.gives_until <= self._world.daemon.clock.read()
-        if given or waited or run.durable.stop_asked or all(one.leaves for one in others):
+        if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
-        reachable = [one for one in others if one.session is not None and not one.expired]
+        reachable = [peer for peer in others if peer.session is not None and not peer.expired]
         theirs = self._parts_of(run, reachable)
         whole = set(self._whole_of(run, theirs))
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
@@ -159,14 +159,14 @@ class KeptStateInvariants:
             return
         there = all(host.memory is memory and not memory.withdrawn for host, memory in kept.values())
         same = {host.incarnation for host, _ in kept.values()} <= {member.incarnation for member in nodes}
-        if there and same and all(one.keeper for one in nodes):
+        if there and same and all(member.keeper for member in nodes):
             at = KeptStep(last[1], self._named[last])
             self._check(chosen == at, "all nodes have kept %s, and %s is chosen", at, chosen)
             self.kept_named += 1
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:
         """Return the steps that are whole, and have not proved useless."""
-        reachable = [one for one in run.members.values() if one.session is not None and not one.expired]
+        reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
         return self._whole_of(run, self._parts_of(run, reachable))
 
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
@@ -183,7 +183,7 @@ class KeptStateInvariants:
 
     def begins(self, training: Training) -> None:
         """Check that all workers of a round begin from one state: that which is on record, or nothing."""
-        states = {None if one.memory is None else one.memory.resumed for one in training.hosts.values()}
+        states = {None if host.memory is None else host.memory.resumed for host in training.hosts.values()}
         steps = {None if state is None else state[0] for state in states}
         self._check(len(steps) == 1, "round %d begins from %s", training.key[1], steps)
         (at,) = steps
@@ -211,13 +211,13 @@ class KeptStateInvariants:
             known = self._safe.get(run.id)
             if known is None or known[:2] != (self._world.daemon.life, whole):
                 known_to_have = run.kept.holders(whole)  # one that is out of reach may have it too, and goes on
-                there = [one for one in self._holders(run.id, whole) if one[0].node in known_to_have]
+                there = [holder for holder in self._holders(run.id, whole) if holder[0].node in known_to_have]
                 self._safe[run.id] = (self._world.daemon.life, whole, there)
             for host, incarnation in self._safe[run.id][2]:
                 memory = host.memory
                 if memory is None or host.incarnation != incarnation or memory.key[0] != run.id:
                     continue
-                has_it = any((one.run, one.parts.at) == (run.id, whole) for one in memory.stored)
+                has_it = any((stored.run, stored.parts.at) == (run.id, whole) for stored in memory.stored)
                 self._check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
 
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
@@ -256,7 +256,9 @@ class KeptStateInvariants:
             host, member = hosts.get(node), run.members[node]
             held[node] = []
             if host is not None and host.memory is not None and host.incarnation == member.incarnation:
-                held[node] = [one.parts for one in host.memory.stored if (one.run, one.parts.at) == (run.id, at)]
+                held[node] = [
+                    stored.parts for stored in host.memory.stored if (stored.run, stored.parts.at) == (run.id, at)
+                ]
             if not _ranks(believed) <= _ranks(held[node]):
                 lost.add(node)
         topologies = {node: run.members[node].offer.topology for node in held}
@@ -277,15 +279,17 @@ class KeptStateInvariants:
         for node in () if run.durable.state.ended else run.members:
             taker, at = run.kept.copy_of(node) or ("", None)
             host = next(
-                (one for one in self._world.hosts.values() if one.node == taker and one.memory is not None), None
+                (host for host in self._world.hosts.values() if host.node == taker and host.memory is not None), None
             )
             if at is None or host is None or host.memory is None or at in host.memory.withdrawn:
                 continue
             if host.incarnation != run.members[taker].incarnation or host.memory.key[0] != run.id:
                 continue  # the coordinator has not heard yet that the one which had it is gone
-            others = [parts for one, parts in run.kept.holders(at).items() if one not in {node, taker}]
+            others = [parts for holder, parts in run.kept.holders(at).items() if holder not in {node, taker}]
             alone = _shards(run.kept.holders(at).get(node, ())) - _shards(part for parts in others for part in parts)
-            there = _shards(one.parts for one in host.memory.stored if (one.run, one.parts.at) == (run.id, at))
+            there = _shards(
+                stored.parts for stored in host.memory.stored if (stored.run, stored.parts.at) == (run.id, at)
+            )
             self._check(alone <= there, "%s has shards %s of %s, and %s is shown to", node, alone - there, at, taker)
 
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
@@ -295,7 +299,7 @@ class KeptStateInvariants:
         Nor if it is the step with which a round could not begin, since what was kept of it proved to be damaged.
         Where messages come out of order, an older report may say less than is there.
         """
-        members = ((one.node, one.incarnation, one.session) for one in run.members.values())
+        members = ((member.node, member.incarnation, member.session) for member in run.members.values())
         these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         # One that stays protected for the disk alone may go as soon as it is written, or not wanted there any more.
@@ -328,7 +332,8 @@ class KeptStateInvariants:
         return [
             (host, host.incarnation)
             for host in hosts
-            if host.memory is not None and any((one.run, one.parts.at) == (run, at) for one in host.memory.stored)
+            if host.memory is not None
+            and any((stored.run, stored.parts.at) == (run, at) for stored in host.memory.stored)
         ]
 
     def _check(self, holds: object, text: str, *arguments: object) -> None:
@@ -340,10 +345,10 @@ def _ranks(parts: Iterable[KeptParts]) -> set[int]:
 
 
 def _shards(parts: Iterable[KeptParts]) -> set[int]:
-    return {(one.first_shard + number) % one.shards for one in parts if one.big for number in range(one.ranks)}
+    return {(part.first_shard + number) % part.shards for part in parts if part.big for number in range(part.ranks)}
 
 
 def _is_whole(parts: list[KeptParts]) -> bool:
     """Whether parts have all shards, counted one by one."""
-    shards = {one.shards for one in parts}
+    shards = {part.shards for part in parts}
     return len(shards) == 1 and len(_shards(parts)) == shards.pop()

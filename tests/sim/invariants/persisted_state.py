@@ -70,10 +70,10 @@ class PersistedStateInvariants:
         all_find = set.intersection(*(set(steps) for steps in found.values())) if found else set()
         serials = next(iter(found.values()), {})
         able = all(member.keeper is not None for member in nodes)
-        of = max(all_find, key=lambda one: serials[one], default=None) if able else None
+        of = max(all_find, key=lambda of_step: serials[of_step], default=None) if able else None
         disk = None if of is None else KeptStep(of[1].round if of[0] == run.id else 0, of[1].step)
         if chosen is None:
-            some = next((one.node for one in nodes if found[one.node] or self._is_hindered(one)), None)
+            some = next((member.node for member in nodes if found[member.node] or self._is_hindered(member)), None)
             self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
             told = (run.id, self._world.daemon.life) in self._told
             self._check(not told, "round %d begins anew, and its run has a step on the disk", record.round)
@@ -105,12 +105,12 @@ class PersistedStateInvariants:
         unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
         if kept is None or excused or unsure:
             return
-        there = max((one.of[1] for one in self._world.disks.shared.whole if one.of[0] == run.id), default=None)
+        there = max((step.of[1] for step in self._world.disks.shared.whole if step.of[0] == run.id), default=None)
         self._check(there is not None and there >= kept, "the run has ended with %s on the disk, not %s", there, kept)
 
     def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept
-        return {} if kept is None else {(one.run, one.at): one.serial for one in kept.persisted}
+        return {} if kept is None else {(step.run, step.at): step.serial for step in kept.persisted}
 
     def _is_hindered(self, member: Member) -> bool:
         kept = member.observed.kept
@@ -137,14 +137,14 @@ class PersistedStateInvariants:
         """Check the directory, and what is being written."""
         directory = self._world.disks.shared
         last = self._newest.get(id(directory))
-        there = last is None or any(one.serial >= last.serial for one in directory.whole)
+        there = last is None or any(step.serial >= last.serial for step in directory.whole)
         self._check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
                 self._told.add((run.id, self._world.daemon.life))
             self._judge_work(run)
             said = run.kept.disk.step
-            newest = max((one.of[1] for one in directory.whole if one.of[0] == run.id), default=None)
+            newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
             if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
                 self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
 
@@ -159,7 +159,7 @@ class PersistedStateInvariants:
             directory, of = self._world.disks.shared, (run.id, work.at)
             small = sum(parts.ranks for writer in work.writers.values() for parts in writer.parts if parts.small)
             there = directory.find(of) is not None or directory.has_all(of, work.shards, small)
-            later = any(one.of[0] == run.id and one.of[1] > work.at for one in directory.whole)
+            later = any(step.of[0] == run.id and step.of[1] > work.at for step in directory.whole)
             self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
 
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
@@ -169,7 +169,7 @@ class PersistedStateInvariants:
         """
         if self._world.scenario.network.harsh:
             return
-        run = next((one for one in self._world.daemon.machine.jobs.values() if one.id == of[0]), None)
+        run = next((run for run in self._world.daemon.machine.jobs.values() if run.id == of[0]), None)
         work = None if run is None else run.kept.disk.work
         is_wanted = work is not None and work.at == of[1] and not (work.failed or work.committing)
         self._check(not is_wanted or of[1] in memory.withdrawn, "%s is to be written, and was overwritten", of[1])

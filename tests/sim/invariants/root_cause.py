@@ -197,7 +197,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         self.check(used == most, "the run has failed with %d of %d restarts used", used, most)
         key = (run.id, run.durable.round)
         culprits = [(*key, node) for node in self._culprits.get(key, ())]
-        codes = {shell_exit_code(self._codes[one]) for one in culprits if one in self._codes}
+        codes = {shell_exit_code(self._codes[culprit]) for culprit in culprits if culprit in self._codes}
         vague = (
             key in self.unseen | self._vague
             or not self._is_prompt

@@ -142,7 +142,8 @@ class TimeInvariants(LedgerInvariants):
         if agent is None or agent._desired is None or session is None or not session.established:
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
-        leaves = agent._leaving is not None or any(one.leaves for one in run.members.values() if one.node == host.node)
+        own = [member for member in run.members.values() if member.node == host.node]
+        leaves = agent._leaving is not None or any(member.leaves for member in own)
         calm = host.well and now - host.troubled_until > CALM_S
         return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 
@@ -262,8 +263,8 @@ class TimeInvariants(LedgerInvariants):
 
     def _reached_before(self, key: Round) -> list[int]:
         """Return the last step of each earlier round of the run."""
-        trainings = [one for round_, one in self.world.trainings.items() if round_[0] == key[0] and round_[1] < key[1]]
-        return [stepped[0] for stepped in (one.stepped() for one in trainings) if stepped is not None]
+        trainings = [training for at, training in self.world.trainings.items() if at[0] == key[0] and at[1] < key[1]]
+        return [stepped[0] for stepped in (training.stepped() for training in trainings) if stepped is not None]
 
     def _judge_new_steps(self, record: TrainingCaughtUp) -> None:
         """Check that a round whose time is no longer redone has come to where one before it had been."""
@@ -275,7 +276,7 @@ class TimeInvariants(LedgerInvariants):
     def _judge_reached(self, record: RoundEnded) -> None:
         """Check that the end of a round has the furthest step that is known of it, and of the rounds before."""
         here = [member.observed for member in self.world.run.members.values()]
-        steps = [step for one in here if (one.run, one.round) == (record.run, record.round) for step in one.steps]
+        steps = [step for seen in here if (seen.run, seen.round) == (record.run, record.round) for step in seen.steps]
         known = max([-1, self._reached.get(record.run, -1), *(step for step in steps if step is not None)])
         self.check((record.reached or 0) >= known, "round %d has come to step %d, and %s", record.round, known, record)
         if record.reached is not None:
@@ -298,7 +299,7 @@ class TimeInvariants(LedgerInvariants):
         stepped = training.stepped()
         if stepped is None or training.broken or not (run.durable.stepped and self._is_plain(key)):
             return
-        if any(one.section is not None for one in training.standstills.known):
+        if any(standstill.section is not None for standstill in training.standstills.known):
             return  # see `hangs`
         idle_s, stalled = stepped[1], run.health is Health.STALLED
         patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S

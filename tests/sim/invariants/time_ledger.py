@@ -314,14 +314,14 @@ class LedgerInvariants(RoundInvariants):
         self.check(abs(shown - passed) < EXACT_S, "metrics of %s have %.6f s, of %.6f", run.id, shown, passed)
 
     def _judge_timeline(self, run: Run, rounds: Sequence[RoundStatus]) -> None:
-        took = [sum(fields_of(one.seconds).values()) for one in rounds]
+        took = [sum(fields_of(round_.seconds).values()) for round_ in rounds]
         self.check(all(seconds >= 0.0 for seconds in took), "rounds took %s s", took)
-        numbers = [one.round for one in rounds]
+        numbers = [round_.round for round_ in rounds]
         self.check(numbers == sorted(set(numbers)), "rounds are shown as %s", numbers)
-        for one in rounds:
-            ages = [getattr(one, name) for name in ("formed_s", "running_s", "stopped_s", "ended_s")]
+        for round_ in rounds:
+            ages = [getattr(round_, name) for name in ("formed_s", "running_s", "stopped_s", "ended_s")]
             known = [age for age in ages if age is not None]
-            self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", one.round, ages)
+            self.check(known == sorted(known, reverse=True), "round %s is out of order: %s", round_.round, ages)
         if rounds:
             on = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
             self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.durable.round, rounds[-1])

@@ -87,7 +87,7 @@ class ProgressInvariants(RoundInvariants):
         """Check that a round is only said to await its first step if a worker of it has announced steps."""
         key = run.id, run.durable.round
         heard = [member.observed for member in run.members.values()]
-        announced = any(one.steps for one in heard if (one.run, one.round) == key)
+        announced = any(observed.steps for observed in heard if (observed.run, observed.round) == key)
         known = announced or run.durable.reports_steps or self.world.scenario.network.harsh
         self.check(known or run.shown_state is run.durable.state, "round %d awaits steps that nobody announced", key[1])
 

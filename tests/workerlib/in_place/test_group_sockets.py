@@ -81,10 +81,10 @@ def test_a_peer_can_write_until_all_are_out(side: int) -> None:
         wait_until("the connection to be gone", lambda: is_reset(far))
 
 
-def is_reset(one: socket.socket) -> bool:
+def is_reset(connection: socket.socket) -> bool:
     """Whether a write in a connection fails."""
     try:
-        one.sendall(b"x")
+        connection.sendall(b"x")
     except OSError:
         return True
     return False
@@ -96,6 +96,6 @@ def test_a_collective_with_a_stopped_peer_fails_and_a_new_group_trains_on() -> N
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert sorted(one["rank"] for one in told) == [0, 1]
-    assert all("gloo/transport" in one["error"] for one in told)
-    assert {one["sum"] for one in told} == {2.0}
+    assert sorted(rank["rank"] for rank in told) == [0, 1]
+    assert all("gloo/transport" in rank["error"] for rank in told)
+    assert {rank["sum"] for rank in told} == {2.0}

@@ -139,7 +139,7 @@ def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
     try:
         leftovers.set_aside()
         assert of_dropped() is None
-        assert not any(one is kept for one in gc.get_objects())
+        assert not any(item is kept for item in gc.get_objects())
         del kept
         gc.collect()
         assert of_kept() is not None

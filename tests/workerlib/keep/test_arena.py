@@ -163,11 +163,11 @@ def test_the_last_two_steps_that_were_done_stay(arena: Arena, protected: list[tu
             place = arena.begin_small()
             assert place is not None
             held = [place.read() for place in places]
-            done = [one.step for one in held if one is not None and not one.pending]
-            assert {one for _, one in protected if one < step} <= {*done}
-            assert sorted(done)[-2:] == [one for one in (step - 2, step - 1) if one >= 0]
+            done = [commit.step for commit in held if commit is not None and not commit.pending]
+            assert {number for _, number in protected if number < step} <= {*done}
+            assert sorted(done)[-2:] == [number for number in (step - 2, step - 1) if number >= 0]
             if (serial - 1) % 3:
-                assert any(one.step == step for one in held if one is not None)
+                assert any(commit.step == step for commit in held if commit is not None)
             place.commit(replace(COMMIT, step=step, serial=serial, flags=flags))
 
 
@@ -179,7 +179,7 @@ def test_the_last_look_at_a_protected_step_stays_where_its_end_is_not_there(aren
         place = arena.begin_small()
         assert place is not None
         place.commit(replace(COMMIT, rank=2, step=serial, serial=serial))
-    held = {(one.rank, one.step, one.serial) for one in map(Place.read, arena.smalls) if one is not None}
+    held = {(commit.rank, commit.step, commit.serial) for commit in map(Place.read, arena.smalls) if commit is not None}
     assert {(1, 4, 3), (2, 4, 4)} <= held
 
 

@@ -28,7 +28,7 @@ def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
     memory = ArenaRequest(asked.append, 0, 1)
     for step in range(3):
         memory.want(800, 100, step, taken(step))
-    assert [(one.generation, one.small) for one in asked] == [(900, 100)]
+    assert [(request.generation, request.small) for request in asked] == [(900, 100)]
     waiting = memory.take(arena())
     assert waiting is not None
     assert (waiting.step, waiting.state) == (2, taken(2))

@@ -60,8 +60,8 @@ class Early(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         """Do so."""
         for group in self.param_groups:
-            for one in group["params"]:
-                one.data.add_(0.1)
+            for parameter in group["params"]:
+                parameter.data.add_(0.1)
         return super().step(closure)
 
 

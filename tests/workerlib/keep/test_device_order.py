@@ -31,12 +31,12 @@ class Device:
         self.broken = False
 
     def _work(self) -> None:
-        while (one := self._given.get()) is not None:
-            one()
+        while (call := self._given.get()) is not None:
+            call()
 
-    def give(self, one: Callable[[], object]) -> None:
+    def give(self, call: Callable[[], object]) -> None:
         """Do this when all that was given before is done."""
-        self._given.put(one)
+        self._given.put(call)
 
     def note_end(self) -> None:
         """Put a mark behind all that was given."""

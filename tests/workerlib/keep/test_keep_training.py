@@ -208,7 +208,7 @@ def test_shards_are_brought_back_at_any_world_size(keep: Keep, tmp_path: Path) -
         resumed_at.append(resume.step)
     digests = notes_of(tmp_path)[0]
     for number, step in enumerate(resumed_at[:-1], 1):
-        before, after = (dict(digests[step])[one] for one in (number, number + 1))
+        before, after = (dict(digests[step])[at] for at in (number, number + 1))
         assert before == after, (number, step)
     for rank, rounds_compared in enumerate((2, 2, 1)):  # what other ranks than this one saved, too
         counts = [line.split() for line in (tmp_path / f"{rank}.disk").read_text().splitlines()]

@@ -58,10 +58,10 @@ def test_rarer_values_come_back_too(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [torch.arange(3), torch.tensor(2.5), torch.empty(0), torch.eye(2).bool()])
 def test_small_tensors_are_values_too(value: torch.Tensor) -> None:
-    for one in (value, value.numpy()):
-        back = from_plain(json.loads(json.dumps(to_plain(one, "value"))))
-        assert type(back) is type(one)
-        assert back.dtype == one.dtype
+    for array in (value, value.numpy()):
+        back = from_plain(json.loads(json.dumps(to_plain(array, "value"))))
+        assert type(back) is type(array)
+        assert back.dtype == array.dtype
         assert torch.equal(torch.as_tensor(back), value)
 
 
@@ -86,18 +86,18 @@ def test_what_json_cannot_hold_is_refused_with_its_path(value: Any, words: str) 
 
 def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
     """Bring fresh objects to the state of others, by way of the bytes of a place."""
-    tensors = [pair for one in kept.values() for pair in one.big()]
-    layout = lay_out(piece_of(*one) for one in tensors)
+    tensors = [pair for kept_object in kept.values() for pair in kept_object.big()]
+    layout = lay_out(piece_of(*pair) for pair in tensors)
     data = memoryview(bytearray(layout.end))
     data[: len(layout.manifest)] = layout.manifest
     for view, (_, tensor) in zip(views_of(layout, data), tensors, strict=True):
         view.copy_(tensor.detach())
-    values = {name: json.loads(json.dumps(one.values())) for name, one in kept.items()}
+    values = {name: json.loads(json.dumps(kept_object.values())) for name, kept_object in kept.items()}
     saved = SavedTensors()
     saved.add(read_layout(data), data)
-    saved.fill({name: one for adapter in fresh.values() for name, one in adapter.targets(saved).items()})
-    for name, one in fresh.items():
-        one.finish(values[name])
+    saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets(saved).items()})
+    for name, kept_object in fresh.items():
+        kept_object.finish(values[name])
 
 
 OPTIMIZERS = [

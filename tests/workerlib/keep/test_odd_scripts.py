@@ -51,12 +51,12 @@ def tied() -> Objects:
 
 
 def two_of_each() -> Objects:
-    one, other = network(), network()
+    model, critic = network(), network()
     return {
-        "model": one,
-        "critic": other,
-        "optimizer": torch.optim.SGD(one.parameters(), lr=0.1),
-        "never_stepped": torch.optim.Adam(other.parameters(), foreach=True),
+        "model": model,
+        "critic": critic,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "never_stepped": torch.optim.Adam(critic.parameters(), foreach=True),
     }
 
 
@@ -117,14 +117,14 @@ def test_it_comes_back_to_the_last_bit(script: Script, make: Callable[[], Object
                 objects["average"].update_parameters(objects["model"])
             for name in objects.keys() & {"chained", "warm"}:
                 objects[name].step()
-            for one in objects.get("tensors", {}).values():
-                one.copy_(one + 1 if one.dtype == torch.int64 else one.clone())
+            for tensor in objects.get("tensors", {}).values():
+                tensor.copy_(tensor + 1 if tensor.dtype == torch.int64 else tensor.clone())
             kept.step(step)
         assert isinstance(answer := script.save(kept), Saved), answer
         before = state_of(objects)
     fresh = make()
-    for one in fresh.get("tensors", {}).values():
-        one.zero_()
+    for tensor in fresh.get("tensors", {}).values():
+        tensor.zero_()
     with script.runs(fresh) as (done, _):
         assert done == 2
         assert state_of(fresh) == before
@@ -170,7 +170,7 @@ def test_a_value_that_cannot_be_kept_any_more_is_not_the_end_of_training(
         answer = script.save(kept)
         assert isinstance(answer, NotSaved)
         assert answer.why.startswith("notes.best is a tests.workerlib.keep.test_odd_scripts.Strange")
-    assert [one.getMessage().split(": ")[1][:10] for one in caplog.records] == ["notes.best"]
+    assert [record.getMessage().split(": ")[1][:10] for record in caplog.records] == ["notes.best"]
 
 
 def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
@@ -354,7 +354,7 @@ def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> 
             epoch(objects)
             kept.step(step)
         assert isinstance(answer := script.save(kept), Saved), answer
-        assert not any(isinstance(one, Gone) for one in script.node.nodes[0].said)
+        assert not any(isinstance(message, Gone) for message in script.node.nodes[0].said)
     epoch(objects)
     undisturbed = state_of(objects)
     objects = fresh()

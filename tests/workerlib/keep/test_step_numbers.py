@@ -49,7 +49,7 @@ def test_a_number_that_is_no_higher_names_nothing(number: int, caplog: pytest.Lo
     assert not stepped(numbers, number)
     assert not stepped(numbers, number)
     assert (numbers.done, numbers.problem) == (7, "the last step has no number of its own")
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         f"step {number} was reported after step 7: only a step with a higher number is kept"
     ]
     assert stepped(numbers, 8)
@@ -60,6 +60,6 @@ def test_who_never_says_that_a_step_is_done_is_told(caplog: pytest.LogCaptureFix
     numbers = StepNumbers()
     for _ in range(2 * UNREPORTED):
         numbers.note_optimizer()
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "100 steps of an optimizer without ctx.step: call it after each, or none is kept"
     ]

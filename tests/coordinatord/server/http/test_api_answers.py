@@ -90,9 +90,9 @@ def shown(stage: Stage) -> str:
     jobs = tuple(job_view(run, now, None) for run in coordinator.jobs.values())
     every = JobsAnswer(jobs=jobs, drained=drained_view(coordinator.cluster.durable))
     run = coordinator.jobs["default"]
-    one = whole_view(run, rounds_of(record for _, record in stage.past if record.run == run.id), now, None)
+    whole = whole_view(run, rounds_of(record for _, record in stage.past if record.run == run.id), now, None)
     decoded = []
-    for answer, without in ((every, IN_LIST), (one, {})):
+    for answer, without in ((every, IN_LIST), (whole, {})):
         decoded.append(json.loads(encoded(answer, JSON, without)))
         assert msgpack.unpackb(encoded(answer, MSGPACK, without)) == decoded[-1]
     return laid_out({"/v1/jobs": decoded[0], "/v1/jobs/default": decoded[1]})

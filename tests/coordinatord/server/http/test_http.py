@@ -96,7 +96,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "failure": None,
             "laggard": None,
         }
-        assert [one["job"] for one in jobs["jobs"]] == ["mnist"]
+        assert [job["job"] for job in jobs["jobs"]] == ["mnist"]
 
 
 @pytest.mark.parametrize("job", ["team/mnist", "ä b?c#d%", "..", "a%2Fb", "mnist-{seed}", "{job}"])

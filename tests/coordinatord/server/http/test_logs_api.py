@@ -95,7 +95,7 @@ async def test_a_whole_answer_has_a_limit(start: Start, monkeypatch: pytest.Monk
         await send(a, b"123")
         await send(a, b"456")
         _, _, body = await answer
-        assert [one["text"] for one in body["logs"]] == ["123", "45"]
+        assert [log["text"] for log in body["logs"]] == ["123", "45"]
         assert body["note"] == "the rest is left out, beyond 5 characters: ask for a stream of it"
 
 
@@ -103,9 +103,9 @@ async def test_a_problem_of_the_node_is_said_with_the_place_of_the_file(start: S
     async with start() as server, in_round(server) as (a, run):
         answer = logs(server, "rank=0&stream=stderr")
         await send(a, b"", problem="the log cannot be read: Input/output error", place=None)
-        [one] = (await answer)[2]["logs"]
+        [log] = (await answer)[2]["logs"]
         where = f"look on host host at /logs/job/{run.run}/round_1/0/stderr.log"
-        assert one["note"] == f"the log cannot be read: Input/output error: {where}"
+        assert log["note"] == f"the log cannot be read: Input/output error: {where}"
 
 
 async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
@@ -115,8 +115,8 @@ async def test_a_node_that_does_not_answer_is_waited_for_within_bounds(
     async with start() as server, in_round(server) as (a, _):
         answer = logs(server, "rank=0&stream=stderr")
         late = await a.receive(ReadLog)
-        [one] = (await answer)[2]["logs"]
-        assert one["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
+        [log] = (await answer)[2]["logs"]
+        assert log["note"].startswith("the node has not answered within 0.05 s: does its disk hang?: look on host host")
         monkeypatch.setattr(node_reads, "ANSWER_WITHIN_S", TIMEOUT_S)
         await a.send(LogChunk(late.request, b"late", LogPlace(5, 4), more=False, gap=False, problem=""))
         answer = logs(server, "rank=0&stream=stderr")
@@ -158,8 +158,8 @@ async def test_a_node_that_goes_meanwhile_is_named(start: Start) -> None:
         async with in_round(server) as (a, _):
             answer = logs(server, "rank=0&stream=stderr")
             await a.receive(ReadLog)
-        [one] = (await answer)[2]["logs"]
-        assert one["note"].startswith("its node is not connected any more: look on host host at /logs/job/")
+        [log] = (await answer)[2]["logs"]
+        assert log["note"].startswith("its node is not connected any more: look on host host at /logs/job/")
 
 
 async def test_a_node_is_asked_for_one_piece_at_a_time_and_heartbeats_go_on(start: Start) -> None:

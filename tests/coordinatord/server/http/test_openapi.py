@@ -76,10 +76,12 @@ def paths_in(source: Source) -> Iterator[str]:
 
 
 def test_every_path_of_the_server_is_described_and_no_other(tree: list[Source]) -> None:
-    own = [one for one in tree if one.is_python and one.is_in("coordinatord/server")]
-    served = {path for one in own if one.path.name != "openapi.py" for path in paths_in(one) if " " not in path}
+    own = [source for source in tree if source.is_python and source.is_in("coordinatord/server")]
+    served = {
+        path for source in own if source.path.name != "openapi.py" for path in paths_in(source) if " " not in path
+    }
     served -= {path for path in served if path.startswith(("/page/", "/dev/", "/proc/"))}
-    assert served | {"/", "/openapi.json"} == {one.path for one in OPERATIONS}
+    assert served | {"/", "/openapi.json"} == {operation.path for operation in OPERATIONS}
 
 
 def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
@@ -87,7 +89,7 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
         Draft202012Validator.check_schema(schema)
     used = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(SPEC)))
     assert used == set(SPEC["components"]["schemas"])
-    names = [one["operationId"] for methods in SPEC["paths"].values() for one in methods.values()]
+    names = [operation["operationId"] for methods in SPEC["paths"].values() for operation in methods.values()]
     assert len(set(names)) == len(names)
 
 
@@ -106,7 +108,7 @@ def test_a_field_is_described_by_its_docstring() -> None:
 def test_the_parameters_of_logs_are_those_that_are_read() -> None:
     examples = {"rank": "0-7,12", "node": "gpu1", "round": "2", "stream": "both", "last": "all", "last_bytes": "9"}
     examples |= {"run": "1c9dcf-1", "after": "1:3:stderr:ab:9"}
-    assert {one.name for one in OF_LOGS} == {*examples, "follow"}
+    assert {parameter.name for parameter in OF_LOGS} == {*examples, "follow"}
     for name, example in examples.items():
         read_query(MultiDict({name: example}))
     with pytest.raises(ValueError, match="selects nothing"):
@@ -166,7 +168,7 @@ async def _reads(client: Client, a: Peer) -> None:
 
 
 async def _requests(client: Client) -> None:
-    paths = [one.path for one in OPERATIONS if one.body in {AdminBody, DrainBody}]
+    paths = [operation.path for operation in OPERATIONS if operation.body in {AdminBody, DrainBody}]
     for path in paths:
         at = path.format(job="job", node="a")
         await client.ask("post", path, 415, at=at, data=b"{}")
@@ -203,7 +205,7 @@ async def test_real_answers_are_as_they_are_described(start: Start) -> None:
                 check(part, {"$ref": "#/components/schemas/LogPart"})
         await client.ask("post", "/v1/jobs/{job}/forget", 200, at="/v1/jobs/job/forget", json=ALICE)
         apart = {"/v1/stream", "/v1/jobs/{job}/logs", "/v1/jobs/{job}/stacks"}
-        good = {(one.method, one.path) for one in OPERATIONS if one.path not in apart}
+        good = {(operation.method, operation.path) for operation in OPERATIONS if operation.path not in apart}
         assert {(method, path) for method, path, status in client.seen if status == 200} == good
         met = {status for method, _, status in client.seen if method == "post"} - {200, 403}
         assert met == OF_REQUESTS.keys() - {status for status, _ in SEEN_ELSEWHERE}

@@ -88,10 +88,10 @@ async def test_a_coordinator_without_jobs_shows_itself_and_its_process(start: St
 
 @asynchronous
 async def test_two_servers_in_one_process_do_not_mix(start: Start) -> None:
-    async with start() as one, start() as other, connect(one.url, join("a", nodes=2)) as a:
+    async with start() as first, start() as second, connect(first.url, join("a", nodes=2)) as a:
         await a.receive_goal(Goal.WAIT)
-        assert (await scraped(one))("sessions") == 1
-        assert (await scraped(other))("sessions") == 0
+        assert (await scraped(first))("sessions") == 1
+        assert (await scraped(second))("sessions") == 0
 
 
 @asynchronous

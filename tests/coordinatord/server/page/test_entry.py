@@ -88,7 +88,7 @@ def locked(page: Page) -> None:
 def forgive(page: Page) -> None:
     """Drop what the browser complains of: answers that say no, and a stream that was ended."""
     wait_until("what the browser says of the answer", lambda: page.complaints)
-    page.complaints[:] = [one for one in page.complaints if not EXPECTED.search(one)]
+    page.complaints[:] = [complaint for complaint in page.complaints if not EXPECTED.search(complaint)]
 
 
 def press(page: Page, title: str) -> None:

@@ -101,12 +101,14 @@ async def test_a_viewer_is_sent_all_at_once(start: Start) -> None:
         _, _, whole = await get(f"{server.url}/v1/jobs/mnist", JSON)
         assert timeless({**job["status"], "nodes": nodes_of(job)}) == timeless({"rounds": [{}], **whole})
         [summary] = jobs["jobs"]
-        assert summary == {name: whole[name] for name in (one.name for one in fields(JobSummary)) if name in whole} | {
+        assert summary == {
+            name: whole[name] for name in (field.name for field in fields(JobSummary)) if name in whole
+        } | {
             "nodes": 1,
             "goodput": summary["goodput"],
         }
-        [one] = job["status"]["rounds"]
-        assert (one["round"], one["formed"]) == (1, "formed of node a, its maximum")
+        [round_] = job["status"]["rounds"]
+        assert (round_["round"], round_["formed"]) == (1, "formed of node a, its maximum")
 
 
 async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(
@@ -155,15 +157,15 @@ async def test_a_state_is_made_once_for_all_viewers(start: Start, monkeypatch: p
     async with (
         start() as server,
         connect(server.url, join("a")),
-        view(server, "?job=job") as one,
-        view(server, "?job=job") as other,
+        view(server, "?job=job") as first,
+        view(server, "?job=job") as second,
     ):
         # Each has the time since which the job has been open, to the millisecond: states made apart are hardly ever the
         # same. On a busy machine, a viewer may miss one now and then.
         seen: list[set[bytes]] = [set(), set()]
         while len(seen[0] & seen[1]) < 3:
             assert len(seen[0] | seen[1]) < 60
-            for blocks, viewer in zip(seen, (one, other), strict=True):
+            for blocks, viewer in zip(seen, (first, second), strict=True):
                 blocks.add((await viewer.event())[2])
 
 

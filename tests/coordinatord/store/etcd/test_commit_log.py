@@ -45,7 +45,7 @@ class World:
         merger = self.log.next_merger()
         if merger is None:
             return False
-        for number in [one for one in self.values if merger.first <= one <= merger.last]:
+        for number in [number for number in self.values if merger.first <= number <= merger.last]:
             del self.values[number]
         self.values[merger.last] = CommitValue(tuple(self.living[seq] for seq in merger.rows), merger.dropped)
         self.values = dict(sorted(self.values.items()))

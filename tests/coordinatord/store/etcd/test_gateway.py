@@ -54,15 +54,15 @@ def cluster_of() -> Iterator[list[EtcdCluster]]:
     """Keep clusters that a test starts, and end them."""
     started: list[EtcdCluster] = []
     yield started
-    for one in started:
-        one.close()
+    for gateway in started:
+        gateway.close()
 
 
 async def test_a_transaction_does_all_or_the_other(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     async with gateway_to(space.place) as gateway:
         answer = await gateway.call("/v3/kv/txn", txn([], [put(KEY, b"\0\xff"), get(KEY)]))
-        assert [one.value for one in key_values(responses(answer)[1])] == [b"\0\xff"]
+        assert [pair.value for pair in key_values(responses(answer)[1])] == [b"\0\xff"]
         assert await value_of(gateway, KEY) == b"\0\xff"
         assert await value_of(gateway, b"nothing") is None
 
@@ -73,8 +73,8 @@ async def test_more_keys_than_one_page_are_read_as_they_are_at_one_moment(etcd: 
     async with gateway_to(space.place) as gateway:
         await gateway.call("/v3/kv/txn", txn([], [put(prefix + b"%02d" % number, b"v") for number in range(20)]))
         seen: list[bytes] = []
-        async for one in gateway.all_below(prefix, 7):
-            seen.append(one.key)
+        async for pair in gateway.all_below(prefix, 7):
+            seen.append(pair.key)
             await gateway.call("/v3/kv/put", dict(put(prefix + b"99", b"later")["request_put"]))
         assert seen == [prefix + b"%02d" % number for number in range(20)]
 
@@ -101,7 +101,7 @@ async def test_a_watch_tells_of_each_change(etcd: EtcdCluster) -> None:
             await until(partial(_has, seen, number))
         await gateway.call("/v3/kv/deleterange", {"key": text_of(key)})
         await until(lambda: len(seen) == 4)
-        assert [one and one.value for one in seen] == [None, b"one", b"two", None]
+        assert [pair and pair.value for pair in seen] == [None, b"one", b"two", None]
         await tasks.cancel()
 
 
@@ -130,7 +130,7 @@ async def test_a_watch_that_is_silent_is_begun_anew_and_says_nothing_of_it(
     async with gateway_to(space.place) as other:
         await other.call("/v3/kv/put", dict(put(key, b"one")["request_put"]))
     await until(lambda: len(seen) == 2 or watching.done())
-    assert [one and one.value for one in seen] == [None, b"one"]
+    assert [pair and pair.value for pair in seen] == [None, b"one"]
     await tasks.cancel()
     await gateway.close()
 

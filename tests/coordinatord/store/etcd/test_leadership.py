@@ -55,7 +55,7 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: E
         assert (second.leader and second.leader.endpoint) == "h1:29400"
         gateway = Gateway(space.place)
         there = await members(gateway, space.keys)
-        assert ((there.leader and there.leader.name), [one.name for one in there.standbys]) == ("h1", ["h2"])
+        assert ((there.leader and there.leader.name), [standby.name for standby in there.standbys]) == ("h1", ["h2"])
         assert there.lease_s is not None
         assert 0 <= there.lease_s <= LONG_LEASE_S
         await first.resign()
@@ -73,7 +73,9 @@ async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) ->
     async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
         await first.win_at_once()
         tasks, changes = Tasks(), asyncio.Queue[tuple[str, ...]]()
-        first.roster.changed = lambda: changes.put_nowait(tuple(one.endpoint for one in first.status().standbys))
+        first.roster.changed = lambda: changes.put_nowait(
+            tuple(standby.endpoint for standby in first.status().standbys)
+        )
         tasks.spawn(first.roster.watch(), name="roster")
         assert await changes.get() == ()
         await second._enroll()
@@ -189,8 +191,8 @@ async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
     joins = [a_join_of(f"n{number}") for number in range(40)]
     left = await space.crashes_while(made_at(1.0, an_opening(), *joins))
     assert len(left) > 4, "a request for each part"
-    for one in left[:-1]:
-        async with one.life() as store:
+    for copy in left[:-1]:
+        async with copy.life() as store:
             assert list(await store.load()) == []
             await store.append(made_at(2.0, an_opening()))
     async with left[-1].life() as store:
@@ -208,7 +210,7 @@ async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch:
         for number in range(2, 12):  # the third of these makes the first run superfluous
             await store.append(made_at(1.0, an_opening(run=f"e-{number}")))
         loaded = await store.load()
-        commits = [one async for one in gateway.all_below(space.keys.commits(store._history.about.generation), 100)]
+        commits = [pair async for pair in gateway.all_below(space.keys.commits(store._history.about.generation), 100)]
         assert len(commits) == len(store._history.log) < 50
     async with space.life() as again:
         assert await again.load() == loaded
