@@ -290,15 +290,15 @@ def _dump_beside(c10d: Any) -> str:
 
 def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the arrivals of each group in collectives that follow on one another up to the last one."""
-    found: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if entry["is_p2p"]:
             continue
         name, number = entry["process_group"][0], entry["collective_seq_id"]
-        series = found.get(name)
+        series = groups.get(name)
         if series is not None and number == series["first"] + len(series["times_ns"]) - 1:
             continue  # several operations may be one collective
         if series is None or number != series["first"] + len(series["times_ns"]):
-            series = found[name] = {"group": _group(*entry["process_group"]), "first": number, "times_ns": []}
+            series = groups[name] = {"group": _group(*entry["process_group"]), "first": number, "times_ns": []}
         series["times_ns"].append(entry["time_created_ns"])
-    return sorted(found.values(), key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]
+    return sorted(groups.values(), key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]

@@ -98,16 +98,16 @@ class SharedAccess:
             f" of them, and then: etcdctl del {self._keys.pin.decode()}"
         )
 
-    async def _share(self, security: Security, found: KeyValue | None) -> None:
+    async def _share(self, security: Security, pair: KeyValue | None) -> None:
         """Take over the tokens of the others, and add those of this one. Raises as of `TokenStore`, and `StoreError`.
 
         If another one has written meanwhile, the next look does it.
         """
         security.refresh()
-        revision = 0 if found is None else found.mod_revision
+        revision = 0 if pair is None else pair.mod_revision
         if self._seen == (revision, security.tokens):
             return
-        shared = () if found is None else self._unpacked(found.value)
+        shared = () if pair is None else self._unpacked(pair.value)
         security.adopt(shared)
         if security.tokens == shared:
             self._seen = revision, shared

@@ -31,16 +31,18 @@ class SharedState:
 
 def look_into(place: EtcdPlace) -> SharedState:
     """Read a namespace. Raises `StoreError`."""
-    found, there = asyncio.run(_read(place))
-    if found.about.version != len(STEPS):
+    stored, there = asyncio.run(_read(place))
+    if stored.about.version != len(STEPS):
         raise UnreadableStoreError(
-            f"{place} has records of version {found.about.version}, and this release reads {len(STEPS)}: the"
+            f"{place} has records of version {stored.about.version}, and this release reads {len(STEPS)}: the"
             " coordinator that leads next brings them up to date"
         )
     database = Database.in_memory()
-    database.fill(found.rows, found.about.identity)
+    database.fill(stored.rows, stored.about.identity)
     leader = None if there.leader is None else there.leader.status
-    return SharedState(database, found.size, leader, tuple(standby.status for standby in there.standbys), there.lease_s)
+    return SharedState(
+        database, stored.size, leader, tuple(standby.status for standby in there.standbys), there.lease_s
+    )
 
 
 async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:

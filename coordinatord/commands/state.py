@@ -102,13 +102,13 @@ def _text(found: StoredState) -> str:
     return f"{found.state_dir}\n{_who_leads(found)}{facts}{jobs}" + (f"\n\ndrained{drained}" if drained else "")
 
 
-def _who_leads(found: StoredState) -> str:
-    if "://" not in found.state_dir:
+def _who_leads(stored: StoredState) -> str:
+    if "://" not in stored.state_dir:
         return ""
-    leader = "nobody leads" if found.leader is None else f"{found.leader.endpoint} leads"
-    lease = "" if found.lease_s is None else f", its lease lasts {found.lease_s:g} s yet"
-    standbys = ", ".join(standby.endpoint for standby in found.standbys) or "nobody stands by"
-    return f"{leader}{lease}; {'standing by: ' if found.standbys else ''}{standbys}\n"
+    leader = "nobody leads" if stored.leader is None else f"{stored.leader.endpoint} leads"
+    lease = "" if stored.lease_s is None else f", its lease lasts {stored.lease_s:g} s yet"
+    standbys = ", ".join(standby.endpoint for standby in stored.standbys) or "nobody stands by"
+    return f"{leader}{lease}; {'standing by: ' if stored.standbys else ''}{standbys}\n"
 
 
 def _job_text(job: StoredJob) -> str:

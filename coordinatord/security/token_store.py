@@ -108,18 +108,18 @@ def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[Kno
 
     A token is known by its hash. The shared one keeps its name where an own one has the same.
     """
-    found = {token.digest: token for token in shared}
-    names = {token.name for token in found.values()}
+    tokens = {token.digest: token for token in shared}
+    names = {token.name for token in tokens.values()}
     for token in own:
-        known = found.get(token.digest)
+        known = tokens.get(token.digest)
         if known is not None:
             ends = [either.revoked_at for either in (known, token) if either.revoked_at is not None]
-            found[token.digest] = replace(known, revoked_at=min(ends, default=None))
+            tokens[token.digest] = replace(known, revoked_at=min(ends, default=None))
             continue
         name = token.name if token.name not in names else f"{token.name[:111]}-{token.digest[:16]}"
         names.add(name)
-        found[token.digest] = replace(token, name=name)
-    return tuple(found.values())
+        tokens[token.digest] = replace(token, name=name)
+    return tuple(tokens.values())
 
 
 def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:

@@ -188,8 +188,8 @@ async def serve(
         address, bound_port = listeners[0].getsockname()[:2]
         yield Server(address, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
-        for each in (connections, driver, sessions, requests, stream, change_signal):
-            each.close()
+        for part in (connections, driver, sessions, requests, stream, change_signal):
+            part.close()
         await sessions.ended()
         await runner.cleanup()
         metrics.close()

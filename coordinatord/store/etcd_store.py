@@ -49,15 +49,15 @@ class EtcdStore(DatabaseStore):
         """
         history = History(gateway, keys, candidate.fence)
         try:
-            found = await history.read()
+            stored = await history.read()
         except NothingStoredError:
             await history.begin()
-            found = await history.read()
+            stored = await history.read()
         await history.sweep()
-        replica = await asyncio.to_thread(Replica, found.rows, found.about.identity, found.about.version, folder)
+        replica = await asyncio.to_thread(Replica, stored.rows, stored.about.identity, stored.about.version, folder)
         try:
-            if found.about.version != len(STEPS):
-                await history.replace(replica.rows(), found.about.identity)
+            if stored.about.version != len(STEPS):
+                await history.replace(replica.rows(), stored.about.identity)
             return cls(gateway, candidate, history, replica)
         except BaseException:
             replica.close()

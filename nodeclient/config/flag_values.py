@@ -308,13 +308,13 @@ def pairs(text: str) -> dict[str, str]:
     text = text.strip()
     if text[:1] in {"'", '"'} and text[-1:] == text[:1]:
         text = text[1:-1]
-    found = {}
+    values = {}
     for pair in text.split(",") if text.strip() else ():
         key, _, value = (part.strip() for part in pair.partition("="))
         if not key or not value:
             raise argparse.ArgumentTypeError(f"{pair!r}: expected KEY=VALUE, and commas only between such pairs")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def truth(text: str) -> bool:

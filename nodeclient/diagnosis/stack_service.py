@@ -236,9 +236,9 @@ class StackService:
     async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
-        told = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
+        answer = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
         if responder is not None:
-            told = await self._ask(responder, look_at(pid))
+            answer = await self._ask(responder, look_at(pid))
         began_at, before = self._loop.time(), look_at(pid) if pid else None  # an answer uses the CPU as well
         await asyncio.sleep(MEASURED_S)
         after = look_at(pid) if before is not None else None
@@ -249,13 +249,13 @@ class StackService:
         state = "" if after is None else "running" if computes and after.state == "sleeping" else after.state
         return WorkerStacks(
             rank=self._first_rank + local_rank,
-            origin=told.origin,
-            stacks=pack_stacks(told.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(told.threads),
+            origin=answer.origin,
+            stacks=pack_stacks(answer.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(answer.threads),
             state=clip(state, 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
-            collective=told.collective,
-            problem=told.problem if after is not None else "its process has ended",
+            collective=answer.collective,
+            problem=answer.problem if after is not None else "its process has ended",
             pid=pid,
             io_bytes=min(after.io_bytes, STEP_MAX) if after is not None else 0,
         )

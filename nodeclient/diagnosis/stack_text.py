@@ -66,13 +66,13 @@ def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
     return tuple(group for group in groups if group.ages)
 
 
-def _arrivals(told: dict[str, Any], now_s: float) -> GroupArrivals:
+def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
     """Return those of one group that can be told: the last ones, and not those of more than an hour ago."""
-    ages = [now_s - float(at) / 1e9 for at in told["times_ns"]]
+    ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]
     beyond = max(0, len(ages) - ARRIVALS_MAX)
     dropped = next((index for index in range(beyond, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
-    first = _whole(told["first"]) + dropped
-    return GroupArrivals(clip(str(told["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
+    first = _whole(entry["first"]) + dropped
+    return GroupArrivals(clip(str(entry["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
 
 
 def read_dump(text: str, folder: str) -> tuple[Thread, ...]:
@@ -100,15 +100,15 @@ def _shown(place: Sequence[object], folder: str) -> str:
     return clip(f"{function} ({path}:{line})", 400)
 
 
-def _collective(told: dict[str, Any]) -> Collective:
-    shape = ", ".join(_tensors(told.get("sizes", ()), told.get("types", ())))
+def _collective(entry: dict[str, Any]) -> Collective:
+    shape = ", ".join(_tensors(entry.get("sizes", ()), entry.get("types", ())))
     return Collective(
-        group=clip(str(told["group"]), 32),
-        number=_whole(told["number"]),
-        state=CollectiveState(told["state"]),
-        operation=clip(str(told.get("operation", "")), 64),
+        group=clip(str(entry["group"]), 32),
+        number=_whole(entry["number"]),
+        state=CollectiveState(entry["state"]),
+        operation=clip(str(entry.get("operation", "")), 64),
         shape=clip(shape, 64),
-        age_s=round(min(max(0.0, float(told.get("age_s", 0))), DURATION_S_MAX), 1),
+        age_s=round(min(max(0.0, float(entry.get("age_s", 0))), DURATION_S_MAX), 1),
     )
 
 

@@ -57,10 +57,10 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
         return None
     letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
     ticks, io_bytes, wants_cpu = 0, 0, False
-    for each in _with_descendants(pid, proc):
-        wants_cpu = wants_cpu or _wants_cpu(each, proc)
-        ticks += sum(map(int, _stat(each, proc)[_TIMES]))
-        io_bytes += sum(int(line.split()[1]) for line in read_if_there(proc / str(each) / "io").splitlines()[:2])
+    for descendant in _with_descendants(pid, proc):
+        wants_cpu = wants_cpu or _wants_cpu(descendant, proc)
+        ticks += sum(map(int, _stat(descendant, proc)[_TIMES]))
+        io_bytes += sum(int(line.split()[1]) for line in read_if_there(proc / str(descendant) / "io").splitlines()[:2])
     return ProcessState(
         state=STATES.get(letter, letter),
         waits_in=waits_in if waits_in != "0" else "",
@@ -88,11 +88,11 @@ def _stat(pid: int, proc: Path) -> list[str]:
 
 def _with_descendants(pid: int, proc: Path) -> list[int]:
     """Return a process and what it has started, as far as the kernel tells."""
-    found = [pid]
-    for each in found:  # the list grows
-        if len(found) <= _CHILDREN_MAX:
-            found += map(int, read_if_there(proc / str(each) / "task" / str(each) / "children").split())
-    return found
+    pids = [pid]
+    for parent in pids:  # the list grows
+        if len(pids) <= _CHILDREN_MAX:
+            pids += map(int, read_if_there(proc / str(parent) / "task" / str(parent) / "children").split())
+    return pids
 
 
 def read_if_there(path: Path) -> str:

@@ -232,13 +232,13 @@ class Arenas:
         taken within it.
         """
         wanted = (rank, round_number, step)
-        found = [
+        candidates = [
             held
             for held in self.held()
             if (held.commit.rank, held.commit.round, held.commit.step) == wanted
             and (held.kind is kind or (kind is Kind.SMALL and held.small))
         ]
-        return max(found, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
+        return max(candidates, key=lambda held: (not held.commit.pending, held.commit.serial), default=None)
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
         """Let no worker overwrite the generations of these rounds and steps."""

@@ -69,8 +69,8 @@ def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
         if worker.collective is not None:
             same = (place for place in places if replace(place, age_s=worker.collective.age_s) == worker.collective)
             places.setdefault(next(same, worker.collective), []).append(worker)
-    for place, those in places.items():
-        whose = "" if len(those) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in those))})"
+    for place, group in places.items():
+        whose = "" if len(group) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in group))})"
         yield f"  {_at(place)}{whose}"
 
 

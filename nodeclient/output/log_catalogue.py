@@ -70,16 +70,16 @@ class LogCatalogue:
 
     def scan(self) -> list[KeptRound]:
         """Return the rounds that nodes of this host have written notes of, whenever that was."""
-        found: list[KeptRound] = []
+        noted: list[KeptRound] = []
         with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
             for run in _names(job):
                 with suppress(OSError), opened_in(job, run) as rounds:
                     for name in filter(_ROUND.fullmatch, _names(rounds)):
                         with suppress(OSError), opened_in(rounds, name) as folder:
-                            found += self._noted(folder, (quoted(self._job), run, name))
-                        if len(found) > ROUNDS_MAX:
-                            return found
-        return found
+                            noted += self._noted(folder, (quoted(self._job), run, name))
+                        if len(noted) > ROUNDS_MAX:
+                            return noted
+        return noted
 
     def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[KeptRound]:
         known: dict[str, KeptRound] = {}

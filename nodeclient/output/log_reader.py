@@ -144,13 +144,13 @@ def _begin(files: Sequence[_File], wanted: ReadLog) -> tuple[int, bool]:
     while at > bound and missing:
         size = min(BLOCK_BYTES, at - bound)
         block = _bytes(files, at - size, size)
-        found = block.count(b"\n")
-        if found >= missing:
+        newlines = block.count(b"\n")
+        if newlines >= missing:
             place = len(block)
             for _ in range(missing):
                 place = block.rfind(b"\n", 0, place)
             return at - size + place + 1, False
-        missing, at = missing - found, at - size
+        missing, at = missing - newlines, at - size
     return at, bool(missing) and bound > least
 
 

@@ -150,13 +150,13 @@ def _name_of(attempt: PersistAttempt) -> StepName:
 
 
 def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
-    found = []
+    ranks = []
     for parts in wanted:
         for rank in parts.each_rank:
-            found += [
+            ranks += [
                 (rank, kind) for kind, is_wanted in ((Kind.BIG, parts.big), (Kind.SMALL, parts.small)) if is_wanted
             ]
-    return found
+    return ranks
 
 
 def _commit(job: Path, of: StepName, small: int) -> set[str]:

@@ -132,15 +132,18 @@ class StepsOnDisk:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
         self._problems = {*problems}
         now = asyncio.get_running_loop().time()
-        found = {(manifest.of.run, manifest.of.at): manifest for manifest in whole}
-        self._unusable.forget_gone(found.keys())
-        self._manifests = {key: manifest for key, manifest in found.items() if not self._unusable.is_barred(key, now)}
+        manifests = {(manifest.of.run, manifest.of.at): manifest for manifest in whole}
+        self._unusable.forget_gone(manifests.keys())
+        self._manifests = {
+            key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
+        }
         self.there = tuple(
-            StepThere(manifest.serial, manifest.of.folder, key in self._manifests) for key, manifest in found.items()
+            StepThere(manifest.serial, manifest.of.folder, key in self._manifests)
+            for key, manifest in manifests.items()
         )
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
-        self.unusable = clip(self._unusable.why(found, now) or next(iter(problems), ""), MESSAGE_MAX)
+        self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
         if (self.found, self.unusable) != before:
             self._changed()
         return True

@@ -274,13 +274,13 @@ class Node:
         self._console.notify(Level.INFO, text, "round_starting")
         place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
-        several = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
+        several_hosts = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
         self._started_at, forked_before = None, self._starter.forked
         self._logs.begin_round(place, assignment.first_rank, self._config.workers)
         try:
             self._guard.await_ready()
             self._kills = oom.count()
-            with self._output.begin(place, own_ranks, several_hosts=several) as streams:
+            with self._output.begin(place, own_ranks, several_hosts=several_hosts) as streams:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()

@@ -148,17 +148,17 @@ def kill_marked(
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
     while empty_looks < _EMPTY_LOOKS:
-        found = _open(mark, groups, spared)
-        empty_looks = 0 if found else empty_looks + 1
+        pidfds = _open(mark, groups, spared)
+        empty_looks = 0 if pidfds else empty_looks + 1
         try:
-            for pidfd in found.values():
+            for pidfd in pidfds.values():
                 _kill(pidfd)
-            left = await_ends(set(found.values()), deadline)
+            left = await_ends(set(pidfds.values()), deadline)
         finally:
-            for pidfd in found.values():
+            for pidfd in pidfds.values():
                 os.close(pidfd)
         if left:
-            raise UnkillableError(sorted(pid for pid, pidfd in found.items() if pidfd in left), timeout_s)
+            raise UnkillableError(sorted(pid for pid, pidfd in pidfds.items() if pidfd in left), timeout_s)
 
 
 def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int, int]:
@@ -168,7 +168,7 @@ def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int
         pids -= _families(spared)  # looked at after the marked ones, so that no child is missed
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
-    found: dict[int, int] = {}
+    pidfds: dict[int, int] = {}
     for pid in pids - {os.getpid()}:
         try:
             pidfd = pidfd_open(pid)
@@ -176,10 +176,10 @@ def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int
             continue
         # Only the pidfd pins the process: before, its number may have gone to another one.
         if _carries(pid, mark) or (groups and _group(pid) in groups):
-            found[pid] = pidfd
+            pidfds[pid] = pidfd
         else:
             os.close(pidfd)
-    return found
+    return pidfds
 
 
 def _families(groups: frozenset[int]) -> set[int]:

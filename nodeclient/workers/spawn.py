@@ -166,21 +166,21 @@ def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
 def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> SpawnError:
     program = command.argv[0] if command.argv else ""
     path = command.environ.get("PATH", os.defpath)
-    found = shutil.which(program, mode=os.F_OK, path=path)
+    executable = shutil.which(program, mode=os.F_OK, path=path)
     exit_code = EXIT_NOT_EXECUTABLE
-    if isinstance(error, FileNotFoundError) and found is None:
+    if isinstance(error, FileNotFoundError) and executable is None:
         exit_code = EXIT_NOT_FOUND
         message = f"the command {program!r} was not found: {_where(program)}"
     elif isinstance(error, FileNotFoundError):
         exit_code = EXIT_NOT_FOUND
-        message = f"{found} cannot be started: the interpreter that its first line names is not on this host"
+        message = f"{executable} cannot be started: the interpreter that its first line names is not on this host"
     elif isinstance(error, PermissionError):
         message = (
-            f"{found or program} may not be executed: make it executable (chmod +x), or name its interpreter before "
-            "it, such as: python train.py"
+            f"{executable or program} may not be executed: make it executable (chmod +x), or name its interpreter"
+            " before it, such as: python train.py"
         )
     elif isinstance(error, OSError):
-        message = f"{found or program} cannot be started: {error.strerror}"
+        message = f"{executable or program} cannot be started: {error.strerror}"
         if error.errno in _EXHAUSTED:
             exit_code = ExitCode.OS_ERROR
     else:

@@ -26,13 +26,13 @@ _FOLDER = Path("/proc/self/fd")
 
 def _sockets() -> dict[str, int]:
     """Return the sockets of this process: their inodes as /proc writes them, each with a descriptor."""
-    found = {}
+    sockets = {}
     for link in _FOLDER.iterdir():
         with suppress(OSError):  # it was closed meanwhile
             target = str(link.readlink())
             if target.startswith("socket:"):
-                found[target] = int(link.name)
-    return found
+                sockets[target] = int(link.name)
+    return sockets
 
 
 class GroupSockets:

@@ -85,15 +85,15 @@ class StayingWorker:
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it, and not the training; return whether it does."""
-        told, end = self._told.is_set(), leftovers.end_of_round(error)
-        if end is None or (not told and self._obstacle()):
+        is_told, end = self._told.is_set(), leftovers.end_of_round(error)
+        if end is None or (not is_told and self._obstacle()):
             return False
-        if not told:
+        if not is_told:
             self._report(error, end)
         del end
         self._out.set()
         self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
-        if not told:  # its peers are waiting for nothing any more
+        if not is_told:  # its peers are waiting for nothing any more
             self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
         if self._keeper is not None:

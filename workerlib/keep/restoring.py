@@ -36,7 +36,7 @@ class RestorePoint:
     @property
     def places(self) -> list[tuple[Part, Place, Commit, bool]]:
         """All whole places of the resume point, and whether each is a generation."""
-        found = []
+        places = []
         for part, arena in self.parts:
             for place in (*arena.generations, *arena.smalls):
                 commit = place.read()
@@ -45,8 +45,8 @@ class RestorePoint:
                     self.step,
                     part.rank,
                 ):
-                    found.append((part, place, commit, any(place is generation for generation in arena.generations)))
-        return found
+                    places.append((part, place, commit, any(place is generation for generation in arena.generations)))
+        return places
 
     @property
     def shape(self) -> tuple[int, int]:

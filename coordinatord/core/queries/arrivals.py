@@ -100,16 +100,16 @@ def laggard_to_drain(run: Run) -> Laggard | None:
 def laggard_view(run: Run) -> LaggardStatus | None:
     """Return the worker that holds up the others; None if none does."""
     known = run.lateness.known if trains(run) else None
-    found = None if known is None else known.laggard
-    if known is None or found is None:
+    laggard = None if known is None else known.laggard
+    if known is None or laggard is None:
         return None
     return LaggardStatus(
-        rank=found.rank,
-        node=found.node,
-        last=round(found.last, 3),
-        late_s=round(found.late_s, 6),
+        rank=laggard.rank,
+        node=laggard.node,
+        last=round(laggard.last, 3),
+        late_s=round(laggard.late_s, 6),
         step_s=None if known.step_s is None else round(known.step_s, 6),
-        sentence=sentence(known, found),
+        sentence=sentence(known, laggard),
     )
 
 
@@ -121,11 +121,13 @@ def laggard_s(run: Run) -> float | None:
     return 0.0 if known.laggard is None else known.laggard.late_s
 
 
-def sentence(known: Lateness, found: Laggard) -> str:
+def sentence(known: Lateness, laggard: Laggard) -> str:
     """Return in words how late a worker is, or all workers of a node."""
-    late = f"{_shown(found.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(found.late_s)}"
-    who = f"node {found.node}" if found.rank is None else f"rank {found.rank} on node {found.node}"
-    return f"{who} is last in {100 * found.last:.0f} % of collectives, {late}"
+    late = (
+        f"{_shown(laggard.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(laggard.late_s)}"
+    )
+    who = f"node {laggard.node}" if laggard.rank is None else f"rank {laggard.rank} on node {laggard.node}"
+    return f"{who} is last in {100 * laggard.last:.0f} % of collectives, {late}"
 
 
 def late_views(run: Run) -> dict[str, LateStatus]:

@@ -62,7 +62,9 @@ def disk_obstacle(run: Run) -> DiskObstacle | None:
         return None
     if (found := who_finds(run)) is not None:
         at = found[1].run, found[1].at
-        hindered = [member for member in nodes if at not in {(each.run, each.at) for each in found_by(member)}]
+        hindered = [
+            member for member in nodes if at not in {(persisted.run, persisted.at) for persisted in found_by(member)}
+        ]
     else:
         gone = run.kept.disk.step is not None  # this run has written it, and nobody sees it any more
         hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
@@ -96,11 +98,11 @@ def _point(run: Run, at: KeptStep) -> ResumePoint | None:
     big = [(node, part) for node, parts in held for part in parts if part.big]
     if not are_whole([part for _, part in big]):
         return None
-    nodes, some = sorted({node for node, _ in big}), big[0][1]
+    nodes, first_part = sorted({node for node, _ in big}), big[0][1]
     reached = run.durable.reached
     redone = None if reached is None else max(0, reached - at.step)
     named, others = tuple(nodes[:HOLDERS_NAMED]), len(nodes[HOLDERS_NAMED:])
-    return ResumePoint(at.round, at.step, some.world_size, some.shards, redone, named, others)
+    return ResumePoint(at.round, at.step, first_part.world_size, first_part.shards, redone, named, others)
 
 
 def is_reachable(member: Member) -> bool:

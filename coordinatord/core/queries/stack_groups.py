@@ -77,13 +77,13 @@ def seen_workers(answers: Iterable[tuple[StackSource, Iterable[WorkerStacks]]]) 
     return found
 
 
-def group_stacks(found: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
+def group_stacks(answered: Iterable[tuple[StackSource, WorkerStacks]]) -> tuple[StackGroup, ...]:
     """Return the groups of workers with equal stacks, the largest first; workers without a stack by why there is none.
 
     Of equally large groups, the one with the lowest rank is first.
     """
     groups: dict[tuple[bytes, str], list[StackedWorker]] = {}
-    for source, worker in found:
+    for source, worker in answered:
         groups.setdefault((worker.stacks, worker.problem), []).append(_stacked(source, worker))
     for workers in groups.values():
         workers.sort(key=lambda worker: worker.rank)

@@ -34,6 +34,6 @@ class LatenessWatch:
         self._offsets = {answer.node: better(self._offsets.get(answer.node), answer) for answer in answers}
         arrivals = [arrival for answer in answers for arrival in arrivals_of(answer, self._offsets[answer.node], now)]
         self.known = compare(arrivals, step_s)
-        found = None if self.known is None else self.known.laggard
-        same = found is not None and before is not None and found.node == before.node
-        self.agreeing = (self.agreeing if same else 0) + (found is not None)
+        laggard = None if self.known is None else self.known.laggard
+        same = laggard is not None and before is not None and laggard.node == before.node
+        self.agreeing = (self.agreeing if same else 0) + (laggard is not None)

@@ -240,7 +240,9 @@ class Run:
     def candidates(self) -> list[Member]:
         """The members to form a round of now, by group rank. Those of the last round are preferred, then early ones."""
         before = self.durable.order
-        ready = sorted(self.members_in(MemberState.READY), key=lambda m: (m.node not in before, m.arrived_at))
+        ready = sorted(
+            self.members_in(MemberState.READY), key=lambda member: (member.node not in before, member.arrived_at)
+        )
         chosen = {member.node: member for member in ready[: self.spec.nodes_max]}
         previous = {node: ranks.workers for node, ranks in before.items()}
         return [chosen[seat.node] for seat in order([member.seat for member in chosen.values()], previous)]

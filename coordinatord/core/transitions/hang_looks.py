@@ -56,9 +56,9 @@ def take_in(run: Run, event: Looked, now: float) -> None:
 
 def count_as_failure(run: Run, now: float) -> None:
     """Count the worker that was found as the first failure of the round: it failed when others began to wait for it."""
-    found, look = run.hang.found, run.hang.second
-    assert found is not None  # noqa: S101 - it is the row's condition
-    culprit = first_named(found, look)
+    verdict, look = run.hang.found, run.hang.second
+    assert verdict is not None  # noqa: S101 - it is the row's condition
+    culprit = first_named(verdict, look)
     ranks = run.durable.order[culprit.node]
     age_s = find_longest(look)
     failure = Failure(
@@ -66,12 +66,12 @@ def count_as_failure(run: Run, now: float) -> None:
         local_rank=culprit.rank - ranks.first_rank,
         exit_code=EXIT_CODE,
         pid=0 if culprit.now is None else culprit.now.pid,
-        message=found.sentence,
+        message=verdict.sentence,
         error="",
         last_lines=() if culprit.now is None else _frames(culprit.now.stacks),
         followers=(),
         age_s=age_s,
-        hang=found.kind,
+        hang=verdict.kind,
     )
     member = run.members[culprit.node]
     run.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - age_s, failure)

@@ -78,12 +78,12 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
             for shard, rank in part.shards_and_ranks() if part.big else ():
                 holders.setdefault(shard, []).append((node, rank))
     for shard in sorted(holders):
-        those = holders[shard]
-        copied = [(node, rank) for node, rank in those if (pairs.get(node), rank) in those]
-        if len({domains[node] for node, _ in those}) > 1 and not copied:
+        having = holders[shard]
+        copied = [(node, rank) for node, rank in having if (pairs.get(node), rank) in having]
+        if len({domains[node] for node, _ in having}) > 1 and not copied:
             plan.safe_by.setdefault("", []).append(shard)
             continue
-        source, rank = next((holder for holder in (*copied, *those) if holder[0] in pairs), ("", 0))
+        source, rank = next((holder for holder in (*copied, *having) if holder[0] in pairs), ("", 0))
         if source:
             plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
             plan.safe_by.setdefault(pairs[source], []).append(shard)

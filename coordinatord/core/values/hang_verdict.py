@@ -206,10 +206,12 @@ def _split(frame: str) -> tuple[str, str, str]:
 def _by_collective(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
     """Group the waiting workers by collective. Its name has the group and the size only where these differ."""
     collectives = [_collective(worker) for worker in waiting]
-    groups = len({each.group for each in collectives}) > 1
-    names = [f"{_name(each)} of {each.group}" if groups else _name(each) for each in collectives]
-    if len(set(names)) == 1 and _is_even(collectives[0]) and len({each.shape for each in collectives}) > 1:
-        names = [f"{_name(each)} with {each.shape or 'nothing'}" for each in collectives]
+    groups = len({collective.group for collective in collectives}) > 1
+    names = [
+        f"{_name(collective)} of {collective.group}" if groups else _name(collective) for collective in collectives
+    ]
+    if len(set(names)) == 1 and _is_even(collectives[0]) and len({collective.shape for collective in collectives}) > 1:
+        names = [f"{_name(collective)} with {collective.shape or 'nothing'}" for collective in collectives]
     found: dict[str, list[SeenWorker]] = {}
     for name, worker in zip(names, waiting, strict=True):
         found.setdefault(name, []).append(worker)

@@ -147,10 +147,10 @@ class Lateness:
     @property
     def factor(self) -> float:
         """How many times as long each step takes because of the laggard; 1 if there is none, or it is not known."""
-        found = self.laggard
-        if found is None or self.step_s is None:
+        laggard = self.laggard
+        if laggard is None or self.step_s is None:
             return 1.0
-        return self.step_s / max(self.step_s - found.late_s, 1e-9)
+        return self.step_s / max(self.step_s - laggard.late_s, 1e-9)
 
 
 def arrivals_of(answer: NodeArrivals, offset: Offset, now: float) -> Iterator[tuple[str, Arrival]]:
@@ -170,7 +170,7 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
     groups: dict[str, dict[int, Arrival]] = {}
     for name, arrival in arrivals:
         groups.setdefault(name, {})[arrival.rank] = arrival
-    found: dict[int, RankLateness] = {}
+    latest: dict[int, RankLateness] = {}
     most, error_s = 0, 0.0
     for members in groups.values():
         compared, rows = _compare_group(list(members.values()), step_s)
@@ -178,12 +178,12 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
             continue
         most, error_s = max(most, rows), max(error_s, _error_of(members.values()))
         for worker in compared:
-            known = found.get(worker.rank)
+            known = latest.get(worker.rank)
             if known is None or worker.late_s > known.late_s:
-                found[worker.rank] = worker
-    if not found:
+                latest[worker.rank] = worker
+    if not latest:
         return None
-    return Lateness(tuple(found[rank] for rank in sorted(found)), most, step_s, error_s)
+    return Lateness(tuple(latest[rank] for rank in sorted(latest)), most, step_s, error_s)
 
 
 def _error_of(members: Iterable[Arrival]) -> float:

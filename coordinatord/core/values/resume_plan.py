@@ -117,17 +117,17 @@ class _Holders:
 
     def of_rank(self, rank: int, rather: str = "") -> tuple[str, KeptParts] | None:
         """Return a holder of a rank's part: this node if it has it, else any."""
-        found = None
+        chosen = None
         for place in range(bisect_right(self._begins, rank) - 1, -1, -1):
             holder = self._held[place]
             begin = holder[1].first_rank
             if begin + self._longest <= rank:
                 break
             if rank < begin + holder[1].ranks:
-                found = holder
+                chosen = holder
                 if not rather or holder[0] == rather:
                     break
-        return found
+        return chosen
 
     def of_shard(self, shard: int, shards: int) -> list[tuple[str, int]]:
         """Return the nodes that have a shard, each with a rank that has it."""

@@ -242,7 +242,7 @@ def find_straggler(
 
     None if all that report are equally far.
     """
-    least, most, found = math.inf, -1, None
+    least, most, behind = math.inf, -1, None
     for node, first_rank, heard, heard_at in members:
         if not heard.steps or (heard.round, heard.run) != (number, run):
             continue
@@ -251,8 +251,8 @@ def find_straggler(
                 continue
             most = max(most, step)
             if step < least:
-                least, found = step, (node, first_rank + local_rank, heard_at - (heard.step_age_s or 0.0))
-    if found is None or least == most:
+                least, behind = step, (node, first_rank + local_rank, heard_at - (heard.step_age_s or 0.0))
+    if behind is None or least == most:
         return None
-    node, rank, stepped_at = found
+    node, rank, stepped_at = behind
     return StragglingWorker(node, rank, int(least), int(most - least), stepped_at)

@@ -144,13 +144,13 @@ class SettingsParser(argparse.ArgumentParser):
     def misspelt(self) -> list[str]:
         """Remarks about variables that nothing reads, but that may be misspelt ones."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
-        found = []
+        remarks = []
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
             first, _, rest = name.partition("_")
             others = [other.removeprefix(f"{first}_") for other in known if other.startswith(f"{first}_")]
             if near := _alike(rest, others, ALIKE):
-                found.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
-        return found
+                remarks.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
+        return remarks
 
     def rank(self, dest: str) -> Rank:
         """Return the rank of the source of a setting's value."""
@@ -209,17 +209,17 @@ class SettingsParser(argparse.ArgumentParser):
             value = getattr(given, dest)
             text = self._texts.get(dest)
             written = value if setting.is_switch or setting.is_command or text is None else setting.as_toml(text)
-            found = InForce(Rank.FLAG, "flag", written)
+            in_force = InForce(Rank.FLAG, "flag", written)
         elif variable is not None:
             value = self._from_environment(setting, variable, self._environ[variable])
             written = value if setting.is_switch else setting.as_toml(self._environ[variable])
-            found = InForce(Rank.ENVIRONMENT, f"environment variable {variable}", written)
+            in_force = InForce(Rank.ENVIRONMENT, f"environment variable {variable}", written)
         elif key is not None and self._file is not None:
             value = self._from_file(self._file, setting, key)
-            found = InForce(Rank.FILE, f"file {self._file.place(key)}", names[key])
+            in_force = InForce(Rank.FILE, f"file {self._file.place(key)}", names[key])
         else:
-            found = setting.by_default
-        self._in_force[dest] = found
+            in_force = setting.by_default
+        self._in_force[dest] = in_force
         if value is not argparse.SUPPRESS:
             setattr(given, dest, value)
 

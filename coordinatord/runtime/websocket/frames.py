@@ -104,17 +104,17 @@ class FrameReader:
                 return []
             data = bytes(begun)
             begun.clear()
-        found: list[tuple[int, bytes]] = []
+        messages: list[tuple[int, bytes]] = []
         try:
-            at = self._take_apart(data, found)
+            at = self._take_apart(data, messages)
         except FrameError as error:
             self.error = error
         else:
             if at < len(data):
                 begun += data[at:] if at else data
-        return found
+        return messages
 
-    def _take_apart(self, data: bytes, found: list[tuple[int, bytes]]) -> int:
+    def _take_apart(self, data: bytes, messages: list[tuple[int, bytes]]) -> int:
         """Append what is whole; return where the frame begins that is not. Raises `FrameError`."""
         at, end = 0, len(data)
         masked, most = self._masked, self._most
@@ -146,9 +146,9 @@ class FrameReader:
             if masked:
                 payload = toggled(payload, data[start - MASK_BYTES : start])
             if first == WHOLE_MESSAGE and self._pieces is None:
-                found.append((BINARY, payload))
+                messages.append((BINARY, payload))
             else:
-                self._join(first, payload, found)
+                self._join(first, payload, messages)
             at = stop
         return at
 
@@ -171,16 +171,16 @@ class FrameReader:
         if whole > self._most:
             raise FrameError(CloseCode.TOO_BIG, f"a message has {whole} bytes or more, and {self._most} are the most")
 
-    def _join(self, first: int, payload: bytes, found: list[tuple[int, bytes]]) -> None:
+    def _join(self, first: int, payload: bytes, messages: list[tuple[int, bytes]]) -> None:
         """Take in a frame that is not a whole binary message by itself."""
         kind = first & KIND
         if kind >= CLOSE:
-            found.append((kind, payload))
+            messages.append((kind, payload))
             return
         if kind != CONTINUATION:
             self._kind, self._pieces = kind, bytearray()
         assert self._pieces is not None  # noqa: S101 - the head was checked
         self._pieces += payload
         if first & FINAL:
-            found.append((self._kind, bytes(self._pieces)))
+            messages.append((self._kind, bytes(self._pieces)))
             self._pieces = None

@@ -93,13 +93,13 @@ def write_place(number: int, log: Log, place: LogPlace) -> str:
 
 def read_place(text: str) -> tuple[int, Log, LogPlace]:
     """Read the round, the log and the place in such a text. Raises `ValueError`."""
-    found = _PLACE.fullmatch(text)
-    if found is None:
+    matched = _PLACE.fullmatch(text)
+    if matched is None:
         raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
-    number, rank, file, offset = int(found[1]), int(found[2]), int(found[4], 16), int(found[5])
+    number, rank, file, offset = int(matched[1]), int(matched[2]), int(matched[4], 16), int(matched[5])
     if number > COUNTER_MAX or rank > RANKS_MAX or file > FILE_MAX or offset > LOG_BYTES_MAX:
         raise ValueError(f"after is the place of a part of a log, not {text[:80]!r}")
-    return number, (rank, LogStream(found[3])), LogPlace(file, offset)
+    return number, (rank, LogStream(matched[3])), LogPlace(file, offset)
 
 
 def _ranks(texts: list[str]) -> Iterator[range]:

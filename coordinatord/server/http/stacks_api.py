@@ -46,7 +46,7 @@ class StacksApi:
             except NoStacksError as error:
                 return complain(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
-        found = [(answer.source, worker) for answer in answers for worker in answer.workers]
+        answered = [(answer.source, worker) for answer in answers for worker in answer.workers]
         hang = None if ranks else find_hang(seen_workers((answer.source, answer.workers) for answer in answers))
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
         whole = StacksAnswer(
@@ -54,7 +54,7 @@ class StacksApi:
             run=run_id,
             round=number,
             verdict=None if hang is None else HangStatus(**fields_of(hang)),
-            groups=group_stacks(found),
+            groups=group_stacks(answered),
             notes=tuple(dict.fromkeys(notes)),
         )
         return respond(request, whole)

@@ -81,13 +81,13 @@ class About:
         return json.dumps({"identity": self.identity, "version": self.version, "generation": self.generation}).encode()
 
     @classmethod
-    def unpack(cls, found: KeyValue) -> About:
+    def unpack(cls, pair: KeyValue) -> About:
         """Read the value. Raises `UnreadableStoreError`."""
         try:
-            data = json.loads(found.value)
+            data = json.loads(pair.value)
             return cls(str(data["identity"]), int(data["version"]), int(data["generation"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(found, error) from error
+            raise _damaged(pair, error) from error
 
 
 @frozen
@@ -103,13 +103,13 @@ class Head:
         return json.dumps({"number": self.number, "digest": self.digest}).encode()
 
     @classmethod
-    def unpack(cls, found: KeyValue) -> Head:
+    def unpack(cls, pair: KeyValue) -> Head:
         """Read the value. Raises `UnreadableStoreError`."""
         try:
-            data = json.loads(found.value)
+            data = json.loads(pair.value)
             return cls(int(data["number"]), str(data["digest"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise _damaged(found, error) from error
+            raise _damaged(pair, error) from error
 
 
 def _damaged(found: KeyValue, error: Exception) -> UnreadableStoreError:

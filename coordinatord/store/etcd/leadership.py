@@ -75,14 +75,14 @@ class Candidate:
 
     async def win(self) -> None:
         """Stand by until this one leads. Errors of etcd are logged, and it tries again."""
-        said = ""
+        reported = ""
         while True:
             try:
                 await self._stand()
             except StoreError as error:
                 self._see(None, str(error))
-                if said != str(error):
-                    said = str(error)
+                if reported != str(error):
+                    reported = str(error)
                     log.warning("it is not known who leads: %s", error, extra=fields("leader_unknown"))
                 await asyncio.sleep(RETRY_S)
             else:

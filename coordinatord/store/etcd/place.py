@@ -67,18 +67,18 @@ class EtcdPlace:
     @classmethod
     def parse(cls, text: str, access: EtcdAccess | None = None) -> EtcdPlace:
         """Read `etcd://HOST[:PORT][,...][/PREFIX]`, or `etcds://` for TLS. Raises `EtcdPlaceError`."""
-        found = _URL.fullmatch(text)
-        members = [] if found is None else [_MEMBER.fullmatch(part) for part in found["members"].split(",")]
+        url = _URL.fullmatch(text)
+        members = [] if url is None else [_MEMBER.fullmatch(part) for part in url["members"].split(",")]
         ports = [int((member and member["port"]) or PORT) for member in members]
         whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= _PORT_MAX for port in ports)
-        if found is None or not whole:
+        if url is None or not whole:
             raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
         hosts = [(member["number"] or member["host"]) for member in members if member is not None]
-        prefix = (found["prefix"] or "").strip("/") or PREFIX
+        prefix = (url["prefix"] or "").strip("/") or PREFIX
         within = NAMES.intersection(prefix.split("/")[1:])
         if within:
             raise EtcdPlaceError(
                 f"{text!r} would be within another namespace, whose keys have the name {min(within)!r}: choose another"
                 " prefix"
             )
-        return cls(tuple(zip(hosts, ports, strict=True)), prefix, found["scheme"] == "etcds", access or EtcdAccess())
+        return cls(tuple(zip(hosts, ports, strict=True)), prefix, url["scheme"] == "etcds", access or EtcdAccess())

@@ -45,14 +45,14 @@ class Coordinatord:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
-    def unpack(cls, found: KeyValue) -> Coordinatord:
+    def unpack(cls, pair: KeyValue) -> Coordinatord:
         """Read the value of a key. Raises `StoreError`."""
         try:
-            data = json.loads(found.value)
+            data = json.loads(pair.value)
             name, endpoint = clip(str(data["name"]), 253), clip(str(data["endpoint"]), 300)
             return cls(name, endpoint, bool(data["secure"]), float(data["since"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"key {found.key.decode(errors='replace')} names no coordinatord: remove it") from error
+            raise StoreError(f"key {pair.key.decode(errors='replace')} names no coordinatord: remove it") from error
 
 
 @frozen

@@ -91,7 +91,7 @@ MUTANTS = (
         "laggards-take-turns",
         "coordinatord.core.state.lateness_watch",
         "looks that name different nodes are taken to agree",
-        " and found.node == before.node",
+        " and laggard.node == before.node",
         "",
         LAGS,
     ),

@@ -53,8 +53,8 @@ MUTANTS = (
         "spare-before-survivor",
         "coordinatord.core.state.run",
         "a spare that came early takes the place of a node of the last round",
-        "key=lambda m: (m.node not in before, m.arrived_at)",
-        "key=lambda m: m.arrived_at",
+        "key=lambda member: (member.node not in before, member.arrived_at)",
+        "key=lambda member: member.arrived_at",
     ),
     Mutant(
         "no-pause-for-the-same-error",
