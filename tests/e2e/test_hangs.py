@@ -66,7 +66,8 @@ def join(cluster: Cluster, *words: str, flags: Sequence[str] = ()) -> list[Node]
 
 def await_success(nodes: Sequence[Node]) -> list[str]:
     """Wait for the end of the training; return what the first node has printed."""
-    assert [node.wait() for node in nodes] == [0, 0]
+    codes = [node.wait() for node in nodes]
+    assert codes == [0, 0], "\n".join(line for node in nodes for line in node.lines)
     return nodes[0].lines
 
 

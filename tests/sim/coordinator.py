@@ -332,7 +332,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
-            self._store_failed(f"the disk has not answered for {PATIENCE_S:g} s")
+            self._store_failed(f"the store has not answered for {PATIENCE_S:g} s")
 
     def _wrote(self) -> None:
         """Go on when what was decided is durable."""

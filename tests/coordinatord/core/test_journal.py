@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.effects import Batch, Close, Effect, ReportDegraded, Send
-from coordinatord.core.journal import Journal
+from coordinatord.core.journal import GROUP_RECORDS, Journal
 from coordinatord.core.values.records import Record, RoundStarted
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.messages import Degraded, Goal
@@ -65,6 +65,31 @@ def test_all_that_comes_during_a_write_is_written_next_in_one_go() -> None:
     assert journal.begin() == ((0.0, a_record(0)), (0.0, a_record(0)), (0.0, a_record(1)))
     assert journal.finish() == (a_send(1), a_send(2), a_send(3))
     assert journal.begin() == ()
+
+
+def test_a_group_that_has_enough_records_takes_no_more() -> None:
+    journal = Journal()
+    for session in range(GROUP_RECORDS + 1):
+        assert journal.take(a_batch(a_send(session), records=1), 0.0) == ()
+    assert journal.take(a_batch(a_send(0, "new")), 0.0) == ()
+    assert journal.take(Batch((), (a_send(1),), repeats=True), 0.0) == ()
+    assert len(journal.begin()) == GROUP_RECORDS
+    assert journal.finish() == tuple(a_send(session) for session in range(GROUP_RECORDS))
+    assert len(journal.begin()) == 1
+    assert journal.finish() == (a_send(GROUP_RECORDS), a_send(0, "new"))
+    assert journal.begin() == ()
+
+
+def test_the_records_of_one_event_are_written_together() -> None:
+    journal = Journal()
+    journal.take(a_batch(records=GROUP_RECORDS - 1), 0.0)
+    journal.take(a_batch(records=2), 0.0)
+    journal.take(a_batch(records=1), 0.0)
+    written = []
+    while records := journal.begin():
+        written.append(len(records))
+        journal.finish()
+    assert written == [GROUP_RECORDS + 1, 1]
 
 
 def test_of_all_words_to_a_session_that_wait_only_the_last_is_said() -> None:

@@ -45,7 +45,7 @@ class SlowStore(MemoryStore):
 
 def waiting_effects(driver: Driver) -> dict[int, Effect]:
     """Return what is to be said when the next records are durable."""
-    return {} if driver._journal._next is None else driver._journal._next.effects
+    return driver._journal._waiting[-1].effects if driver._journal._waiting else {}
 
 
 async def test_no_node_hears_of_a_round_before_it_is_durable(start: Start) -> None:
@@ -131,7 +131,7 @@ async def test_a_disk_that_does_not_answer_is_trouble_as_well(start: Start, monk
         await store.asked.get()
         await until(lambda: server.driver.machine.store_error is not None)
         await a.beat()
-        assert (await a.receive(Degraded)).reason == "the disk has not answered for 0.01 s"
+        assert (await a.receive(Degraded)).reason == "the store has not answered for 0.01 s"
         store.allowed.release()
         assert (await a.receive_goal(Goal.RUN)).round == 1
 
