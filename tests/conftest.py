@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -72,14 +72,19 @@ def pytest_runtest_setup() -> None:
     forget_ended()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what the programs of a test that failed have said: now, since xdist sends the report away next."""
+    report = yield
+    if report.failed:
+        report.sections += said_by_all()
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(report: pytest.CollectReport | pytest.TestReport) -> None:
-    """Show what the test's programs have said.
-
-    And set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either.
-    """
+    """Set the clock again that pytest stops when a test fails: its clean-up must not hang for ever either."""
     if isinstance(report, pytest.TestReport):
-        report.sections += said_by_all()
         faulthandler.dump_traceback_later(CLEAN_UP_S, exit=True, file=2)
 
 
