@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SEEN_BY_TORCH = """
 import json, torch
 found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-print(json.dumps([str(getattr(one, "uuid", "")) for one in found]))
+print(json.dumps([str(getattr(gpu, "uuid", "")) for gpu in found]))
 """
 
 

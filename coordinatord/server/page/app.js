@@ -58,7 +58,7 @@ function showJobs(data) {
 // Who leads and who stands by, of coordinators that share a store.
 function sharedWords(shared) {
   if (!shared) return "";
-  const names = shared.standbys.map((one) => one.endpoint).join(", ");
+  const names = shared.standbys.map((standby) => standby.endpoint).join(", ");
   const standbys = shared.problem ? `not known who stands by (${shared.problem})` : names ? `standing by: ${names}` : "no coordinator stands by";
   return `${shared.leader.endpoint} leads, ${standbys}`;
 }

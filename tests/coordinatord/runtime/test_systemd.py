@@ -127,7 +127,8 @@ import os
 from coordinatord.runtime.systemd import SystemdNotifier
 here = SystemdNotifier(os.environ, os.getpid())
 taken = here.take_sockets()
-print([one.getsockname()[1] for one in taken], [one.get_inheritable() for one in taken], here.take_sockets())
+ports, inherited = [socket.getsockname()[1] for socket in taken], [socket.get_inheritable() for socket in taken]
+print(ports, inherited, here.take_sockets())
 """
 
 
