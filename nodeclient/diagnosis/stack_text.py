@@ -50,7 +50,7 @@ def read_answer(packet: bytes, folder: str) -> tuple[tuple[Thread, ...], Collect
             (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
         )
         return threads, _waited_for([_collective(collective) for collective in answer["collectives"]])
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
 
 

@@ -81,7 +81,16 @@ def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() 
 
 @pytest.mark.parametrize(
     "packet",
-    [b"", b"\xff", b"[]", b"{}", an_answer(threads=[{}]), an_answer(collectives=[{"group": 1}]), an_answer(threads=7)],
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        an_answer(threads=[{}]),
+        an_answer(collectives=[{"group": 1}]),
+        an_answer(collectives=[{**collective("default_pg", 9, "waits"), "age_s": 10**400}]),
+        an_answer(threads=7),
+    ],
 )
 def test_what_is_no_answer_is_refused(packet: bytes) -> None:
     with pytest.raises(StrangeAnswerError):
