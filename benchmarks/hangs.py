@@ -1,19 +1,23 @@
 """Hangs real trainings in eight ways, and counts how often the right worker is named, and how soon.
 
-python -m benchmarks.hangs --repeat 20
+python -m benchmarks.hangs --repeat 20 --json hangs.json
+python -m benchmarks.hangs --repeat 20 --json hangs.json --resume
 python -m benchmarks.hangs --calm 30
 
-Each round of a job is one hang: it is found, named and restarted, and the next one hangs in the next way. With `--calm`
-nobody hangs, and whoever is named is a false alarm. README.md beside this file explains the figures.
+Each round of a job is one hang: it is found, named and restarted, and the next one hangs in the next way. The report is
+written after each, so `--resume` goes on where a run was interrupted. With `--calm` nobody hangs, and whoever is named
+is a false alarm. README.md beside this file explains the figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -50,6 +54,10 @@ PROMISED_S = 1.0
 """A report comes at most so long after the alarm, which is two looks a second apart."""
 
 
+EVENTS = 100
+"""The last events, among which those of the present round are."""
+
+
 class Answer(StrEnum):
     """Whom a round names."""
 
@@ -66,8 +74,8 @@ class Hang:
 
     kind: str
     culprit: int
-    workers: int
-    """How many there are on each node."""
+    layout: str
+    """Nodes x workers on each, such as `2x2`."""
     sentence: str
     answer: Answer
     stalled_s: float
@@ -75,14 +83,15 @@ class Hang:
 
 
 @contextmanager
-def training(kinds: list[str], nodes: int, workers: int, *flags: str) -> Iterator[Cluster]:
-    """Run a job of so many nodes with so many workers each."""
+def training(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[Cluster]:
+    """Run a job of so many nodes with so many workers each, whose rounds hang in these ways in turn."""
+    nodes, workers = sizes_of(layout)
     with tempfile.TemporaryDirectory() as folder:
         coordinator = Coordinator()
         cluster = Cluster(coordinator, JOB)
-        command = (sys.executable, "-W", "ignore", str(TRAINING), str(SEED), folder, *kinds)
-        layout = ("--nnodes", str(nodes), "--nproc-per-node", str(workers))
-        settings = (*layout, "--max-restarts", RESTARTS, "--preload", "torch", "--stop-timeout", "1", *flags)
+        command = (sys.executable, "-W", "ignore", str(TRAINING), str(seed), folder, *kinds)
+        size = ("--nnodes", str(nodes), "--nproc-per-node", str(workers))
+        settings = (*size, "--max-restarts", RESTARTS, "--preload", "torch", "--stop-timeout", "1", *flags)
         try:
             for number in range(nodes):
                 cluster.join(f"n{number}", *settings, command=command)
@@ -93,18 +102,31 @@ def training(kinds: list[str], nodes: int, workers: int, *flags: str) -> Iterato
             coordinator.close()
 
 
-def measure(kinds: list[str], repeat: int, nodes: int, workers: int, *flags: str) -> Iterator[Hang]:
-    """Let each kind of hang happen so often."""
-    with training(kinds, nodes, workers, *flags) as cluster:
-        for number in range(1, repeat * len(kinds) + 1):
-            kind, culprit = hang_of(SEED, kinds, number, nodes * workers)
+def sizes_of(layout: str) -> tuple[int, int]:
+    """Return how many nodes a layout has, and how many workers each."""
+    nodes, workers = map(int, layout.split("x"))
+    return nodes, workers
+
+
+def missing(kinds: list[str], repeat: int, done: list[Hang]) -> list[str]:
+    """Return the kinds of hang that are still to happen, one after the other in turn."""
+    known = Counter(hang.kind for hang in done)
+    return [kind for times in range(repeat) for kind in kinds if known[kind] <= times]
+
+
+def measure(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[Hang]:
+    """Let these hangs happen, one in each round."""
+    nodes, workers = sizes_of(layout)
+    with training(kinds, seed, layout, *flags) as cluster:
+        for number in range(1, len(kinds) + 1):
+            kind, culprit = hang_of(seed, kinds, number, nodes * workers)
             named = _await_named(cluster, number, notices=kind in COMPUTES)
             if named is None:
-                yield Hang(kind, culprit, workers, "nobody is named", Answer.NOBODY, NAMED_WITHIN_S)
+                yield Hang(kind, culprit, layout, "nobody is named", Answer.NOBODY, NAMED_WITHIN_S)
             else:
                 sentence = named["reason"].removeprefix("waiting for ")
                 answer = judge(sentence, f"rank {culprit} on node n{culprit // workers} ")
-                yield Hang(kind, culprit, workers, sentence, answer, _after_stall(cluster, named["at"]))
+                yield Hang(kind, culprit, layout, sentence, answer, _after_stall(cluster, named["at"]))
             if named is None or named["kind"] == "BusyWorkerAwaited":
                 run(BIN / "nodeclient", "restart", JOB, "--coord", cluster.coordinator.endpoint)
 
@@ -141,13 +163,13 @@ def _await_named(cluster: Cluster, number: int, *, notices: bool) -> dict[str, A
 
 
 def _events(cluster: Cluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.coordinator.get("/v1/events")["events"]
+    found: list[dict[str, Any]] = cluster.coordinator.get(f"/v1/events?last={EVENTS}")["events"]
     return found
 
 
-def stay_calm(minutes: float, nodes: int, workers: int, *flags: str) -> tuple[list[str], list[str], int]:
+def stay_calm(minutes: float, layout: str, *flags: str) -> tuple[list[str], list[str], int]:
     """Train without a hang; return the false alarms, the notices, and the last step. Raises `BenchmarkError`."""
-    with training(["none"], nodes, workers, *flags) as cluster:
+    with training(["none"], SEED, layout, *flags) as cluster:
         threading.Event().wait(60 * minutes)
         events = _events(cluster)
         job = cluster.coordinator.job(JOB)
@@ -158,9 +180,10 @@ def stay_calm(minutes: float, nodes: int, workers: int, *flags: str) -> tuple[li
     return alarms, notices, job["progress"]["step"] or 0
 
 
-def table(hangs: list[Hang], workers: int) -> Table:
+def table(hangs: list[Hang], layout: str) -> Table:
     """Return the figures of one layout."""
-    title = f"{workers} worker{'s' * (workers > 1)} a node"
+    nodes, workers = sizes_of(layout)
+    title = f"{nodes} nodes, {workers} worker{'s' * (workers > 1)} on each"
     shown = Table(title, *Answer, f"reported within {PROMISED_S:g} s", "reported, s", "from the stall, s")
     for kind in dict.fromkeys(hang.kind for hang in hangs):
         own = [hang for hang in hangs if hang.kind == kind]
@@ -176,35 +199,55 @@ def table(hangs: list[Hang], workers: int) -> Table:
     return shown
 
 
+def read_report(path: Path | None) -> list[Hang]:
+    """Return the hangs of a report; none if there is no such file. Raises `BenchmarkError`."""
+    if path is None:
+        raise BenchmarkError("--resume goes on with a report: name it by --json")
+    if not path.exists():
+        return []
+    try:
+        runs = json.loads(path.read_text())["runs"]
+        return [Hang(**{**hang, "answer": Answer(hang["answer"])}) for hang in runs]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BenchmarkError(f"{path} is no report of this benchmark: {error}") from error
+
+
+def add_to(hangs: list[Hang], layout: str, options: argparse.Namespace, *flags: str) -> None:
+    """Let those hangs of a layout happen that are missing; print and write each of them at once."""
+    own = [hang for hang in hangs if hang.layout == layout]
+    kinds = missing(options.kinds.split(","), options.repeat, own)
+    for hang in measure(kinds, SEED + len(own), layout, *flags) if kinds else ():
+        hangs.append(hang)
+        write_report(options.json, "hangs", [asdict(each) for each in hangs])
+        judged = "right" if hang.answer is Answer.RIGHT else f"{hang.answer}, it is rank {hang.culprit}"
+        print(f"  {layout}, {hang.kind}, {judged}, {hang.stalled_s:.2f} s: {hang.sentence}", flush=True)
+
+
 def main() -> None:
     """Measure, and print a table for each layout."""
     parser = argparse.ArgumentParser(prog="hangs", description="Hang trainings, and see who is named.")
     add_flags(parser, repeat=3)
+    parser.add_argument("--resume", action="store_true", help="add to the report of --json what it lacks")
     parser.add_argument("--kinds", default=",".join(HANGS), help="which, separated by commas (default: all)")
     parser.add_argument("--layouts", default="3x1,2x2", help="nodes x workers on each (default: 3x1,2x2)")
     parser.add_argument("--hang-timeout", metavar="S", help="as of nodeclient (default: by the run's own steps)")
     parser.add_argument("--calm", type=positive, metavar="MINUTES", help="train without a hang for so long instead")
     options = parser.parse_args()
     flags = ("--hang-timeout", options.hang_timeout) if options.hang_timeout else ()
-    hangs: list[Hang] = []
     try:
+        hangs = read_report(options.json) if options.resume else []
         for layout in options.layouts.split(","):
-            nodes, workers = map(int, layout.split("x"))
             if options.calm:
-                alarms, notices, step = stay_calm(options.calm, nodes, workers, *flags)
+                alarms, notices, step = stay_calm(options.calm, layout, *flags)
                 print(f"{options.calm} minutes, {step} steps: {len(alarms)} false alarms, {len(notices)} notices")
                 print("".join(f"  {alarm}\n" for alarm in alarms), end="", flush=True)
-                continue
-            own = []
-            for hang in measure(options.kinds.split(","), options.repeat, nodes, workers, *flags):
-                own.append(hang)
-                judged = "right" if hang.answer is Answer.RIGHT else f"{hang.answer}, it is rank {hang.culprit}"
-                print(f"  {hang.kind}, {judged}, {hang.stalled_s:.2f} s: {hang.sentence}", flush=True)
-            print(table(own, workers), flush=True)
-            hangs += own
+            else:
+                add_to(hangs, layout, options, *flags)
+                print(table([hang for hang in hangs if hang.layout == layout], layout), flush=True)
     except BenchmarkError as error:
         give_up("hangs", error)
-    write_report(options.json, "hangs", [asdict(hang) for hang in hangs])
+    except KeyboardInterrupt:
+        sys.exit("hangs: interrupted; with --json and --resume it goes on")
 
 
 if __name__ == "__main__":

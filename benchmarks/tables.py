@@ -73,7 +73,9 @@ def write_report(path: Path | None, benchmark: str, runs: Sequence[Mapping[str, 
     """Write every run, and its versions and flags, as JSON into `path`, if there is one."""
     if path is not None:
         report = {"benchmark": benchmark, **_made_with(), "runs": list(runs)}
-        path.write_text(json.dumps(report, indent=2) + "\n")
+        beside = path.with_name(f"{path.name}.part")
+        beside.write_text(json.dumps(report, indent=2) + "\n")
+        beside.replace(path)  # a benchmark that is killed leaves the report before, and no part of one
 
 
 def _made_with() -> dict[str, object]:

@@ -36,8 +36,10 @@ def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path: Path) -> None:
-    [found] = run("hangs", tmp_path / "hangs.json", "--kinds", "disk", "--layouts", "1x3")
+    report = tmp_path / "hangs.json"
+    [found] = run("hangs", report, "--kinds", "disk", "--layouts", "1x3")
     assert found["answer"] == "right", found["sentence"]
+    assert run("hangs", report, "--kinds", "disk", "--layouts", "1x3", "--resume") == [found], "there is none to add"
 
 
 @pytest.mark.slow
