@@ -62,6 +62,11 @@ class Stretch:
         """The rank that comes last."""
         return self.arrive_s.index(max(self.arrive_s))
 
+    def stepped(self, now: float) -> tuple[int, float]:
+        """Return how many steps were done at a moment of it, and when the last of them was."""
+        done = int((now - self.begin) / self.each_s) if self.is_step else 0
+        return self.steps + done, self.begin + done * self.each_s if done else self.stepped_at
+
     @property
     def end(self) -> float:
         """When its last collective is over."""
@@ -150,14 +155,6 @@ class CalmTraining:
     def stretch_at(self, now: float) -> Stretch:
         """Return the stretch of a moment."""
         return self._stretches[bisect_right(self._begins, now) - 1]
-
-    def stepped(self, now: float) -> tuple[int, float] | None:
-        """Return how many steps were done, and when the last of them was; None before there is one."""
-        stretch = self.stretch_at(now)
-        done = int((now - stretch.begin) / stretch.each_s) if stretch.is_step else 0
-        if stretch.steps + done == 0:
-            return None
-        return stretch.steps + done, stretch.begin + done * stretch.each_s if done else stretch.stepped_at
 
     def seen(self, rank: int, now: float) -> WorkerStacks:
         """Return what a look shows of a worker."""

@@ -28,9 +28,10 @@ def test_steps_and_collectives_of_a_training_only_grow(seed: int) -> None:
     training = CalmTraining(random.Random(seed), ranks=3, seconds=100.0)  # noqa: S311 - repeatable on purpose
     steps, number = 0, 0
     for now in (0.1 * tenth for tenth in range(1_000)):
-        stepped, seen = training.stepped(now), training.seen(1, now)
-        assert stepped is None or (stepped[0] >= steps and stepped[1] <= now)
-        steps = steps if stepped is None else stepped[0]
+        (done, at), seen = training.stretch_at(now).stepped(now), training.seen(1, now)
+        assert done >= steps
+        assert at <= now
+        steps = done
         assert seen.collective is not None
         begun = seen.collective.number + (seen.collective.state is CollectiveState.DONE)
         assert begun >= number
