@@ -67,7 +67,7 @@ class StackGroup:
 
 @frozen(kw_only=True)
 class HangStatus:
-    """Who holds up all other workers, as far as one look shows."""
+    """Who holds up all other workers, by one look, or by two where one cannot tell a hang from something slow."""
 
     kind: AnyText
     """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
@@ -90,4 +90,4 @@ class StacksAnswer:
     groups: Annotated[tuple[StackGroup, ...], Length(0, ITEMS_MAX)]
     """The largest group is first."""
     notes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
-    """What could not be asked, and why."""
+    """What could not be asked, and why; or why there is no verdict though one look shows a hang."""

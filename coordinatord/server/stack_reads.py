@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from coordinatord.core.effects import Look
 from coordinatord.core.events import Looked
 from coordinatord.core.queries.stack_groups import seen_workers
+from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
@@ -29,16 +30,24 @@ class SourceStacks:
     """Why that is not known; empty if it is."""
 
 
-async def ask_all(reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource]) -> list[SourceStacks]:
-    """Ask all of them at once."""
-    return await asyncio.gather(*(_ask(reads, source) for source in sources))
+async def ask_all(
+    reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource], within_s: float | None = None
+) -> list[SourceStacks]:
+    """Ask all of them at once, each for so many seconds at most; by default `ANSWER_WITHIN_S`."""
+    within_s = ANSWER_WITHIN_S if within_s is None else within_s
+    return await asyncio.gather(*(_ask(reads, source, within_s) for source in sources))
 
 
-async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource) -> SourceStacks:
+def seen_in(answers: Sequence[SourceStacks]) -> list[SeenWorker]:
+    """Return where each worker stands that was asked for, also of nodes that have not answered."""
+    return seen_workers((answer.source, answer.workers) for answer in answers)
+
+
+async def _ask(reads: NodeReads[AskStacks, Stacks], source: StackSource, within_s: float) -> SourceStacks:
     if source.session is None:
         return SourceStacks(source, problem=source.problem)
     try:
-        answer = await reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
+        answer = await reads.read(source.session, source.wanted, within_s)
     except NoAnswerError as error:
         return SourceStacks(source, problem=str(error))
     return SourceStacks(source, answer.workers, answer.problem)
@@ -58,5 +67,4 @@ class HangLooks:
 
     async def _look(self, look: Look) -> None:
         answers = await ask_all(self._reads, look.sources)
-        seen = seen_workers((answer.source, answer.workers) for answer in answers)
-        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen)))
+        self._driver.submit(Looked(look.run, look.round, look.number, tuple(seen_in(answers))))

@@ -32,6 +32,7 @@ KINDS = {
     "further": replace(_WAITING, collective=replace(WAITS, number=8)),
     "moves": replace(_WAITING, collective=Collective("0", 7, CollectiveState.MOVES)),
     "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
+    "saves": replace(_WAITING, stacks=LOADS, collective=DONE, state="waiting for IO"),
     "computes": replace(_WAITING, stacks=EVALUATES, collective=DONE, cpus=1.0, state="running"),
     "skipped": replace(_WAITING, collective=replace(WAITS, number=8, operation="gloo:barrier")),
     "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),

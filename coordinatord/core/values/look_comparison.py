@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker, find_hang
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
 APART_S = 1.0
@@ -55,12 +56,36 @@ def may_hang(look: Sequence[SeenWorker]) -> bool:
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return who holds up all others; None if a worker has got on between two looks, or cannot be seen."""
+    if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
+        return None
+    return judge_again(first, second)
+
+
+def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
+    """Whether what one look shows may be slow instead: only a second look shows whether data comes and goes.
+
+    It goes through the network of a collective that all have begun, or to the disk that a worker waits for.
+    """
+    if verdict.kind is HangKind.NETWORK:
+        return True
+    states = (worker.now.state for worker in look if worker.now is not None and worker.rank in verdict.ranks)
+    return verdict.kind is HangKind.STUCK and "waiting for IO" in states
+
+
+def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
+    """Return who holds up all others by the later of two looks; None if a worker that both show has got on between.
+
+    Unlike `compare` it judges by those that could be seen, as one look does: it is for a person who asks.
+    """
     before = {worker.rank: worker.now for worker in first}
-    if why_unseen(first) or why_unseen(second) or len(before) != len(second):
+    both = [replace(worker, before=before.get(worker.rank)) for worker in second]
+    if any(worker.before and worker.now and _has_moved(worker.before, worker.now) for worker in both):
         return None
-    if any(_has_moved(before.get(worker.rank), worker.now) for worker in second):
-        return None
-    return find_hang([replace(worker, before=before[worker.rank]) for worker in second])
+    return find_hang(both)
+
+
+def _ranks(look: Sequence[SeenWorker]) -> set[int]:
+    return {worker.rank for worker in look}
 
 
 def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorker:
@@ -68,9 +93,9 @@ def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorke
     return next(worker for worker in look if worker.rank == verdict.ranks[0])
 
 
-def _has_moved(before: WorkerStacks | None, now: WorkerStacks | None) -> bool:
+def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
     """Whether a worker has begun or ended a collective since, or is another process."""
-    if before is None or now is None or before.pid != now.pid:
+    if before.pid != now.pid:
         return True
     first, second = before.collective, now.collective
     if first is None or second is None:

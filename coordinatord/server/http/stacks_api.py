@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
-from coordinatord.core.queries.stack_groups import NoStacksError, group_stacks, seen_workers, stack_sources
+from coordinatord.core.queries.stack_groups import NoStacksError, group_stacks, stack_sources
 from coordinatord.core.values.hang_verdict import find_hang
+from coordinatord.core.values.look_comparison import APART_S, judge_again, may_be_slow
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.stack_answers import HangStatus, StacksAnswer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
@@ -14,10 +17,17 @@ from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import TurnedDownError, UnknownJobError, complain, respond
 from coordinatord.server.node_reads import NodeReads
-from coordinatord.server.stack_reads import ask_all
+from coordinatord.server.stack_reads import ask_all, seen_in
 
 READERS_MAX = 4
 """Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""
+
+AGAIN_WITHIN_S = 3.0
+"""How long a second look waits for a node that has answered a moment before: both looks, and the pause between them,
+end within the 10 s for which nodeclient waits."""
+
+GETS_ON = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
+"""The note where a second look has shown that what seemed to hang is slow."""
 
 
 class StacksApi:
@@ -46,9 +56,17 @@ class StacksApi:
             except NoStacksError as error:
                 return complain(request, 404, "no_stacks", str(error))
             answers = await ask_all(self._reads, sources)
+            first = seen_in(answers)
+            hang = None if ranks else find_hang(first)
+            looks_again = hang is not None and may_be_slow(hang, first)
+            if looks_again:
+                await asyncio.sleep(APART_S)
+                answers = await ask_all(self._reads, sources, AGAIN_WITHIN_S)
+                hang = judge_again(first, seen_in(answers))
         answered = [(answer.source, worker) for answer in answers for worker in answer.workers]
-        hang = None if ranks else find_hang(seen_workers((answer.source, answer.workers) for answer in answers))
         notes = [f"node {answer.source.node}: {answer.problem}" for answer in answers if answer.problem]
+        if looks_again and hang is None and not notes:
+            notes = [GETS_ON]
         whole = StacksAnswer(
             job=job,
             run=run_id,

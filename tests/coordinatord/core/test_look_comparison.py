@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import SeenWorker, notice_of
-from coordinatord.core.values.look_comparison import compare, first_named, may_hang, why_unseen
+from coordinatord.core.values.hang_verdict import BUSY_BYTES, SeenWorker, find_hang, notice_of
+from coordinatord.core.values.look_comparison import (
+    compare,
+    first_named,
+    judge_again,
+    may_be_slow,
+    may_hang,
+    why_unseen,
+)
 from coordinatord.protocol.hang_kind import HangKind
 from tests.support.looks import seen
 
@@ -100,3 +107,49 @@ def test_a_worker_that_waits_for_a_cpu_alone_computes() -> None:
         found = compare(first, second)
         assert found is not None
         assert found.kind is HangKind.BUSY
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"),
+    [
+        ("waits", True),
+        ("saves", True),
+        ("stands", False),
+        ("stopped", False),
+        ("skipped", False),
+        ("silent", False),
+        ("computes", False),
+    ],
+)
+def test_a_person_who_asks_needs_a_second_look_where_data_may_come_and_go(kind: str, again: bool) -> None:
+    looked = look("waits", "waits", kind)
+    found = find_hang(looked)
+    assert found is not None
+    assert may_be_slow(found, looked) is again
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "moved", "verdict"),
+    [
+        (("waits", "waits"), ("waits", "waits"), 0, HangKind.NETWORK),
+        (("waits", "waits"), ("waits", "waits"), BUSY_BYTES, None),
+        (("waits", "waits"), ("waits", "further"), 0, None),
+        (("waits", "waits"), ("waits", "stands"), 0, None),
+        (("waits", "waits"), ("waits", "silent"), 0, HangKind.ABSENT),
+        (("waits", "saves"), ("waits", "saves"), 0, HangKind.STUCK),
+        (("waits", "saves"), ("waits", "saves"), BUSY_BYTES, HangKind.BUSY),
+        (("waits", "silent"), ("waits", "silent"), 0, HangKind.ABSENT),
+        (("silent", "silent"), ("silent", "silent"), 0, None),
+    ],
+)
+def test_a_second_look_tells_what_is_slow_from_what_hangs(
+    first: tuple[str, ...], second: tuple[str, ...], moved: int, verdict: HangKind | None
+) -> None:
+    later = [
+        replace(
+            worker, now=None if worker.now is None else replace(worker.now, io_bytes=moved if worker.rank == 1 else 0)
+        )
+        for worker in look(*second)
+    ]
+    found = judge_again(look(*first), later)
+    assert (None if found is None else found.kind) is verdict

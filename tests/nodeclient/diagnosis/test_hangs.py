@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 from coordinatord.core.values.hang_verdict import BUSY_BYTES, HangVerdict, SeenWorker, find_hang
+from coordinatord.core.values.look_comparison import judge_again, may_be_slow
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import AskStacks, CollectiveState, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
@@ -237,6 +238,10 @@ async def test_the_culprit_is_named(
 async def test_a_network_that_is_cut_is_blamed(isolated: subprocess.Popen[str], tmp_path: Path) -> None:
     async with hung(isolated, tmp_path, "cut") as job:
         found = await verdict(job, HangKind.NETWORK)
+        first = await job.look()
+        again = judge_again(first, await job.look())
+        assert again is not None, "a second look shows the same, and no data that comes or goes"
+        assert again.kind is HangKind.NETWORK
     assert found.ranks == (0, 1, 2)
     assert found.sentence.startswith("all 3 workers wait in all_reduce 4 for ")
     assert found.sentence.endswith(", and it completes for none: look at the network between nodes a, b")
@@ -249,9 +254,12 @@ async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
         while not _transfers(looked := await job.look()):
             pass
         assert find_hang(looked) is None
-        once = find_hang([replace(worker, before=None) for worker in looked])
-        assert once is not None, "one look alone does not show that data moves"
-        assert once.kind is HangKind.NETWORK
+        once = [replace(worker, before=None) for worker in looked]
+        found = find_hang(once)
+        assert found is not None, "one look alone does not show that data moves"
+        assert found.kind is HangKind.NETWORK
+        assert may_be_slow(found, once), "so whoever asks is told of a second look"
+        assert judge_again([SeenWorker(worker.node, worker.rank, worker.before) for worker in looked], once) is None
 
 
 def _transfers(looked: list[SeenWorker]) -> bool:

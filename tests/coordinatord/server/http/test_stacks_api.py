@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.queries import stack_groups
+from coordinatord.core.values.hang_verdict import BUSY_BYTES
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (
@@ -78,6 +79,27 @@ async def test_equal_stacks_come_once_with_the_ranks_that_have_them_the_largest_
         assert (await answer(b, stands(3))).local_ranks == (1,)
         body = (await shown)[2]
         assert (len(body["groups"]), body["verdict"]) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("moved", "verdict", "notes"), [(0, "network", []), (BUSY_BYTES, None, [stacks_api.GETS_ON])]
+)
+async def test_a_second_look_tells_a_slow_collective_from_a_network_that_is_cut(
+    start: Start, monkeypatch: pytest.MonkeyPatch, moved: int, verdict: str | None, notes: list[str]
+) -> None:
+    monkeypatch.setattr(stacks_api, "APART_S", 0.01)
+    collective = Collective("default_pg", 1204, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float", 12.0)
+    async with start() as server, connect(server.url, join("a", offer=TWO_WORKERS)) as a:
+        await a.receive_goal(Goal.RUN)
+        shown = asked(server)
+        for io_bytes in (0, moved):
+            await answer(a, *(stands(rank, collective=collective, io_bytes=io_bytes) for rank in range(2)))
+        body = (await shown)[2]
+        assert (body["verdict"] and body["verdict"]["kind"], body["notes"]) == (verdict, notes)
+        shown = asked(server)
+        await answer(a, *(stands(rank, collective=collective) for rank in range(2)))
+        await answer(a, problem="this node has no workers of that round")
+        assert (await shown)[2]["notes"] == ["node a: this node has no workers of that round"], "the round is over"
 
 
 async def test_a_node_that_cannot_be_asked_is_a_note(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
