@@ -6,6 +6,7 @@ import math
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
+from coordinatord.core.values.look_comparison import APART_S
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.messages import Launcher
 
@@ -13,15 +14,31 @@ from coordinatord.protocol.messages import Launcher
 def next_look(run: Run) -> float | None:
     """Return when to look at the workers, or to give a look up; None unless training has stalled, or if none is wanted.
 
+    A round without a step has not stalled. It is looked at as well if its user has said how long it may take to one.
     There is no look while a node is not connected, nor while workers are in a section, which has its own limit.
     """
-    if run.durable.state is not State.RUNNING or run.durable.ledger.activity is not Activity.STALLED:
+    has_stalled = run.durable.ledger.activity is Activity.STALLED
+    if run.durable.state is not State.RUNNING or not (has_stalled or is_timed_without_steps(run)):
         return None
     if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
         return None
     if any(member.session is None for member in run.inside):
         return None  # the node comes back, or is lost
-    return max(run.hang.due_at, section_until(run))
+    first_at = run.durable.entered_at + looks_apart_s(run) if is_timed_without_steps(run) else -math.inf
+    return max(run.hang.due_at, section_until(run), first_at)
+
+
+def is_timed_without_steps(run: Run) -> bool:
+    """Whether no step of the round was reported, and `--hang-timeout` says how long the workers may stand still."""
+    return not run.durable.stepped and bool(run.spec.hang_timeout_s)
+
+
+def looks_apart_s(run: Run) -> float:
+    """Return how far two looks are apart, in seconds.
+
+    Steps say how long none was done. Without them the looks alone do, so they are as far apart as that may last.
+    """
+    return (run.spec.hang_timeout_s or 0.0) if is_timed_without_steps(run) else APART_S
 
 
 def section_until(run: Run) -> float:
@@ -31,9 +48,13 @@ def section_until(run: Run) -> float:
 
 
 def is_hung(run: Run) -> bool:
-    """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows."""
+    """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
+
+    That is a time between steps: before the first one, a worker may compute for as long as it wants.
+    """
     found = run.hang.found
-    return found is not None and (found.is_hang or bool(run.spec.hang_timeout_s))
+    allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
+    return found is not None and (found.is_hang or allows_no_more)
 
 
 def awaits_busy(run: Run) -> bool:

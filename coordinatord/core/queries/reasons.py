@@ -243,9 +243,9 @@ class Reasons:
         if self._run.health is Health.STALLED:
             return self._section + self.idle
         if self._run.durable.step_overdue and not self._run.durable.stepped:
-            return self.overdue
+            return self._noticed(self.overdue)
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
-        return awaited + self._section + self._run.durable.reason
+        return self._noticed(awaited + self._section + self._run.durable.reason)
 
     @property
     def overdue(self) -> str:
@@ -263,7 +263,12 @@ class Reasons:
             text += f" (usually {lasted(progress.usual_s)})"
         if straggler is not None:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
-        return f"{text}; {self._run.hang.notice}" if self._run.hang.notice else text
+        return self._noticed(text)
+
+    def _noticed(self, text: str) -> str:
+        """Return a text with what the last looks have shown of workers that are let alone."""
+        is_on = self._run.hang.notice and self._run.durable.state is State.RUNNING
+        return f"{text}; {self._run.hang.notice}" if is_on else text
 
     @property
     def notice(self) -> str:

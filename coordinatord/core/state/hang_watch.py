@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker
-from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, APART_S, PAUSE_MAX_S, PAUSE_S
+from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, PAUSE_MAX_S, PAUSE_S
 
 Look = tuple[SeenWorker, ...]
 
@@ -43,9 +43,9 @@ class HangWatch:
         self.asked, self.due_at = self._numbers, now + ANSWERED_WITHIN_S
         return self.asked
 
-    def keep(self, look: Look, now: float) -> None:
-        """Keep the first of two looks."""
-        self.asked, self.first, self.due_at = 0, look, now + APART_S
+    def keep(self, look: Look, now: float, apart_s: float) -> None:
+        """Keep the first of two looks; the other one comes so many seconds later."""
+        self.asked, self.first, self.due_at = 0, look, now + apart_s
 
     def give_up(self, now: float) -> None:
         """Forget both looks, and wait before the next two."""

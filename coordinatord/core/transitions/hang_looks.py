@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Look
 from coordinatord.core.events import Looked
-from coordinatord.core.queries.hanging import next_look, section_until
+from coordinatord.core.queries.hanging import looks_apart_s, next_look, section_until
 from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
@@ -47,7 +47,7 @@ def take_in(run: Run, event: Looked, now: float) -> None:
         watch.give_up(now)
         return
     if watch.first is None:
-        watch.keep(look, now)
+        watch.keep(look, now, looks_apart_s(run))
         return
     watch.found, watch.second = compare(watch.first, look), look
     watch.notice = "" if watch.found is None else notice_of(watch.found, look)

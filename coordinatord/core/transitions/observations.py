@@ -191,6 +191,7 @@ def _note_first_step(run: Run, members: list[Member], decision: Decision) -> Non
     spent = spent_with_steps(run, began_at, step, decision.now)
     reason = f"a worker of node {who} has reported step {step}"
     run.progress.note_start(run.durable.entered_at)
+    run.hang.clear()  # from here on it is looked at when it stalls
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 

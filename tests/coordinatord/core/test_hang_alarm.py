@@ -225,6 +225,45 @@ def test_who_says_how_long_it_may_take_wants_a_restart_for_whatever_reason() -> 
     assert job.run.durable.report.failure.hang is HangKind.BUSY
 
 
+def test_a_round_without_a_step_is_looked_at_where_its_user_has_said_how_long_it_may_take() -> None:
+    job = Job("hang=30", trained_s=0)
+    assert job.looks("advance 29s") == 0
+    assert job.looks("advance 1s") == 1
+    job.play("seen waits stands")
+    assert job.looks("advance 29s") == 0, "nobody knows how long they have stood, so they are to stand for so long"
+    assert job.looks("advance 1s") == 1
+    assert job.stops == []
+    job.play("seen waits stands", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.report is not None
+    assert job.run.durable.report.failure.rank == 1
+    assert Job(trained_s=0).looks("advance 3000s") == 0, "otherwise nobody is looked at"
+
+
+def test_before_its_first_step_a_worker_may_compute_for_as_long_as_it_wants() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen computes waits", "advance 30s", "seen computes waits")
+    assert job.stops == []
+    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
+
+
+def test_a_round_without_a_step_whose_workers_cannot_be_seen_says_so() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen unknown waits")
+    assert job.reason.endswith("; rank 0 on node n1 cannot be looked at: import workerlib")
+    job.play("stop job", "stopped n1 n2")
+    assert "looked at" not in job.reason
+
+
+def test_the_first_step_ends_the_looks_at_a_round_without_one() -> None:
+    job = Job("hang=30", trained_s=0)
+    job.play("advance 30s", "seen waits stands", "step n1 1", "step n2 1")
+    assert job.looks("advance 29s") == 0
+    assert job.looks("advance 2s") == 1, "it has stalled"
+    job.play("seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+
+
 def test_all_nodes_must_say_the_same() -> None:
     stage = Stage()
     stage.play("join n1 min=2 max=2 hang=30")

@@ -61,15 +61,17 @@ class HangInvariants:
         self._looked = key, life, now
         training = self._world.trainings[key]
         stepped = training.stepped()
-        self._check(stepped is not None, "round %d is looked at, and had not begun", look.round)
         spec = self._world.run.spec
+        has_begun = stepped is not None or bool(spec.hang_timeout_s)
+        self._check(has_begun, "round %d is looked at, and had not begun", look.round)
         self._check(spec.hang_timeout_s != 0, "round %d is looked at, and nobody is to", look.round)
         self._check(spec.launcher is Launcher.NODECLIENT, "round %d is torchrun's, and looked at", look.round)
 
     def decided(self, run: Run, record: Record) -> None:
         """Check a verdict."""
         if isinstance(record, BusyWorkerAwaited):
-            self._check(run.spec.hang_timeout_s is None, "a restart was wanted, and there is a notice")
+            is_wanted = bool(run.spec.hang_timeout_s) and run.durable.stepped
+            self._check(not is_wanted, "a restart was wanted, and there is a notice")
         if not isinstance(record, RoundStopped) or record.condition != HUNG:
             return
         key, now = (record.run, record.round), self._world.queue.now
