@@ -75,8 +75,12 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     rest = [worker for worker in seen_workers if _state(worker) is not CollectiveState.WAITS]
     if rest:
         kind, blamed = _culprits(rest)
-        who, does = _name_workers(blamed), _describe_blamed(kind, blamed)
-        sentence = f"{who} {does} for {_longest_wait(waiting)}; {_describe_waiting(waiting)}"
+        who, does, wait = _name_workers(blamed), _describe_blamed(kind, blamed), _longest_wait(waiting)
+        if kind is HangKind.ABSENT and all(worker.now is not None for worker in blamed):
+            has = "has" if len(blamed) == 1 else "have"
+            sentence = f"{who} {has} ended; {_describe_waiting(waiting)} for {wait}"
+        else:
+            sentence = f"{who} {does} for {wait}; {_describe_waiting(waiting)}"
         return _verdict(kind, blamed, waiting, sentence)
     by_collective = _by_collective(waiting)
     if len(by_collective) == 1:

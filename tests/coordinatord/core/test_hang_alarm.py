@@ -251,7 +251,7 @@ def test_a_round_without_a_step_whose_workers_cannot_be_seen_says_so() -> None:
     job = Job("hang=30", trained_s=0)
     job.play("advance 30s", "seen unknown waits")
     assert job.reason.endswith("; rank 0 on node n1 cannot be looked at: import workerlib")
-    job.play("stop job", "stopped n1 n2")
+    job.play("ask stop default", "stopped n1 n2")
     assert "looked at" not in job.reason
 
 
