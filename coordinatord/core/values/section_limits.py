@@ -39,5 +39,5 @@ class Sections:
 
     @property
     def longest(self) -> OpenSection | None:
-        """The open section that may go on for the longest."""
-        return max(self._open.values(), key=lambda section: section.ends_at, default=None)
+        """The open section that may go on for the longest; None if there is none, as with most heartbeats."""
+        return max(self._open.values(), key=lambda section: section.ends_at) if self._open else None
