@@ -41,8 +41,11 @@ FORMED_WITHIN_S = 30.0
 LOST = 0.05
 """The share of looks that never come back."""
 
-DELAYED = 0.02
-"""The share of heartbeats that are a while on their way."""
+HEARTBEATS_S = (1.0, 2.0, 4.0)
+"""The heartbeat of a run: that of most jobs, and what `--heartbeat` and large clusters make of it."""
+
+DELAYED = (0.0, 0.0, 0.06)
+"""The share of heartbeats that are a while on their way, in a run."""
 
 NOTICED_WITHIN_S = 10.0
 """A notice speaks of what was so within this time: two looks, and the pause between them."""
@@ -80,10 +83,11 @@ class CalmRun:
         nodes, workers = chance.choice([2, 2, 3]), chance.choice([1, 1, 2])
         spec = JobSpec(nodes, nodes, 3)
         self._nodes = {name: Node(name, workers, spec) for name in (f"n{number + 1}" for number in range(nodes))}
-        self._seconds = chance.uniform(30.0, 200.0)
+        self._seconds = chance.uniform(30.0, 120.0)
+        self._delayed = chance.choice(DELAYED)
         self._training = CalmTraining(chance, nodes * workers, self._seconds + 60.0)
         self._queue = EventQueue()
-        self._policy = Policy()
+        self._policy = Policy(heartbeat_s=chance.choice(HEARTBEATS_S))
         self._coordinator: Coordinator | None = Coordinator(self._policy, EPOCH)
         self._past: list[tuple[float, Record]] = []
         self._sessions = 0
@@ -132,7 +136,7 @@ class CalmRun:
         self._queue.after(self._policy.heartbeat_s, self._beat, node)
         if node.session is None:
             return
-        if self._chance.random() < DELAYED:
+        if self._delayed and self._chance.random() < self._delayed:
             node.arrives_at = max(node.arrives_at, now + self._chance.uniform(0.0, 2.5))
         arrival = Reported(node.session, self._report(node, beat=True))
         if node.arrives_at > now:

@@ -94,7 +94,7 @@ class CalmTraining:
 
     def _trains(self) -> None:
         step_s = self._step_s * self._chance.uniform(0.8, 1.3)
-        self._add(step_s, max(1, int(self._chance.uniform(1.0, 30.0) / step_s)), is_step=True)
+        self._add(step_s, max(1, int(self._chance.uniform(1.0, 10.0) / step_s)), is_step=True)
 
     def _slow(self) -> None:
         doing = self._chance.choice([Doing.COMPUTES, Doing.STARVES, Doing.LOADS])
