@@ -8,6 +8,7 @@ there and back of a question and its answer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from statistics import median, median_low
 
 from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
@@ -120,29 +121,8 @@ class Lateness:
     error_s: float
     """How far times of two hosts may be wrong; 0 if all workers are on one."""
 
-    @property
-    def laggard(self) -> Laggard | None:
-        """Who holds up the others; None if nobody does, or it may be chance or the clocks' doing."""
-        least_s = max(LATE_S_MIN, self.error_s, STEP_SHARE * (self.step_s or 0.0))
-        ranks = (
-            Laggard(worker.node, worker.rank, worker.last, worker.late_s)
-            for worker in self.ranks
-            if worker.last >= LAST_SHARE
-        )
-        return next((laggard for laggard in (*ranks, *self._slow_nodes()) if laggard.late_s >= least_s), None)
-
-    def _slow_nodes(self) -> Iterator[Laggard]:
-        """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
-
-        The more of the workers a node has, the more often one of them is last by chance.
-        """
-        for node in {worker.node: None for worker in self.ranks}:
-            own = [worker for worker in self.ranks if worker.node == node]
-            others = [worker.late_s for worker in self.ranks if worker.node != node]
-            share = sum(worker.last for worker in own)
-            by_chance = len(own) / len(self.ranks)
-            if others and share >= by_chance + LAST_SHARE * (1 - by_chance):
-                yield Laggard(node, None, share, median(worker.late_s for worker in own) - median(others))
+    laggard: Laggard | None
+    """Who holds up the others; None if nobody does, or it may be chance or the clocks' doing."""
 
     @property
     def factor(self) -> float:
@@ -183,7 +163,52 @@ def compare(arrivals: Iterable[tuple[str, Arrival]], step_s: float | None) -> La
                 latest[worker.rank] = worker
     if not latest:
         return None
-    return Lateness(tuple(latest[rank] for rank in sorted(latest)), most, step_s, error_s)
+    ranks = tuple(latest[rank] for rank in sorted(latest))
+    return Lateness(ranks, most, step_s, error_s, _find_laggard(ranks, step_s, error_s))
+
+
+def _find_laggard(ranks: Sequence[RankLateness], step_s: float | None, error_s: float) -> Laggard | None:
+    least_s = max(LATE_S_MIN, error_s, STEP_SHARE * (step_s or 0.0))
+    late = (
+        Laggard(worker.node, worker.rank, worker.last, worker.late_s) for worker in ranks if worker.last >= LAST_SHARE
+    )
+    return next((laggard for laggard in chain(late, _slow_nodes(ranks)) if laggard.late_s >= least_s), None)
+
+
+def _slow_nodes(ranks: Sequence[RankLateness]) -> Iterator[Laggard]:
+    """Yield the nodes whose workers take turns in being last, with how much later they are than all others.
+
+    The more of the workers a node has, the more often one of them is last by chance.
+    """
+    by_node: dict[str, list[int]] = {}
+    for index, worker in enumerate(ranks):
+        by_node.setdefault(worker.node, []).append(index)
+    ordered = sorted(range(len(ranks)), key=lambda index: ranks[index].late_s)
+    places = {index: place for place, index in enumerate(ordered)}
+    late_s = [ranks[index].late_s for index in ordered]
+    for node, own in by_node.items():
+        share = sum(ranks[index].last for index in own)
+        by_chance = len(own) / len(ranks)
+        if len(own) < len(ranks) and share >= by_chance + LAST_SHARE * (1 - by_chance):
+            later_s = median(ranks[index].late_s for index in own)
+            yield Laggard(node, None, share, later_s - _median_without(late_s, sorted(places[index] for index in own)))
+
+
+def _median_without(ordered: Sequence[float], left_out: Sequence[int]) -> float:
+    """Return the median of ordered numbers without those at some places, which are in order too.
+
+    There may be thousands of nodes, and to look at the others of each would hold up the coordinator for seconds.
+    """
+    number = len(ordered) - len(left_out)
+    middle = []
+    for place in ((number - 1) // 2, number // 2):
+        at = place
+        for gap in left_out:
+            if gap > at:
+                break
+            at += 1
+        middle.append(ordered[at])
+    return sum(middle) / 2
 
 
 def _error_of(members: Iterable[Arrival]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -14,6 +15,7 @@ from coordinatord.core.values.lateness import (
     Lateness,
     NodeArrivals,
     Offset,
+    _median_without,
     arrivals_of,
     better,
     compare,
@@ -212,3 +214,41 @@ def test_ages_survive_the_way() -> None:
     assert unpack_ages(pack_ages([-1.0, 1e9])) == [0.0, (2**32 - 1) / 1e6], "none is outside of what 4 bytes hold"
     assert unpack_ages(pack_ages(ages) + b"xyz") == ages
     assert compare([], STEP_S) is None
+
+
+class Named(str):
+    """The name of a node; it counts how often it is looked at as one among others."""
+
+    __slots__ = ()
+    looked_at = 0
+
+    def __hash__(self) -> int:
+        Named.looked_at += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Named.looked_at += 1
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def test_the_work_of_a_look_does_not_grow_with_the_square_of_the_nodes() -> None:
+    """A round may have thousands, and all heartbeats wait for the end of a look. Here each node is its own group."""
+    nodes, pairs = 100, []
+    for number, told in enumerate(told_of(arrivals_in(20, {}, ranks=2 * nodes), per_node=2)):
+        groups = [replace(worker.groups[0], group=f"pair {number}") for worker in told.workers]
+        own = (replace(worker, groups=(group,)) for worker, group in zip(told.workers, groups, strict=True))
+        pairs.append(replace(told, node=Named(told.node), workers=tuple(own)))
+    Named.looked_at = 0
+    found = lateness(pairs)
+    assert found.laggard is None
+    assert Named.looked_at < 20 * 2 * nodes
+
+
+@pytest.mark.parametrize("own", [(0,), (3,), (6,), (0, 1), (2, 4), (5, 6), (1, 3, 5), (0, 1, 2, 3, 4, 5)])
+def test_the_median_without_some_is_that_of_all_others(own: tuple[int, ...]) -> None:
+    numbers = [0.5, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0]
+    others = [number for place, number in enumerate(numbers) if place not in own]
+    assert _median_without(numbers, own) == median(others)
