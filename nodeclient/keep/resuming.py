@@ -101,7 +101,7 @@ class Resuming:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts
         batches = [ready[at : at + DESCRIPTORS_MAX] for at in range(0, len(ready), DESCRIPTORS_MAX)] or [[]]
-        for local_rank in self._asking:
+        for local_rank in sorted(self._asking):  # one that has ended is lost by the attempt to send
             for number, batch in enumerate(batches, start=1):
                 parts, more = tuple(part for part, _ in batch), number < len(batches)
                 self._send(local_rank, replace(self._answer, parts=parts, more=more), [file for _, file in batch])
