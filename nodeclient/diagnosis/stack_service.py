@@ -219,19 +219,22 @@ class StackService:
         workers: tuple[WorkerArrivals, ...] = ()
         problem = "this node has no workers of that round"
         if (wanted.run, wanted.round) == self._round:
-            local_ranks = [rank for rank in wanted.local_ranks if rank in self._responders]
-            told = await asyncio.gather(*(self._arrivals_of(rank, wanted.most) for rank in local_ranks))
+            asked = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
+            first, most = self._first_rank, wanted.most
+            told = await asyncio.gather(
+                *(self._arrivals_of(first + rank, responder, most) for rank, responder in asked)
+            )
             workers, problem = tuple(filter(None, told)), ""
         now = self._loop.time()
         respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
 
-    async def _arrivals_of(self, local_rank: int, most: int) -> WorkerArrivals | None:
-        packet = await self._packet(self._responders[local_rank], ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
+    async def _arrivals_of(self, rank: int, responder: _Responder, most: int) -> WorkerArrivals | None:
+        packet = await self._packet(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
         try:
             groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
         except StrangeAnswerError:
             return None
-        return WorkerArrivals(self._first_rank + local_rank, groups) if groups else None
+        return WorkerArrivals(rank, groups) if groups else None
 
     async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)

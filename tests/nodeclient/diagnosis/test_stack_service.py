@@ -56,15 +56,16 @@ KNOWN = "import workerlib"
 class Stage:
     """A node with one worker."""
 
-    def __init__(self, service: StackService, folder: Path, stack: ExitStack) -> None:
-        self._service = service
+    def __init__(self, service: StackService, tasks: Tasks, folder: Path, stack: ExitStack) -> None:
+        self.service = service
+        self._tasks = tasks
         self._folder = folder
         self._stack = stack
         self.pid = 0
 
     def start(self, call: str, imports: str = KNOWN) -> None:
         """Start the worker and wait until it is where it stays."""
-        variables = self._service.listen(self._folder, "run", 1, range(5, 6))
+        variables = self.service.listen(self._folder, "run", 1, range(5, 6))
         environ = {**clean_environ(), **variables, "LOCAL_RANK": "0", "PYTHONPATH": str(Path.cwd())}
         script = SCRIPT.format(call=call, imports=imports)
         worker = subprocess.Popen((sys.executable, "-S", "-c", script), env=environ, stdout=subprocess.PIPE)
@@ -78,16 +79,16 @@ class Stage:
     async def ask(self, number: int = 1) -> Stacks:
         """Ask where the worker stands, and another one that there is not."""
         answer: asyncio.Future[Stacks] = asyncio.get_running_loop().create_future()
-        self._service.read(AskStacks(3, "run", number, (0, 7)), answer.set_result)
+        self.service.read(AskStacks(3, "run", number, (0, 7)), answer.set_result)
         async with asyncio.timeout(60):
-            return await answer
+            return await self._tasks.guard(answer)
 
     async def arrivals(self, number: int = 1) -> Arrivals:
         """Ask when the worker came to its last 50 collectives, and another one that there is not."""
         answer: asyncio.Future[Arrivals] = asyncio.get_running_loop().create_future()
-        self._service.read_arrivals(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
+        self.service.read_arrivals(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
         async with asyncio.timeout(60):
-            return await answer
+            return await self._tasks.guard(answer)
 
     async def look(self, until: Callable[[WorkerStacks], bool]) -> WorkerStacks:
         """Ask until this is so: a busy host may take its time."""
@@ -102,11 +103,11 @@ class Stage:
 async def staged(folder: Path) -> AsyncIterator[Stage]:
     tasks = Tasks()
     with ExitStack() as stack:
-        stage = Stage(StackService(lambda _: stage.pid, tasks), folder, stack)
+        stage = Stage(StackService(lambda _: stage.pid, tasks), tasks, folder, stack)
         try:
             yield stage
         finally:
-            stage._service.close()
+            stage.service.close()
             await tasks.cancel()
 
 
@@ -224,3 +225,15 @@ async def test_of_another_round_there_are_no_arrivals(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("lock")
         assert (await stage.arrivals(2)).problem == "this node has no workers of that round"
+
+
+async def test_a_worker_that_goes_as_it_is_asked_for_arrivals_has_none(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock")
+        await stage.look(lambda found: found.origin is StackOrigin.WORKER)
+        asked = asyncio.ensure_future(stage.arrivals())
+        await asyncio.sleep(0)  # the question is on its way
+        await asyncio.sleep(0)  # whom it goes to is chosen
+        stage.service.close()
+        found = await asked
+        assert (found.workers, found.problem) == ((), "")
