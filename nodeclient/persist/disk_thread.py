@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coordinatord.protocol.errors import OperationalError
 from nodeclient.persist.durable_file import Progress
@@ -28,36 +29,50 @@ class DiskThread:
 
     def __init__(self) -> None:
         """Begin without a thread."""
-        self._idle = threading.Event()
-        """Set while no thread is at work; a thread that was given up is at work until its system call returns."""
-        self._idle.set()
+        self._working: asyncio.Future[Any] | None = None
+        """The work that was begun last. It may go on though nobody waits for it: until its system call returns."""
+        self._hangs = False
+        """Whether that work was seen to hang."""
 
     async def do(self, work: Callable[[], Found], progress: Progress, note_bytes: Callable[[int], None]) -> Found:
         """Do work that counts its `progress`, and say now and then how many bytes that is.
 
-        Raises `DiskHangsError` if no byte comes, or if work that was begun before has not ended; and what the work
+        Raises `DiskHangsError` if no byte comes, or if work that was begun before does not end; and what the work
         raises. The work is given up if nobody waits for it any more.
         """
-        if not self._idle.is_set():
-            raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
-        self._idle.clear()
-        thread = in_thread(lambda: self._then_idle(work))
+        await self._end_of_last(progress)
+        self._hangs = False
+        self._working = thread = in_thread(work)
+        thread.add_done_callback(_retrieve)
         try:
             await _end_of(thread, progress, note_bytes)
             return thread.result()
+        except DiskHangsError:
+            self._hangs = True
+            raise
         finally:
             note_bytes(progress.bytes)
-            progress.give_up()
-            thread.cancel()  # nobody waits for it any more; it ends at its next chunk
+            progress.give_up()  # nobody waits for it any more; it ends at its next chunk
 
-    def _then_idle(self, work: Callable[[], Found]) -> Found:
-        try:
-            return work()
-        finally:
-            self._idle.set()
+    async def _end_of_last(self, progress: Progress) -> None:
+        """Wait for the end of work that was given up, unless the disk hangs: that ends at its next chunk."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + STALL_S
+        while (last := self._working) is not None and not last.done():
+            if self._hangs or loop.time() >= until:
+                self._hangs = True
+                raise DiskHangsError("the disk hangs: a write that was begun before has not ended")
+            await asyncio.wait([last], timeout=LOOK_AGAIN_S)
+            progress.note(0)
 
 
-async def _end_of(thread: asyncio.Future[Found], progress: Progress, note_bytes: Callable[[int], None]) -> None:
+def _retrieve(ended: asyncio.Future[Any]) -> None:
+    """Retrieve the error of work that nobody waits for, which asyncio would report otherwise."""
+    if not ended.cancelled():
+        ended.exception()
+
+
+async def _end_of(thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None]) -> None:
     """Wait until a thread has ended. Raises `DiskHangsError` when it has stood still for `STALL_S`."""
     loop = asyncio.get_running_loop()
     seen, seen_at = progress.bytes, loop.time()
@@ -73,7 +88,10 @@ async def _end_of(thread: asyncio.Future[Found], progress: Progress, note_bytes:
 
 
 def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
-    """Begin work in a thread of its own, for which the end of the program does not wait; return what comes of it."""
+    """Begin work in a thread of its own, for which the end of the program does not wait; return what comes of it.
+
+    Raises `OSError` if the system has no thread to give.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Found] = loop.create_future()
 
@@ -93,5 +111,8 @@ def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
         if not loop.is_closed():
             loop.call_soon_threadsafe(finish, result, problem)
 
-    threading.Thread(target=run, name="persist", daemon=True).start()
+    try:
+        threading.Thread(target=run, name="persist", daemon=True).start()
+    except RuntimeError as error:  # Python's word for it
+        raise OSError(errno.EAGAIN, "the system has no thread to give") from error
     return done

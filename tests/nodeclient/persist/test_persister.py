@@ -6,13 +6,11 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import Restoring
@@ -20,35 +18,15 @@ from coordinatord.protocol.persisted_state import (
     DiskStep,
     PersistedStep,
     PersistOrder,
-    PersistReport,
     PersistState,
 )
 from nodeclient.core.effects import Persist
-from nodeclient.persist import disk_thread, steps_on_disk, unusable_steps
+from nodeclient.persist import steps_on_disk, unusable_steps
 from nodeclient.persist.step_folder import find_whole
-from tests.nodeclient.keep.stage import RUN, KeepingNode, KeepingWorker, a_resume, keeping_nodes, wanted
-from tests.support.kept_places import big_bytes, small_bytes, whole
+from tests.nodeclient.keep.stage import RUN, KeepingNode, a_resume, keeping_nodes, wanted
+from tests.nodeclient.persist.writing import BIG, PART, SMALL, an_order, train, write
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep import arena
-
-BIG = big_bytes(whole({"model.weight": torch.arange(100_000.0)}))
-
-SMALL = small_bytes({"model.mean": torch.ones(2)}, {"tokens": 7})
-
-PART = WantedParts(0, 1, big=True, small=True)
-
-
-def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) -> PersistOrder:
-    return PersistOrder(1, step, 1, 1, (parts,), commit)
-
-
-async def train(node: KeepingNode, *steps: int) -> KeepingWorker:
-    """Keep steps of the first round of a lone worker."""
-    worker = node.worker(node.begin(1))
-    await worker.reserve(len(BIG), len(SMALL))
-    for step in steps:
-        worker.save(step, BIG, SMALL)
-    return worker
 
 
 def flip_a_bit(folder: Path) -> None:
@@ -58,24 +36,9 @@ def flip_a_bit(folder: Path) -> None:
     path.write_bytes(raw)
 
 
-def report(node: KeepingNode) -> PersistReport | None:
-    holding = node.holding(workers=True)
-    return None if holding is None else holding.persisting
-
-
 def found_by(node: KeepingNode) -> tuple[PersistedStep, ...]:
     holding = node.holding(run="")
     return () if holding is None else holding.persisted
-
-
-async def write(node: KeepingNode, order: PersistOrder, run: str = RUN) -> PersistReport:
-    """Have a node carry out an order; return what comes of it."""
-    node.keeper.carry_out(Persist(run, order))
-    ends = {PersistState.FAILED, PersistState.COMMITTED if order.commit else PersistState.WRITTEN}
-    await node.until(lambda: (found := report(node)) is not None and found.state in ends)
-    found = report(node)
-    assert found is not None
-    return found
 
 
 @pytest.mark.asyncio
@@ -283,98 +246,3 @@ async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
         await node.damage(worker, 4)
         found = await write(node, an_order())
         assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
-
-
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Return the event that ends the hanging of the system's call to flush a file: no real disk hangs on demand."""
-    heal, flush = threading.Event(), os.fsync
-
-    def hang(file: int) -> None:
-        heal.wait()
-        flush(file)
-
-    monkeypatch.setattr(os, "fsync", hang)
-    monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
-    monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
-    yield heal
-    heal.set()
-
-
-@pytest.mark.asyncio
-async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
-    (tmp_path / "disk" / "job").mkdir(parents=True)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        found = await write(node, an_order())
-        assert found.problem == "the disk hangs: nothing was written for 0.1 s"
-        node.keeper.carry_out(Persist(RUN, None))
-        found = await write(node, an_order())
-        assert found.problem == "the disk hangs: a write that was begun before has not ended"
-        node.keeper.carry_out(Persist(RUN, None))
-        hanging.set()
-        async with asyncio.timeout(TIMEOUT_S):
-            while (await write(node, an_order(commit=True))).state is not PersistState.COMMITTED:
-                node.keeper.carry_out(Persist(RUN, None))
-
-
-@pytest.mark.asyncio
-async def test_a_write_that_nobody_wants_any_more_is_no_failure(
-    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
-    (tmp_path / "disk" / "job").mkdir(parents=True)
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        node.keeper.carry_out(Persist(RUN, an_order()))
-        await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
-        node.keeper.carry_out(Persist(RUN, None))
-        hanging.set()
-        await node.until(lambda: not any(thread.name == "persist" for thread in threading.enumerate()))
-        assert (await write(node, an_order())).state is PersistState.WRITTEN
-        assert not any("nobody wants it" in text for text in node.texts)
-
-
-@pytest.mark.asyncio
-async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
-    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
-    hanging.set()
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        await train(node, 4)
-        await write(node, an_order())
-        hanging.clear()
-        node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
-        await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
-        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), in_use=1)))
-        hanging.set()
-        states = {PersistState.COMMITTED, PersistState.FAILED}
-        await node.until(lambda: (found := report(node)) is not None and found.state in states)
-        found = report(node)
-        assert found is not None
-        assert found.problem == ""
-
-
-@pytest.mark.asyncio
-async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
-    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
-    hanging.set()
-    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        worker = await train(node)
-        for step in (4, 8):
-            worker.save(step, BIG, SMALL)
-            await write(node, an_order(step, commit=True))
-        worker.save(12, BIG, SMALL)
-        await write(node, an_order(12))
-        hanging.clear()
-        node.keeper.carry_out(Persist(RUN, an_order(12, commit=True)))
-        await node.until(lambda: any((tmp_path / "disk").glob("job/step-12-*/.manifest*")))
-        node.keeper.carry_out(Persist(RUN, replace(an_order(12, commit=True), in_use=1)))
-        begun = tmp_path / "disk" / "job" / "step-9-round-1-0123456789ab"
-        begun.mkdir()  # it is the last to go of what is dropped
-        hanging.set()
-        await node.until(lambda: not begun.exists())
-        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]

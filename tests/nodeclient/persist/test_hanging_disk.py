@@ -1,0 +1,153 @@
+"""What becomes of a write if the disk stands still, or nobody wants it any more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.persisted_state import PersistState
+from nodeclient.core.effects import Persist
+from nodeclient.persist import disk_thread
+from nodeclient.persist.step_folder import find_whole
+from tests.nodeclient.keep.stage import RUN, keeping_nodes
+from tests.nodeclient.persist.writing import BIG, SMALL, an_order, report, train, write
+from tests.support.programs import TIMEOUT_S
+
+
+@pytest.fixture
+def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Return the event that ends the hanging of the system's call to flush a file: no real disk hangs on demand."""
+    heal, flush = threading.Event(), os.fsync
+
+    def hang(file: int) -> None:
+        heal.wait()
+        flush(file)
+
+    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
+    monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
+    yield heal
+    heal.set()
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_is_said_and_holds_nobody_up(tmp_path: Path, hanging: threading.Event) -> None:
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        found = await write(node, an_order())
+        assert found.problem == "the disk hangs: nothing was written for 0.1 s"
+        node.keeper.carry_out(Persist(RUN, None))
+        found = await write(node, an_order())
+        assert found.problem == "the disk hangs: a write that was begun before has not ended"
+        node.keeper.carry_out(Persist(RUN, None))
+        hanging.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            while (await write(node, an_order(commit=True))).state is not PersistState.COMMITTED:
+                node.keeper.carry_out(Persist(RUN, None))
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_nobody_wants_any_more_is_no_failure(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        node.keeper.carry_out(Persist(RUN, an_order()))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
+        node.keeper.carry_out(Persist(RUN, None))
+        hanging.set()
+        await node.until(lambda: not any(thread.name == "persist" for thread in threading.enumerate()))
+        assert (await write(node, an_order())).state is PersistState.WRITTEN
+        assert not any("nobody wants it" in text for text in node.texts)
+
+
+@pytest.mark.asyncio
+async def test_a_write_waits_for_the_end_of_one_that_nobody_wants_any_more(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last step of a job is wanted in the middle of an older one. No disk hangs for that."""
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4, 6, 8)
+        node.keeper.carry_out(Persist(RUN, an_order(4)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*")))
+        for order in (None, an_order(6), an_order(8)):
+            node.keeper.carry_out(Persist(RUN, order))
+            for _ in range(3):
+                await asyncio.sleep(0)
+        found = report(node)
+        assert found is not None
+        assert (found.state, found.step) == (PersistState.WRITING, 8)
+        hanging.set()
+        assert (await write(node, an_order(8))).state is PersistState.WRITTEN
+        assert node.texts == []
+
+
+@pytest.mark.asyncio
+async def test_a_host_that_has_no_thread_to_give_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        with monkeypatch.context() as exhausted:
+            exhausted.setattr(threading.Thread, "start", refuse)
+            found = await write(node, an_order())
+        assert (found.state, found.problem) == (PersistState.FAILED, "the system has no thread to give")
+        node.keeper.carry_out(Persist(RUN, None))
+        assert (await write(node, an_order())).state is PersistState.WRITTEN
+
+
+@pytest.mark.asyncio
+async def test_a_step_is_made_whole_once_though_the_order_changes_meanwhile(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    hanging.set()
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await train(node, 4)
+        await write(node, an_order())
+        hanging.clear()
+        node.keeper.carry_out(Persist(RUN, an_order(commit=True)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/*/.manifest*")))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(commit=True), in_use=1)))
+        hanging.set()
+        states = {PersistState.COMMITTED, PersistState.FAILED}
+        await node.until(lambda: (found := report(node)) is not None and found.state in states)
+        found = report(node)
+        assert found is not None
+        assert found.problem == ""
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
+    tmp_path: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_thread, "STALL_S", 60.0)
+    hanging.set()
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node)
+        for step in (4, 8):
+            worker.save(step, BIG, SMALL)
+            await write(node, an_order(step, commit=True))
+        worker.save(12, BIG, SMALL)
+        await write(node, an_order(12))
+        hanging.clear()
+        node.keeper.carry_out(Persist(RUN, an_order(12, commit=True)))
+        await node.until(lambda: any((tmp_path / "disk").glob("job/step-12-*/.manifest*")))
+        node.keeper.carry_out(Persist(RUN, replace(an_order(12, commit=True), in_use=1)))
+        begun = tmp_path / "disk" / "job" / "step-9-round-1-0123456789ab"
+        begun.mkdir()  # it is the last to go of what is dropped
+        hanging.set()
+        await node.until(lambda: not begun.exists())
+        assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]
