@@ -6,7 +6,7 @@ Each side checks what it gets: a packet that is not one of the messages it knows
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Generic, TypeVar
 
@@ -85,6 +85,18 @@ class PacketCodec(Generic[Message]):
                 if isinstance(value, list) and len(value) <= self._nested_max:
                     return tuple(self._read(self._nested, item) for item in value)
         raise ChannelError(f"{where} is not what it should be")
+
+
+def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the last of these lines, as many as fit into a packet beside other fields, whatever letters they have."""
+    fit: list[str] = []
+    left = PACKET_BYTES // 2
+    for line in reversed(lines[-LINES_MAX:]):
+        left -= len(json.dumps(line[:WORDS_MAX])) + 1
+        if left < 0:
+            break
+        fit.append(line[:WORDS_MAX])
+    return tuple(reversed(fit))
 
 
 def _are_texts(values: object) -> bool:

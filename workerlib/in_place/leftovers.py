@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import sys
 import traceback
+from contextlib import suppress
 
 from workerlib import gloo
 
@@ -102,9 +103,13 @@ def forget_compiled() -> None:
 
 
 def abort_collectives() -> None:
-    """Make the collectives of NCCL fail in which this process waits, if it has any; gloo's have no such way."""
+    """Make the collectives of NCCL fail in which this process waits, if it has any; gloo's have no such way.
+
+    The main thread may destroy its process groups meanwhile.
+    """
     import torch.distributed
     from torch.distributed import distributed_c10d
 
-    if torch.distributed.is_initialized() and "nccl" in torch.distributed.get_backend():
-        distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name
+    with suppress(ValueError):  # torch's word for a group that is not there any more
+        if torch.distributed.is_initialized() and "nccl" in torch.distributed.get_backend():
+            distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name

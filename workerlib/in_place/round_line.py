@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -11,6 +12,8 @@ from queue import SimpleQueue
 
 from workerlib.in_place.round_messages import ROUND_CODEC, STREAMS, AskToLeave, CanStay, NextRound, RoundMessage
 from workerlib.packets import PACKET_BYTES, ChannelError
+
+LOG = logging.getLogger(__name__)
 
 
 class RoundLine:
@@ -38,11 +41,12 @@ class RoundLine:
             self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
 
     def next_round(self) -> tuple[NextRound, list[int]] | None:
-        """Wait for the next round; return it with the descriptors of stdout and stderr. None if nodeclient has gone."""
+        """Wait for the next round; return it with the descriptors of stdout and stderr. None if there will be none."""
         return self._rounds.get()
 
     def _hear_all(self, leave: Callable[[int], None]) -> None:
-        with suppress(OSError, ChannelError):  # nodeclient has gone
+        """Listen until the connection ends, or this thread: a worker that hears nothing must not seem able to stay."""
+        try:
             while True:
                 packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS, socket.MSG_CMSG_CLOEXEC)
                 message = ROUND_CODEC.decode(packet)
@@ -50,4 +54,10 @@ class RoundLine:
                     self._rounds.put((message, files))
                 elif isinstance(message, AskToLeave):
                     leave(message.round)
+        except (OSError, ChannelError):
+            pass  # nodeclient has gone
+        except Exception as error:  # noqa: BLE001 - training goes on without this thread, to the end of the round
+            LOG.warning("this process cannot go into another round: %r", error)
+        with suppress(OSError):  # nodeclient has ended it
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._rounds.put(None)

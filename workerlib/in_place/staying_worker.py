@@ -24,7 +24,7 @@ from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
 from workerlib.in_place.round_line import RoundLine
 from workerlib.in_place.round_messages import Failed, Left, NextRound, Refusing
-from workerlib.packets import LINES_MAX
+from workerlib.packets import WORDS_MAX, last_that_fit
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class StayingWorker:
         """Wait for the next round, and take the environment and the streams that a new process would have in it."""
         got = self._line.next_round()
         if got is None:
-            sys.exit("workerlib: nodeclient has gone, so there is no next round for this worker")
+            sys.exit("workerlib: the connection to nodeclient has ended, so there is no next round for this worker")
         message, streams = got
         _take_streams(streams)
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
@@ -129,17 +129,18 @@ class StayingWorker:
             self._keeper.close(failed=True)
         said = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._line.send(Failed(self._round, said, tuple(lines[-LINES_MAX:])))
+        self._line.send(Failed(self._round, said[:WORDS_MAX], last_that_fit(lines)))
 
     def _obstacle(self) -> str:
-        """Return why this process cannot go on in another round; empty if it can."""
+        """Return why this process cannot go on in another round; empty if it can. Either thread may ask."""
+        keeper = self._keeper  # the main thread drops it when it is out of the round
         if self._ended:
             return "the script has left its loop of rounds"
         if not self._keeps:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
         if REQUEST.listening or checkpoints.are_asked_for_by_script():
             return "the script saves at a step of its own choice, and ends there"
-        if self._keeper is not None and self._keeper.exit.is_sharded:
+        if keeper is not None and keeper.exit.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
         return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain >= VAIN_MAX else ""
 

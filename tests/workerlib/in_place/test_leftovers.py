@@ -145,3 +145,8 @@ def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
         assert of_kept() is not None
     finally:
         gc.unfreeze()
+
+
+def test_nothing_is_aborted_of_a_group_that_the_main_thread_has_just_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)  # as of a moment ago
+    leftovers.abort_collectives()

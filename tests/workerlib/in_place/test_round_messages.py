@@ -16,7 +16,7 @@ from workerlib.in_place.round_messages import (
     Refusing,
     RoundMessage,
 )
-from workerlib.packets import LINES_MAX, WORDS_MAX, ChannelError
+from workerlib.packets import LINES_MAX, PACKET_BYTES, WORDS_MAX, ChannelError, last_that_fit
 
 MESSAGES: list[RoundMessage] = [
     CanStay(0, 3, 4711),
@@ -57,3 +57,19 @@ def test_a_text_and_a_traceback_have_a_limit() -> None:
     failed = ROUND_CODEC.decode(packet)
     assert isinstance(failed, Failed)
     assert (len(failed.error), len(failed.lines), len(failed.lines[0])) == (WORDS_MAX, LINES_MAX, WORDS_MAX)
+
+
+@pytest.mark.parametrize("letter", ["x", '"', "\N{CJK UNIFIED IDEOGRAPH-4E2D}", "\N{GRINNING FACE}", "\udc80"])
+def test_the_end_of_a_traceback_fits_into_a_packet(letter: str) -> None:
+    """A packet that does not fit is cut, and that ends the connection of a worker that could have stayed."""
+    lines = [letter * 9_999] * 999 + ["RuntimeError: the last line"]
+    packet = ROUND_CODEC.encode(Failed(3, letter * WORDS_MAX, last_that_fit(lines)))
+    assert len(packet) <= PACKET_BYTES
+    failed = ROUND_CODEC.decode(packet)
+    assert isinstance(failed, Failed)
+    assert failed.lines[-2:] == (letter * WORDS_MAX, "RuntimeError: the last line")
+
+
+def test_of_a_short_traceback_all_lines_fit() -> None:
+    assert last_that_fit(["Traceback:", "  here"]) == ("Traceback:", "  here")
+    assert last_that_fit([str(number) for number in range(99)]) == tuple(map(str, range(99 - LINES_MAX, 99)))
