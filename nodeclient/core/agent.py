@@ -63,7 +63,7 @@ class Agent:
             events.WorkersStarted: lambda event, now: self._step(self._staying.note_started(event.warm, workers), now),
             **dict.fromkeys(events.WORKER_ENDS, self._worker_ended),
             events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
-            events.WorkerRefuses: lambda event, now: self._staying.note_refusal(event, self._group.alive, now),
+            events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._group.keep(event),
             # Otherwise they had the time, or all of them have ended.
             events.KeptSaved: lambda _, now: self._step(Stimulus.SAVED, now) if self._group.saves else None,
@@ -96,6 +96,7 @@ class Agent:
         self._effects = []
         if not self.exited:
             self._handlers[type(event)](event, now)
+            self._staying.hasten(self._group.alive, now)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)

@@ -110,13 +110,11 @@ class Staying:
             self._states[local_rank] = StayState.FAILED
         return new
 
-    def note_refusal(self, event: WorkerRefuses, alive: AbstractSet[int], now: float) -> None:
-        """Note that a worker that was asked cannot leave. There is no wait if none that is left can."""
+    def note_refusal(self, event: WorkerRefuses) -> None:
+        """Note that a worker that was asked cannot leave."""
         self._why_not = event.why
         if self._states.get(event.local_rank) is StayState.ABLE:
             self._states[event.local_rank] = StayState.REFUSES
-        if self._leave is Leave.ASKED and not any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive):
-            self._leave_by = now
 
     def note_end(self, local_rank: int) -> bool:
         """Note that the process of a worker has ended; return whether its failure in this round is known."""
@@ -171,6 +169,11 @@ class Staying:
         self._leave = Leave.OVER
         begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
         return [Terminate(end.signum)] if begins else []
+
+    def hasten(self, alive: AbstractSet[int], now: float) -> None:
+        """Wait no longer until workers are out of the round if none of those that are left in it can leave."""
+        if self._leave is Leave.ASKED and not any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive):
+            self._leave_by = min(self._leave_by, now)
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
         """Return the deadline while the workers leave their round, with what is due then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 
@@ -217,6 +218,22 @@ def test_where_one_worker_cannot_stay_all_end_as_ever() -> None:
     bench.stays(0)
     bench.receive(Goal.STOP)
     assert (bench.count(LeaveRound), bench.count(Terminate)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "goes",
+    [lambda bench: bench.left(0), lambda bench: bench.stays(0, able=False), lambda bench: bench.exited(0, -9)],
+    ids=["left", "cut off", "ended"],
+)
+def test_nobody_waits_for_a_worker_that_refuses_when_the_other_one_has_gone(goes: Callable[[Bench], object]) -> None:
+    bench = elastic()
+    bench.receive(Goal.STOP)
+    bench.refuses(1)
+    bench.advance(0.0)
+    assert not bench.count(Terminate), "worker 0 may still leave"
+    goes(bench)
+    bench.advance(0.0)
+    assert bench.count(Terminate) == 1
 
 
 def test_who_is_told_to_end_is_not_held_though_a_collective_failed_in_it_before() -> None:
