@@ -174,7 +174,7 @@ class Reasons:
     def unwritten(self) -> str:
         """Which step is lost with the nodes that go, since the disk does not have it; empty if none is."""
         lost = persistence.unwritten(self._run)
-        return "" if lost is None else f"; step {lost[0]} is not on the disk: {lost[1]}"
+        return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"
 
     @property
     def restart_asked(self) -> str:

@@ -314,7 +314,7 @@ def succeed(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def release_node(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
-    """Release one node while the run goes on; its outcome is success if all its workers have succeeded."""
+    """Release one node while the run goes on, with this outcome."""
     decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
     decision.notify(run, member)
 
