@@ -20,7 +20,8 @@ from itertools import product
 from pathlib import Path
 from threading import Event
 
-from recovery_jobs import SIDES, TRAINING, Job, prepare, running_job
+from launchers import SIDES, prepare, running_job
+from recovery_jobs import TRAINING, Job
 from recovery_parts import last
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 

@@ -3,9 +3,11 @@
 python -m benchmarks.kept --repeat 3
 
 `kept_training` is what is trained: under nodeclient with `ctx.keep` ("kept"), the same without ("bare"), and under
-torchrun with a `dcp.save` every 50 steps. The time counts from the last step before until the first step that had not
-been done before, so it has in it what is done again. A bare training begins anew: there its first step counts, so that
-what is more than that is what kept state costs. `kept_step` has what keeping costs while nothing breaks.
+torchrun with a `dcp.save` every 50 steps. Beside them stand the projects of `rival_jobs` that are installed. The time
+counts from the last step before until the first step that had not been done before, so it has in it what is done again.
+A bare training begins anew: there its first step counts, so that what is more than that is what kept state costs. Where
+some ranks go on while others are still missing, the time until all train again is said too. `kept_step` has what
+keeping costs while nothing breaks.
 """
 
 from __future__ import annotations
@@ -15,13 +17,15 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
-from recovery_jobs import Job, prepare, running_job
+from launchers import prepare, running_job
+from recovery_jobs import Job, TorchrunJob
 from recovery_parts import of_round, steps
+from rival_jobs import RIVALS, add_rivals_flag, without_missing
 from tables import BenchmarkError, Table, add_flags, positive, runs_words, spread, write_report
 
 SIDES = ("torchrun", "bare", "kept")
@@ -49,6 +53,8 @@ class Run:
     """None: training did not go on."""
     redone: int
     """The steps that were done again."""
+    all_again: float | None = None
+    """The time until all ranks had done a new step, where that is another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,84 +112,107 @@ SCENARIOS = {
     "fewer": Scenario("node killed, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, kill_copied_node, 2),
     "leave": Scenario("node drained, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, leave, 2),
     "more": Scenario("node joins, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 2, add_node, 3),
+    "drain": Scenario("node drained, DDP, 10 MB", "keep", 10, "2:3", 3, leave, 2),
+    "join": Scenario("node joins, DDP, 10 MB", "keep", 10, "2:3", 2, add_node, 3),
     "coord": Scenario("coordinator killed, DDP, 10 MB", "keep", 10, "2:3", 3, kill_coordinator, 3, same_round=True),
     "all": Scenario("SIGTERM to all, started again, DDP, 10 MB", "keep", 10, "3", 3, Job.begin_anew, 3),
 }
 
 
-def play(name: str, side: str) -> Run:
-    """Play a scenario once. Raises `BenchmarkError`."""
-    scenario, launcher = SCENARIOS[name], "torchrun" if side == "torchrun" else "warm"
+def play(name: str, side: str, programs: Path) -> Run | None:
+    """Play a scenario once; None: this side has no way to train so. Raises `BenchmarkError`."""
+    scenario, launcher = SCENARIOS[name], side if side in {"torchrun", *RIVALS} else "warm"
     with tempfile.TemporaryDirectory(prefix="kept-") as folder:
+        mode = {"torchrun": f"dcp-{scenario.mode}", "bare": f"bare-{scenario.mode}"}.get(side, scenario.mode)
+        training: Sequence[str] | None = (str(SCRIPT), mode, str(scenario.megabytes), folder)
+        if side in RIVALS:
+            training = RIVALS[side].training(mode, str(scenario.megabytes), folder)
+        if training is None:
+            return None
         flags = ("--topology", "{node}", "--persist", f"{folder}/disk") if side == "kept" else ()
-        with running_job(launcher, scenario.nnodes, Path(folder), flags=flags) as job:
-            mode = {"torchrun": f"dcp-{scenario.mode}", "bare": f"bare-{scenario.mode}"}.get(side, scenario.mode)
-            job.training = (str(SCRIPT), mode, str(scenario.megabytes), folder)
+        with running_job(launcher, scenario.nnodes, Path(folder), flags=flags, programs=programs) as job:
+            job.training = training
             for node in "abc"[: scenario.begin]:
                 job.start(node)
             before = job.await_steps(STEPS_BEFORE, scenario.begin)
             if not before:
                 raise BenchmarkError(f"{name}, {side}: the nodes did not begin to train:\n{job.output()}")
             scenario.deed(job)
-            follow = _watch_round if scenario.same_round and side != "torchrun" else _await_next_round
+            ends = isinstance(job, TorchrunJob) or not scenario.same_round  # its store is on one of the nodes
+            follow = _await_next_round if ends else _watch_on
             return follow(job, before, name, side)
 
 
-def _watch_round(job: Job, number: str, name: str, side: str) -> Run:
-    """Watch a round that goes on. Raises `BenchmarkError` if it does not."""
-    done = len(steps(of_round(job.marks, number)))
-    if not job.await_steps(done + STEPS_AFTER, SCENARIOS[name].world_size, patience_s=PATIENCE_S):
-        raise BenchmarkError(f"{name}, {side}: it did not go on within {PATIENCE_S:g} s:\n{job.output()}")
-    moments = steps(of_round(job.marks, number))[done:]
+def _watch_on(job: Job, _before: str, name: str, side: str) -> Run:
+    """Watch a training that goes on with all its ranks. Raises `BenchmarkError` if it does not, but for other projects.
+
+    Where a round ends all the same, its steps are not done twice: what counts is the longest time between two.
+    """
+    done = len(steps(job.marks))
+    if not job.wait(lambda: len(steps(job.marks)) >= done + STEPS_AFTER, PATIENCE_S):
+        return _never(job, name, side)
+    moments = steps(job.marks)[done - 1 :]
     return Run(name, side, max(b - a for a, b in pairwise(moments)), 0)
 
 
 def _await_next_round(job: Job, before: str, name: str, side: str) -> Run:
-    """Wait until training goes on in another round. Raises `BenchmarkError` if it does not, but for torchrun."""
+    """Wait until training goes on in another round. Raises `BenchmarkError` if it does not, but for other projects."""
     size = SCENARIOS[name].world_size
 
-    def gone_on() -> bool:
-        last = -1 if side == "bare" else max(mark.step for mark in of_round(job.marks, before))
-        new = [mark for mark in job.marks if mark.round != before and mark.mark == "step" and mark.step > last]
-        return len({mark.rank for mark in new if mark.world_size == size}) == size
+    def look() -> Run | None:
+        done = [mark for mark in job.marks if mark.mark == "step"]
+        old = of_round(done, before)
+        last, last_at = max(mark.step for mark in old), max(mark.at for mark in old)
+        later = [mark for mark in done if mark.round != before and mark.at > last_at]
+        new = [mark for mark in later if mark.step > last or side == "bare"]
+        first_at = {mark.rank: mark.at for mark in reversed(new) if mark.world_size == size}
+        if len(first_at) < size:
+            return None
+        all_again = max(first_at.values()) - last_at if side in RIVALS else None
+        redone = last + 1 - min(mark.step for mark in later)
+        return Run(name, side, min(mark.at for mark in new) - last_at, redone, all_again)
 
-    if not job.wait(gone_on, PATIENCE_S):
-        if side == "torchrun":
-            return Run(name, side, None, 0)
-        raise BenchmarkError(f"{name}, {side}: it did not go on within {PATIENCE_S:g} s:\n{job.output()}")
-    old = [mark for mark in of_round(job.marks, before) if mark.mark == "step"]
-    last = max(mark.step for mark in old)
-    new = [mark for mark in job.marks if mark.round != before and mark.mark == "step"]
-    first_new_at = min(mark.at for mark in new if mark.step > last or side == "bare")
-    redone = last + 1 - min(mark.step for mark in new)
-    return Run(name, side, first_new_at - max(mark.at for mark in old), redone)
+    return job.wait(look, PATIENCE_S) or _never(job, name, side)
+
+
+def _never(job: Job, name: str, side: str) -> Run:
+    if side in {"torchrun", *RIVALS}:
+        return Run(name, side, None, 0)
+    raise BenchmarkError(f"{name}, {side}: it did not go on within {PATIENCE_S:g} s:\n{job.output()}")
+
+
+def cell(runs: Sequence[Run], side: str) -> str:
+    """Return the result of a scenario on one side as text."""
+    took = [run.seconds for run in runs if run.seconds is not None]
+    if len(took) < len(runs):
+        return f"not within {PATIENCE_S:g} s"
+    words = f" ({max(run.redone for run in runs)} redone)" if runs and side != "bare" else ""
+    later = [run.all_again for run in runs if run.all_again is not None]
+    return spread(took, ".2f") + words + (f", all {spread(later, '.2f')}" if later else "")
 
 
 def main() -> None:
     """Run as the flags say."""
     parser = argparse.ArgumentParser(prog="kept", description="Break rounds whose state is kept, and time the pause.")
     parser.add_argument("--only", choices=SCENARIOS, action="append", help="only this one; may be repeated")
-    parser.add_argument("--side", choices=SIDES, action="append", help="only with this; may be repeated")
+    parser.add_argument("--side", choices=(*SIDES, *RIVALS), action="append", help="only with this; may be repeated")
     parser.add_argument("--seconds", type=positive, default=3600, help="begin nothing after so long (default: 3600)")
     add_flags(parser, repeat=3)
+    add_rivals_flag(parser)
     options = parser.parse_args()
+    sides = without_missing(options.side or (*SIDES, *RIVALS), options.rivals)
     prepare()
     runs = []
     until = time.monotonic() + options.seconds
     for _ in range(options.repeat):
-        for name in options.only or SCENARIOS:
-            runs += [play(name, side) for side in options.side or SIDES if time.monotonic() < until]
+        for name, side in product(options.only or SCENARIOS, sides):
+            if time.monotonic() < until and (run := play(name, side, options.rivals)):
+                runs.append(run)
     load = f"load {os.getloadavg()[0]:.1f}"
-    table = Table(f"seconds without a new step (steps redone); {runs_words(options.repeat)}, {load}", *SIDES)
+    table = Table(f"seconds without a new step (steps redone); {runs_words(options.repeat)}, {load}", *sides)
     for name, scenario in SCENARIOS.items():
-        cells = []
-        for side in SIDES:
-            of = [run for run in runs if (run.scenario, run.side) == (name, side)]
-            redone = f" ({max(run.redone for run in of)} redone)" if of and side != "bare" else ""
-            took = [run.seconds for run in of if run.seconds is not None]
-            never = f"not within {PATIENCE_S:g} s" if len(took) < len(of) else ""
-            cells.append(never or f"{spread(took, '.2f')}{redone}")
-        table.add(scenario.words, *cells)
+        of = [[run for run in runs if (run.scenario, run.side) == (name, side)] for side in sides]
+        table.add(scenario.words, *(cell(found, side) for found, side in zip(of, sides, strict=True)))
     print(table)
     write_report(options.json, "kept", [asdict(run) for run in runs])
 

@@ -5,13 +5,14 @@ python -m benchmarks.recovery --repeat 5
 Each scenario is played with torchrun at its best, with nodeclient as it is ("cold"), with `--preload torch` ("warm"),
 and with a script whose workers outlive a round ("in-place"), in turn, so that a noisy machine is noisy for all. All
 times are by the clock that all processes of a machine share: the training script notes what it does, the launchers' own
-logs have their events, and the kernel reports when a process ended. `recovery_jobs` has the jobs, `recovery_parts`
-makes the figures.
+logs have their events, and the kernel reports when a process ended. `launchers` has the jobs, `recovery_parts` makes
+the figures. Beside them stand the projects of `rival_jobs` that are installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -23,23 +24,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from recovery_jobs import (
-    COORDINATOR_HOST,
-    IN_PLACE,
-    LAST_CALL_S,
-    PRELOAD,
-    SIDES,
-    TORCHRUN_SETTINGS,
-    Job,
-    prepare,
-    running_job,
-)
+from launchers import COORDINATOR_HOST, IN_PLACE, PRELOAD, SIDES, prepare, running_job
+from recovery_jobs import LAST_CALL_S, TORCHRUN_SETTINGS, Job
 from recovery_parts import STARTED_PARTS, STOPPED_PARTS, last, of_round, parts, steps, total, worker_parts
+from rival_jobs import RIVALS, add_rivals_flag, without_missing
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
 from tests.support.hosts import Hosts
 
-ALL_SIDES = (*SIDES, IN_PLACE)
+ALL_SIDES = (*SIDES, IN_PLACE, *RIVALS)
 
 NODES = 3
 
@@ -129,6 +122,13 @@ def cut_node(stage: Stage) -> Break:
     return Break(stage.nodes - 1, victim)
 
 
+def leave(stage: Stage) -> Break:
+    """Have the last node leave, as for maintenance: its launcher gets SIGTERM."""
+    victim = stage.job.node_of_rank(stage.nodes - 1)
+    stage.job.nodes[victim].signal(signal.SIGTERM)
+    return Break(stage.nodes - 1, victim)
+
+
 def add_node(stage: Stage) -> Break:
     """Start a second node."""
     stage.job.start(NAMES[1])
@@ -138,7 +138,7 @@ def add_node(stage: Stage) -> Break:
 def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None) -> dict[str, float]:
     """Let nodes train (all if None), do something to them, wait until they train again. Raises `LostError`.
 
-    Return how long there was no step, in parts.
+    Return how long there was no step, in parts. A launcher whose log says nothing of them has one part.
     """
     job, words = stage.job, stage.job.words
     before = stage.begin(nodes or stage.nodes)
@@ -146,13 +146,14 @@ def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None
     done_at = time.monotonic()
     broken = deed(stage)
     after = stage.await_first_step(broken.world_size, without=before)
-    new = of_round(job.marks, after)
+    new, last_step = of_round(job.marks, after), max(steps(of_round(job.marks, before)))
+    if words is None:
+        return {STOPPED_PARTS[-1]: min(steps(new)) - last_step}
     survivors = [name for name in job.nodes if name != broken.lost]
     ends = (job.ends[pid] for pid, owner in owners.items() if owner != broken.lost and pid in job.ends)
     stopped = max(ends, default=done_at)
-    detected = min((at for at in job.logged(words.detected, survivors) if at >= done_at), default=stopped)
-    ranked = max(at for at in job.logged(words.ranked, survivors) if at <= last(new, "begun"))
-    last_step = max(steps(of_round(job.marks, before)))
+    detected = min((at for at in job.logged(words, words.detected, survivors) if at >= done_at), default=stopped)
+    ranked = max(at for at in job.logged(words, words.ranked, survivors) if at <= last(new, "begun"))
     return parts(STOPPED_PARTS, last_step, detected, stopped, ranked, *worker_parts(new))
 
 
@@ -162,8 +163,11 @@ def start(stage: Stage) -> dict[str, float]:
     job.start(NAMES[0])
     first = stage.await_first_step(1)
     new = of_round(job.marks, first)
-    ready, ranked = min(job.logged(job.words.ready)), max(job.logged(job.words.ranked))
-    prepared = max(job.logged(job.words.prepared), default=ready)
+    words = job.words
+    if words is None:
+        return {STARTED_PARTS[-1]: min(steps(new)) - began}
+    ready, ranked = min(job.logged(words, words.ready)), max(job.logged(words, words.ranked))
+    prepared = max(job.logged(words, words.prepared), default=ready)
     return parts(STARTED_PARTS, began, ready, prepared, ranked, *worker_parts(new))
 
 
@@ -204,6 +208,7 @@ SCENARIOS = {
     ),
     "cut": Scenario("node cut off, without a FIN", partial(pause, deed=cut_node), on_hosts=True),
     "add": Scenario("second node joins one that trains", partial(pause, deed=add_node, nodes=1), "1:{nodes}"),
+    "leave": Scenario("node leaves, by SIGTERM to its launcher", partial(pause, deed=leave)),
     "start": Scenario("elastic start with one node, to its first step", start, "1:{nodes}", least=1),
     "end": Scenario("all workers done, until all launchers are gone", end, "{nodes}", least=1),
 }
@@ -222,15 +227,17 @@ def hosts_for(scenario: Scenario, nodes: int) -> Iterator[Hosts | None]:
         yield hosts
 
 
-def play(name: str, side: str, nodes: int, patience_s: float) -> Outcome:
+def play(name: str, side: str, nodes: int, patience_s: float, programs: Path) -> Outcome:
     """Play a scenario once. Raises `BenchmarkError`."""
     scenario = SCENARIOS[name]
+    if scenario.on_hosts and side in RIVALS:
+        return Outcome(name, side, why_not="not played")
     nnodes = scenario.nnodes.format(nodes=nodes, fewer=nodes - 1)
     try:
         with (
             tempfile.TemporaryDirectory(prefix="recovery-") as folder,
             hosts_for(scenario, nodes) as hosts,
-            running_job(side, nnodes, Path(folder), hosts) as job,
+            running_job(side, nnodes, Path(folder), hosts, programs=programs) as job,
         ):
             divided = scenario.play(Stage(job, nodes, patience_s))
     except LostError as lost:
@@ -240,7 +247,7 @@ def play(name: str, side: str, nodes: int, patience_s: float) -> Outcome:
 
 def cell(outcomes: Sequence[Outcome], part: str = "") -> str:
     """Return the result of a scenario on one side as text: the whole, or a part of it."""
-    done = [outcome for outcome in outcomes if not outcome.why_not]
+    done = [outcome for outcome in outcomes if not outcome.why_not and (not part or part in outcome.parts)]
     shown = spread([outcome.parts[part] if part else outcome.seconds for outcome in done], ".2f")
     missed = [outcome.why_not for outcome in outcomes if outcome.why_not]
     if part or not missed:
@@ -259,7 +266,7 @@ def report(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
         whole.add(SCENARIOS[name].words, *(cell(of.get((name, side), [])) for side in options.sides))
     print(f"\n{whole}\n")
     for name in options.scenarios:
-        names = next((list(outcome.parts) for outcome in outcomes if outcome.scenario == name and outcome.parts), [])
+        names = max((list(outcome.parts) for outcome in outcomes if outcome.scenario == name), key=len, default=[])
         if len(names) > 1:
             where = Table(f"of it: {SCENARIOS[name].words}", *options.sides)
             for part in names:
@@ -279,11 +286,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--nodes", type=positive, default=NODES, help=f"of one worker each (default: {NODES})")
     patience = f"seconds for a job to go on (default: {PATIENCE_S})"
     parser.add_argument("--patience", type=positive, default=PATIENCE_S, metavar="S", help=patience)
+    add_rivals_flag(parser)
     options = parser.parse_args(arguments)
     options.scenarios, options.sides = options.scenarios.split(","), options.sides.split(",")
     for flag, words, known in (("scenarios", options.scenarios, SCENARIOS), ("sides", options.sides, ALL_SIDES)):
         if unknown := [word for word in words if word not in known]:
             parser.error(f"--{flag}: there is no {', '.join(unknown)}, only {', '.join(known)}")
+    options.sides = without_missing(options.sides, options.rivals)
     most = len(NAMES)
     if not (least := max(SCENARIOS[name].least for name in options.scenarios)) <= options.nodes <= most:
         parser.error(f"--nodes {options.nodes}: these scenarios take {least} to {most}")
@@ -316,7 +325,7 @@ def outcomes_of(options: argparse.Namespace) -> Iterator[Outcome]:
     hopeless: set[tuple[str, str]] = set()
     for _, name, side in product(range(options.repeat), options.scenarios, options.sides):
         if (name, side) not in hopeless:
-            outcome = play(name, side, options.nodes, options.patience)
+            outcome = play(name, side, options.nodes, options.patience, options.rivals)
             if outcome.why_not:
                 hopeless.add((name, side))
             yield outcome

@@ -1,21 +1,19 @@
-"""Real training jobs under nodeclient and under torchrun: started, watched by their marks and logs, and broken.
+"""A real training job under torchrun, or another launcher: started, watched by its marks and logs, and broken.
 
-A job has one worker on each node, all on this machine. `recovery` decides what is done to them, and reports what
-follows.
+A job has one worker on each node, all on this machine. `launchers` has those under nodeclient, and `rival_jobs` those
+of other projects. `recovery` and `kept` decide what is done to them, and report what follows.
 """
 
 from __future__ import annotations
 
-import compileall
 import os
 import re
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +22,6 @@ from typing import TypeVar
 from recovery_parts import Mark, of_round, parse, steps
 from tables import BenchmarkError
 
-from tests.support.cluster import Coordinator
 from tests.support.hosts import Hosts
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly
 
@@ -33,8 +30,6 @@ Result = TypeVar("Result")
 ROOT = Path(__file__).parents[1]
 
 TRAINING = Path(__file__).with_name("recovery_training.py")
-
-COORDINATOR_HOST = "coord"
 
 LOOK_AGAIN_S = 0.02
 """The interval of looks for marks and log lines, which carry their own times; the end of a process is seen at once."""
@@ -47,8 +42,6 @@ RESTARTS = "3"
 
 LAST_CALL_S = 2
 """How long torchrun waits for more nodes than its minimum, here as long as coordinatord. Its default is 30."""
-
-PRELOAD = ("--preload", "torch")
 
 SETTINGS = {"OMP_NUM_THREADS": "1", "TZ": "UTC", "PYTHONUNBUFFERED": "1"}
 """The environment of all programs: the same threads under each launcher, logs whose times can be read."""
@@ -71,16 +64,9 @@ class Words:
     """Something is wrong, or a new node is there: the workers are to be stopped."""
     ranked: str
     """It has its ranks, and starts workers."""
+    without_year: bool = False
+    """The stamps begin with the month, but `time_format` with the year."""
 
-
-NODECLIENT_WORDS = Words(
-    time=re.compile(r"(\S+)Z (?:DEBUG|INFO|WARNING|ERROR)"),
-    time_format="%Y-%m-%dT%H:%M:%S.%f",
-    ready="connected to the coordinator",
-    prepared=r"preloaded \w+",
-    detected=r"worker of rank \d+ failed|stopping the workers of round",
-    ranked=r"starting round \d+",
-)
 
 TORCHRUN_WORDS = Words(
     time=re.compile(r"[IWE](\d{4} \d\d:\d\d:\d\d\.\d+)"),
@@ -89,29 +75,15 @@ TORCHRUN_WORDS = Words(
     prepared="Rendezvous'ing worker group",
     detected=r"Worker group FAILED|Detected \d+ new nodes|failed \(exitcode",
     ranked="Rendezvous complete for workers",
+    without_year=True,
 )
 
 
-SIDES = ("torchrun", "cold", "warm")
-"""torchrun, nodeclient, and nodeclient with `PRELOAD`. `IN_PLACE` is the last, with a script of `workerlib.rounds`."""
-IN_PLACE = "in-place"
-
-
-def prepare() -> None:
-    """Make SIGTERM leave no job behind, as Ctrl-C does, and compile our packages.
-
-    pip does that when it installs them; in a clone each start might have to do it.
-    """
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, lambda number, _: sys.exit(128 + number))
-    for package in ("coordinatord", "nodeclient", "workerlib"):
-        compileall.compile_dir(ROOT / package, quiet=1)
-
-
 class Job:
-    """One job and its nodes, named by one letter each; see `NodeclientJob` and `TorchrunJob`."""
+    """One job and its nodes, named by one letter each; each launcher has a class of its own."""
 
-    words: Words
+    words: Words | None = None
+    """None: nothing is made of what the launcher logs."""
 
     training: Sequence[str] = (str(TRAINING),)
     """The script, and what it is given before the files of marks and of the end."""
@@ -250,21 +222,21 @@ class Job:
         """Whether all nodes have ended."""
         return all(node.pid in self.ends for node in self.nodes.values())
 
-    def logged(self, pattern: str, names: Sequence[str] = ()) -> Iterator[float]:
+    def logged(self, words: Words, pattern: str, names: Sequence[str] = ()) -> Iterator[float]:
         """Yield when lines with `pattern` were logged, by the nodes `names` or by all."""
         for name in names or list(self.nodes):
             for line in list(self.nodes[name].lines):
-                stamp = self.words.time.match(line)
+                stamp = words.time.match(line)
                 if stamp and re.search(pattern, line):
-                    yield self._moment(stamp[1])
+                    yield self._moment(words, stamp[1])
 
     def output(self) -> str:
         """Return the last output of the nodes."""
         return "\n".join(f"--- {name}\n{node.output}" for name, node in self.nodes.items())
 
-    def _moment(self, stamp: str) -> float:
-        year = f"{datetime.now(UTC).year}" if self.words is TORCHRUN_WORDS else ""
-        when = datetime.strptime(f"{year}{stamp}", self.words.time_format).replace(tzinfo=UTC)
+    def _moment(self, words: Words, stamp: str) -> float:
+        year = f"{datetime.now(UTC).year}" if words.without_year else ""
+        when = datetime.strptime(f"{year}{stamp}", words.time_format).replace(tzinfo=UTC)
         return when.timestamp() - self._wall_ahead
 
     def _look(self) -> None:
@@ -287,60 +259,16 @@ class Job:
             self._poll.register(pidfd, select.POLLIN)
 
 
-class NodeclientJob(Job):
-    """A job with a coordinatord of its own."""
-
-    words = NODECLIENT_WORDS
-
-    def __init__(
-        self,
-        nnodes: str,
-        folder: Path,
-        hosts: Hosts | None,
-        coordinator: Coordinator,
-        address: str,
-        flags: Sequence[str],
-    ) -> None:
-        """Begin without nodes; `flags` are for nodeclient, besides the usual, with {node} for the name of a node."""
-        super().__init__(nnodes, folder, hosts)
-        self._coordinator = coordinator
-        self._coord = f"{address}:{coordinator.port}"
-        self._flags = flags
-
-    def settings(self) -> Mapping[str, str]:
-        """Return nothing."""
-        return {}
-
-    def command(self, name: str) -> Sequence[str]:
-        """Return the command that one would type on the host."""
-        where = ("--coord", self._coord, "--job-id", "recovery", "--node-id", name)
-        nodes = ("--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", RESTARTS)
-        flags = [flag.replace("{node}", name) for flag in self._flags]
-        return (str(BIN / "nodeclient"), "join", *where, *nodes, *flags, "--", sys.executable)
-
-    def kill_coordinator(self) -> None:
-        """Kill coordinatord."""
-        kill_quietly(self._coordinator.pid)
-
-    def await_copies(self) -> None:
-        """Wait until a step outlives the loss of any host. Raises `BenchmarkError`."""
-
-        def is_copied() -> bool:
-            job = self._coordinator.job("recovery")
-            return job is not None and job["kept"] is not None and job["kept"]["copied"] is not None
-
-        if not self.wait(is_copied, START_WITHIN_S):
-            raise BenchmarkError(f"nothing was copied:\n{self.output()}")
-
-
 class TorchrunJob(Job):
     """A job of torchrun's with c10d; its first node hosts the store."""
 
     words = TORCHRUN_WORDS
 
-    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None) -> None:
+    def __init__(self, nnodes: str, folder: Path, hosts: Hosts | None, program: Path = BIN / "torchrun") -> None:
+        """Begin without nodes, with this program of torchrun's flags."""
         super().__init__(nnodes, folder, hosts)
-        self._port = _free_port()
+        self._program = program
+        self._port = free_port()
 
     def kill_coordinator(self) -> None:
         """Kill the agent that has the store of c10d, and its worker: they are on the host that is lost."""
@@ -357,34 +285,7 @@ class TorchrunJob(Job):
         conf = f"last_call_timeout={LAST_CALL_S},is_host={'true' if name == first else 'false'}"
         where = ("--rdzv-backend=c10d", f"--rdzv-endpoint={address[first]}:{self._port}", "--rdzv-id=recovery")
         nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}")
-        return (str(BIN / "torchrun"), *where, f"--rdzv-conf={conf}", *nodes, f"--local-addr={address[name]}")
-
-
-@contextmanager
-def running_job(
-    side: str, nnodes: str, folder: Path, hosts: Hosts | None = None, flags: Sequence[str] = ()
-) -> Iterator[Job]:
-    """Make a job without nodes of one of the `SIDES`, and leave no process of it behind.
-
-    `flags` are for nodeclient, where that is the launcher.
-    """
-    with ExitStack() as stack:
-        job: Job
-        if side == "torchrun":
-            job = TorchrunJob(nnodes, folder, hosts)
-        else:
-            if hosts is None:
-                address, coordinator = "127.0.0.1", Coordinator()
-            else:
-                address = hosts.address[COORDINATOR_HOST]
-                coordinator = Coordinator(host=address, prefix=hosts.on(COORDINATOR_HOST))
-            stack.callback(coordinator.close)
-            preload = PRELOAD if side in {"warm", IN_PLACE} else ()
-            job = NodeclientJob(nnodes, folder, hosts, coordinator, address, (*preload, *flags))
-            if side == IN_PLACE:
-                job.training = (str(TRAINING.with_name("recovery_in_place.py")),)
-        stack.callback(job.close)
-        yield job
+        return (str(self._program), *where, f"--rdzv-conf={conf}", *nodes, f"--local-addr={address[name]}")
 
 
 def _parent(pid: int) -> int:
@@ -393,7 +294,8 @@ def _parent(pid: int) -> int:
     return 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this host that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -24,7 +24,8 @@ STEP_S = 0.05
 class Marks:
     """The file in which this worker notes what has happened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **who: str | int) -> None:
+        """Open it; `who` are the rank, the world size and the round, where the environment does not say them."""
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND)
         environ = os.environ
         self._who = {
@@ -33,6 +34,7 @@ class Marks:
             "world_size": int(environ["WORLD_SIZE"]),
             # No two rounds have the same, whichever launcher starts the workers.
             "round": f"{environ['MASTER_ADDR']}:{environ['MASTER_PORT']}",
+            **who,
         }
 
     def note(self, mark: str, at: float | None = None, step: int = 0) -> None:

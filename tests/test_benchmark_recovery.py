@@ -16,6 +16,8 @@ from tests.support.programs import TIMEOUT_S
 
 recovery_parts = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
+rival_jobs = importlib.import_module("benchmarks.rival_jobs")
+kept = importlib.import_module("benchmarks.kept")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -78,3 +80,27 @@ def test_training_goes_on_after_a_kill_and_every_part_of_the_pause_is_known(tmp_
     assert all(run["parts"][part] > 0 for part in ("import", "process group", "first step"))
     shown = f"{run['seconds']:.2f}"
     assert re.search(rf"^  worker killed -9 +{shown}$", done.stdout, re.MULTILINE)
+
+
+def test_a_project_that_is_not_installed_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ft_launcher").touch()
+    assert rival_jobs.without_missing(["torchrun", "torchft", "nvrx", "kept"], tmp_path) == ["torchrun", "nvrx", "kept"]
+    program = tmp_path / "torchft_lighthouse"
+    said = f"torchft is left out. torchft-nightly is not installed: there is no {program}; see --rivals\n"
+    assert capsys.readouterr().out == said
+
+
+def test_what_another_project_cannot_train_is_not_played() -> None:
+    sharded = {name: rival.training("sharded", "10", "folder") for name, rival in rival_jobs.RIVALS.items()}
+    assert sharded["torchft"] is None
+    assert sharded["dlrover"] is None
+    assert sharded["nvrx"][1:] == ("dcp-sharded", "10", "folder")
+
+
+def test_a_pause_of_some_ranks_is_told_from_that_of_all() -> None:
+    runs = [kept.Run("ddp10", "torchft", 1.5, 0, 6.25), kept.Run("ddp10", "torchft", 1.0, 0, 6.25)]
+    assert kept.cell(runs, "torchft") == "1.25 (1.00 - 1.50) (0 redone), all 6.25"
+    assert kept.cell([kept.Run("ddp10", "kept", 0.5, 0)], "kept") == "0.50 (0 redone)"
+    assert kept.cell([*runs, kept.Run("ddp10", "torchft", None, 0)], "torchft") == "not within 120 s"
