@@ -6,9 +6,9 @@ one is wanted, and then it stands still in that question. One connection serves 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.channel_messages import (
@@ -24,6 +24,8 @@ from workerlib.keep.channel_messages import (
 from workerlib.keep.standstill import Standstill
 from workerlib.packets import ChannelError
 from workerlib.stop import REQUEST
+
+LOG = logging.getLogger("workerlib.keep")
 
 Take = Callable[[Message, list[int]], None]
 """Takes in what nodeclient says, with the descriptors that came along."""
@@ -112,7 +114,8 @@ class PlannedEnd:
     # The thread that listens
 
     def _hear_all(self, take: Take) -> None:
-        with suppress(OSError, ChannelError):  # nodeclient has gone, and its workers follow
+        """Listen until the connection ends, or this thread: nobody waits then for an answer that never comes."""
+        try:
             while True:
                 message, files = self._channel.receive()
                 if isinstance(message, HaltAt):
@@ -121,6 +124,11 @@ class PlannedEnd:
                     take(message, files)
                 if isinstance(message, SaveNow):
                     self._standstill.release()
+        except (OSError, ChannelError):
+            pass  # nodeclient has gone, and its workers follow
+        except Exception as error:  # noqa: BLE001 - no state is worth the end of a training
+            LOG.warning("the state of this worker is not kept any more: %r", error)
+            self._channel.end()
         self._standstill.release()
 
     def _halt_at(self, halt: HaltAt) -> None:

@@ -185,7 +185,10 @@ class StepSaver:
             return self._save_big(asked, last=last)
         if why := self._obstacle():
             return NotSaved(why, asked)
-        taken = self._small.take()
+        try:
+            taken = self._small.take()
+        except KeptStateError as error:  # a value has become one that cannot be kept
+            return NotSaved(str(error), asked)
         self._write_small(taken)
         answer = self._save_big(asked, last=last)
         self._look_at_sizes(taken, now=not isinstance(answer, Saved))

@@ -8,7 +8,7 @@ import torch
 
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of
 from tests.support.programs import wait_until
-from workerlib.keep.channel_messages import Saved
+from workerlib.keep.channel_messages import NotSaved, Saved
 
 
 def test_a_worker_that_is_alone_saves_its_last_step_while_it_does_something_else(script: Script) -> None:
@@ -46,3 +46,36 @@ def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(
     fresh = torch.zeros(3)
     with script.runs({"weights": fresh}, world_size=1):
         assert fresh.tolist() == [4] * 3
+
+
+class Number:
+    """A number that a script keeps."""
+
+    value: object = 0
+
+    def state_dict(self) -> dict[str, object]:
+        """Return what is kept."""
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Take what was kept."""
+        self.value = state["value"]
+
+
+def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_training(script: Script) -> None:
+    weights, number, answers = torch.zeros(3), Number(), []
+    with script.runs({"weights": weights, "number": number}, world_size=1) as (_, kept):
+        kept._saver.follows = False  # as where buffers are on a GPU
+        for step in range(2):
+            weights += 1
+            kept.step(step)
+        script.await_memory(kept)
+        asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
+        asking.start()
+        wait_until("the question", lambda: kept._asked is not None)
+        number.value = object()
+        kept.step(2)
+        asking.join()
+    [answer] = answers
+    assert isinstance(answer, NotSaved)
+    assert "number" in answer.why

@@ -26,7 +26,7 @@ from workerlib.keep.channel_messages import (
     encode,
 )
 from workerlib.keep.planned_end import PlannedEnd
-from workerlib.packets import PACKET_BYTES
+from workerlib.packets import PACKET_BYTES, ChannelError
 
 
 class NodeEnd:
@@ -169,3 +169,23 @@ def test_a_script_that_is_over_writes_no_checkpoint(node: NodeEnd, end: PlannedE
 def test_a_checkpoint_of_what_is_no_step_is_refused_in_the_script(step: Any) -> None:
     with pytest.raises(ValueError, match="a step must be a whole number from 0"):
         checkpointed(step)
+
+
+def test_who_stands_still_goes_on_if_the_thread_that_listens_fails(
+    node: NodeEnd, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its node knows it at once, and waits for no answer."""
+
+    def fail(*_: object) -> None:
+        raise AttributeError("no such thing")
+
+    end = PlannedEnd(node.channel)
+    end.keep_steps(0, lambda: None, lambda _: None)
+    end.listen(fail)
+    assert node.ask(HaltAt(1, BEFORE_NAMED)) == Halted(1, 1)
+    goes_on = in_a_thread(lambda: end.leave_step(1) is None)
+    node.send(SaveNow(2))
+    assert goes_on()
+    with pytest.raises(ChannelError):
+        node.receive()
+    assert "the state of this worker is not kept any more: AttributeError('no such thing')" in caplog.text
