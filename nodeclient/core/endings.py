@@ -40,7 +40,8 @@ def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, err
 def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
     """Whether all workers of the round have succeeded. One node can know that if it is the only one.
 
-    The last goal must have been to run this round: a round that was being stopped is followed by another.
+    The last goal must have been to run this round: what follows one that was being stopped is for the coordinator to
+    decide.
     """
     assignment = group.assignment
     return (

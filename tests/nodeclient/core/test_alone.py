@@ -62,7 +62,7 @@ def test_one_node_of_several_does_not_know_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_of_a_round_that_was_being_stopped_more_was_to_come(planned: bool) -> None:
+def test_what_follows_a_round_that_was_being_stopped_is_not_known(planned: bool) -> None:
     bench = Bench().running()
     bench.all_exited(0)
     bench.receive(Goal.STOP, planned=planned)
