@@ -168,6 +168,24 @@ class Coordinator(Program):
         return wait_until(f"job {name} with {facts}", look)
 
 
+class Events:
+    """The JSON objects that workers print, one a line: each line is read once, however often they are asked for."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """Begin with the output of a program, which grows."""
+        self._lines = lines
+        self._read = 0
+        self._found: list[dict[str, Any]] = []
+
+    def so_far(self) -> list[dict[str, Any]]:
+        """Return the events that were printed so far, which are the caller's to change."""
+        while self._read < len(self._lines):
+            if event := EVENT.match(self._lines[self._read]):
+                self._found.append(json.loads(event[1]))
+            self._read += 1
+        return [dict(event) for event in self._found]
+
+
 class Node(Program):
     """A nodeclient with its workers."""
 
@@ -185,11 +203,12 @@ class Node(Program):
         self.name = name
         join = (BIN / "nodeclient", "join", "--coord", coord, "--job-id", job, "--node-id", name)
         super().__init__(*prefix, *join, *flags, "--", *command, environ=environ)
+        self._events = Events(self.lines)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The events of its workers so far."""
-        return [json.loads(event[1]) for line in list(self.lines) if (event := EVENT.match(line))]
+        return self._events.so_far()
 
     def await_event(self, event: str, **facts: object) -> dict[str, Any]:
         """Wait for this event of one of its workers."""

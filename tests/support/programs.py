@@ -24,7 +24,8 @@ TIMEOUT_S = 200.0
 """Bound on any wait: hundreds of times what it takes on an idle machine, for other machines are not idle."""
 
 LOOK_AGAIN_S = 0.02
-"""The interval of looks at something that does not announce its changes, such as an HTTP API."""
+"""The least time between two looks at something that does not announce its changes, such as an HTTP API. A look that
+takes longer, such as a program, is followed by a pause as long as itself: what is waited for needs the processor."""
 
 LINES_SHOWN = 200
 """The lines of an output's end that are shown: they tell what went wrong."""
@@ -52,14 +53,16 @@ _started: list[Program] = []
 
 def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = TIMEOUT_S) -> Result:
     """Look until there is a result that is true, and return it; fail with `what` was waited for."""
-    deadline = time.monotonic() + timeout_s
+    looked_at = time.monotonic()
+    deadline = looked_at + timeout_s
     while True:
         if found := look():
             return found
-        left_s = deadline - time.monotonic()
-        assert left_s > 0, f"waited in vain for {what}"
+        now = time.monotonic()
+        assert now < deadline, f"waited in vain for {what}"
         with _news:
-            _news.wait(min(left_s, LOOK_AGAIN_S))
+            _news.wait(min(deadline - now, max(LOOK_AGAIN_S, now - looked_at)))
+        looked_at = time.monotonic()
 
 
 USER_HOME = "COORDINATORD_TEST_USER_HOME"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator
+from tests.support.cluster import STDLIB_PYTHON, WORKER, Coordinator, Events
 from tests.support.programs import BIN, Program, clean_environ, wait_until
 
 HERE = Path(__file__).parent
@@ -34,11 +33,12 @@ class Torchrun(Program):
     def __init__(self, endpoint: str, job: str, *arguments: str) -> None:
         rendezvous = ("--rdzv-backend=coordinatord", f"--rdzv-endpoint={endpoint}", f"--rdzv-id={job}")
         super().__init__(sys.executable, BIN / "torchrun", *rendezvous, *arguments, environ=clean_environ())
+        self._events = Events(self.lines)
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The events of its workers so far."""
-        return [json.loads(line) for line in list(self.lines) if line.startswith("{")]
+        return self._events.so_far()
 
     def await_sum(self, nodes: int, after: dict[str, Any] | None = None) -> dict[str, Any]:
         """Wait until a worker has added up over so many nodes, in a later round than that of the event `after`."""
