@@ -81,9 +81,10 @@ class PreparingNodes:
 
 
 def _may_form(run: Run) -> bool:
-    enough = run.count(MemberState.READY) >= run.spec.nodes_min
+    if run.durable.state is not State.FORMING or run.count(MemberState.READY) < run.spec.nodes_min:
+        return False
     waits = run.count(MemberState.DISCONNECTED) or run.pause_s or run.durable.stop_asked or _waits_for_disk(run)
-    return run.durable.state is State.FORMING and enough and not waits
+    return not waits
 
 
 def _waits_for_disk(run: Run) -> bool:

@@ -38,6 +38,10 @@ if TYPE_CHECKING:  # the world imports its invariants
 WHOLE_EVERY = 8
 """All that is durable is compared once in so many commits, and otherwise only what the commit named."""
 
+FEW_NODES = 16
+"""What looks at every node is judged at each commit where there are no more than so many; else once in `WHOLE_EVERY`,
+or a thousand nodes would be looked at as often as there are commits."""
+
 ENCODED_EVERY = 97
 """One in so many messages to a node is encoded and decoded."""
 
@@ -212,6 +216,10 @@ class RoundInvariants(NodeInvariants):
         if self._settled % WHOLE_EVERY == 0:
             for run in machine.jobs.values():
                 self._judge_index(run)
+
+    def leaves_out(self, machine: Coordinator) -> bool:
+        """Whether the nodes are too many to be judged one by one at this commit."""
+        return machine.sessions > FEW_NODES and self._settled % WHOLE_EVERY != 0
 
     def _judge_index(self, run: Run) -> None:
         for member in run.members.values():

@@ -142,8 +142,8 @@ class TimeInvariants(LedgerInvariants):
         if agent is None or agent._desired is None or session is None or not session.established:
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
-        own = [member for member in run.members.values() if member.node == host.node]
-        leaves = agent._leaving is not None or any(member.leaves for member in own)
+        known = run.members.get(host.node)
+        leaves = agent._leaving is not None or (known is not None and known.leaves)
         calm = host.well and now - host.troubled_until > CALM_S
         return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 
