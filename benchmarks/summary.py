@@ -106,17 +106,35 @@ REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
 
 def recovery(runs: Runs) -> str:
     """Return the table of the breaks."""
+    return _by_side(runs, "seconds without a step", _broken)
+
+
+def kept(runs: Runs) -> str:
+    """Return the table of the breaks with kept state."""
+    return _by_side(runs, "seconds without a new step (steps redone)", _gone_on)
+
+
+def _by_side(runs: Runs, title: str, cell: Callable[[Runs], str]) -> str:
     sides = list(dict.fromkeys(run["side"] for run in runs))
-    lines = [f"| seconds without a step | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}"]
+    lines = [f"| {title} | {' | '.join(sides)} |", f"|---|{'---|' * len(sides)}"]
     for scenario in dict.fromkeys(run["scenario"] for run in runs):
         cells = [[run for run in runs if (run["scenario"], run["side"]) == (scenario, side)] for side in sides]
-        lines.append(f"| {scenario} | {' | '.join(map(_broken, cells))} |")
+        lines.append(f"| {scenario} | {' | '.join(map(cell, cells))} |")
     return "\n".join(lines)
 
 
 def _broken(runs: Runs) -> str:
     missed = [run["why_not"] for run in runs if run["why_not"]]
     return missed[0] if missed else spread([run["seconds"] for run in runs], ".2f")
+
+
+def _gone_on(runs: Runs) -> str:
+    took = [run["seconds"] for run in runs if run["seconds"] is not None]
+    if len(took) < len(runs):
+        return "never"
+    later = [run["all_again"] for run in runs if run["all_again"] is not None]
+    redone = f" ({max(run['redone'] for run in runs)})" if runs and runs[0]["side"] != "bare" else ""
+    return spread(took, ".2f") + redone + (f", all {spread(later, '.2f')}" if later else "")
 
 
 def _of(parts: Runs, figure: str, spec: str) -> str:
@@ -135,6 +153,8 @@ def main() -> None:
                 print(f"| {' | '.join(row)} |")
     if broken := _read(folder, "recovery"):
         print(f"\n{recovery(broken)}")
+    if runs := _read(folder, "kept"):
+        print(f"\n{kept(runs)}")
 
 
 def _read(folder: Path, name: str) -> Runs:

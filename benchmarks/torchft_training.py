@@ -75,7 +75,8 @@ def main(megabytes: int, folder: Path, marks: Path, finish: Path) -> None:
         if rank is None or step == before:  # it has just got its state from another, or the step was given up
             continue
         known = place.get("round")
-        here = {"rank": rank, "world_size": manager.num_participants(), "round": f"quorum {manager._quorum_id}"}  # noqa: SLF001 - nothing public
+        quorum = manager._quorum_id  # noqa: SLF001 - nothing public has it
+        here = {"rank": rank, "world_size": manager.num_participants(), "round": f"quorum {quorum}"}
         if own is None or here != place:
             own, place = Marks(marks, **here), here
         if place["round"] != known:

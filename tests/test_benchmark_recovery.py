@@ -18,6 +18,7 @@ recovery_parts = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
 rival_jobs = importlib.import_module("benchmarks.rival_jobs")
 kept = importlib.import_module("benchmarks.kept")
+summary = importlib.import_module("benchmarks.summary")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -104,3 +105,17 @@ def test_a_pause_of_some_ranks_is_told_from_that_of_all() -> None:
     assert kept.cell(runs, "torchft") == "1.25 (1.00 - 1.50) (0 redone), all 6.25"
     assert kept.cell([kept.Run("ddp10", "kept", 0.5, 0)], "kept") == "0.50 (0 redone)"
     assert kept.cell([*runs, kept.Run("ddp10", "torchft", None, 0)], "torchft") == "not within 120 s"
+
+
+def test_the_summary_has_a_column_for_each_side_and_a_row_for_each_scenario() -> None:
+    runs = [
+        {"scenario": "ddp10", "side": "torchft", "seconds": 1.5, "redone": 0, "all_again": 6.25},
+        {"scenario": "ddp10", "side": "kept", "seconds": 0.5, "redone": 0, "all_again": None},
+        {"scenario": "fewer", "side": "kept", "seconds": None, "redone": 0, "all_again": None},
+    ]
+    assert summary.kept(runs).splitlines() == [
+        "| seconds without a new step (steps redone) | torchft | kept |",
+        "|---|---|---|",
+        "| ddp10 | 1.50 (0), all 6.25 | 0.50 (0) |",
+        "| fewer | - | never |",
+    ]
