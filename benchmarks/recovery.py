@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -81,8 +81,8 @@ class Stage:
             raise BenchmarkError(f"{nodes} nodes did not begin to train; what they said:\n{self.job.output()}")
         return round_
 
-    def await_first_step(self, world_size: int, without: str = "") -> str:
-        """Wait until a round other than `without` has done a step; return it. Raises `LostError`."""
+    def await_first_step(self, world_size: int, without: Collection[str] = frozenset()) -> str:
+        """Wait until a round other than those of `without` has done a step; return it. Raises `LostError`."""
         if found := self.job.await_steps(1, world_size, without, self.patience_s):
             return found
         raise self.lost()
@@ -143,9 +143,10 @@ def pause(stage: Stage, deed: Callable[[Stage], Break], nodes: int | None = None
     job, words = stage.job, stage.job.words
     before = stage.begin(nodes or stage.nodes)
     owners = {mark.pid: job.node_of(mark.pid) for mark in of_round(job.marks, before)}
+    begun = {mark.round for mark in job.marks}  # a job that may have fewer nodes may have begun with fewer
     done_at = time.monotonic()
     broken = deed(stage)
-    after = stage.await_first_step(broken.world_size, without=before)
+    after = stage.await_first_step(broken.world_size, without=begun)
     new, last_step = of_round(job.marks, after), max(steps(of_round(job.marks, before)))
     if words is None:
         return {STOPPED_PARTS[-1]: min(steps(new)) - last_step}

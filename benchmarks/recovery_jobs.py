@@ -12,7 +12,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -192,15 +192,17 @@ class Job:
 
     # What is observed
 
-    def await_steps(self, count: int, world_size: int, without: str = "", patience_s: float = START_WITHIN_S) -> str:
-        """Wait until a round of this size, other than `without`, has done so many steps.
+    def await_steps(
+        self, count: int, world_size: int, without: Collection[str] = frozenset(), patience_s: float = START_WITHIN_S
+    ) -> str:
+        """Wait until a round of this size, other than those of `without`, has done so many steps.
 
         Return which, or "" for none.
         """
 
         def look() -> str | None:
             rounds = dict.fromkeys(mark.round for mark in self.marks if mark.world_size == world_size)
-            others = (round_ for round_ in rounds if round_ != without)
+            others = (round_ for round_ in rounds if round_ not in without)
             return next((round_ for round_ in others if len(steps(of_round(self.marks, round_))) >= count), None)
 
         return self.wait(look, patience_s) or ""

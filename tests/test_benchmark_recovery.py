@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ recovery_parts = importlib.import_module("benchmarks.recovery_parts")
 """Not imported as others are, since for mypy it is a script beside other scripts."""
 rival_jobs = importlib.import_module("benchmarks.rival_jobs")
 kept = importlib.import_module("benchmarks.kept")
+recovery_jobs = importlib.import_module("benchmarks.recovery_jobs")
 summary = importlib.import_module("benchmarks.summary")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -119,3 +121,16 @@ def test_the_summary_has_a_column_for_each_side_and_a_row_for_each_scenario() ->
         "| ddp10 | 1.50 (0), all 6.25 | 0.50 (0) |",
         "| fewer | - | never |",
     ]
+
+
+def test_a_round_of_before_is_not_taken_for_the_next_one(tmp_path: Path) -> None:
+    job = recovery_jobs.Job("2:3", tmp_path, None)
+    try:
+        done = LINE | {"pid": os.getpid()}
+        lines = [done | {"round": round_, "rank": rank} for round_ in ("first", "next") for rank in (0, 1)]
+        (tmp_path / "marks").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        assert job.await_steps(1, 2) == "first"
+        assert job.await_steps(1, 2, without={"first"}) == "next"
+        assert job.await_steps(1, 2, without={"first", "next"}) == ""
+    finally:
+        job.close()
