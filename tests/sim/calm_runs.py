@@ -53,6 +53,9 @@ NOTICED_WITHIN_S = 10.0
 GARBAGE = 200_000
 """Objects between two collections: a run makes many that live for a moment."""
 
+TOLD_EVERY = 10_000
+"""The runs after which a line says how many there were: a million take an hour, and may be interrupted."""
+
 RUNS_AT_ONCE = 200
 """The runs that a process plays before it tells of them."""
 
@@ -316,14 +319,19 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for part in pool.imap_unordered(explore, parts):
             found.add(part)
+            if found.runs % TOLD_EVERY == 0 or part.false_alarms:
+                _tell(*part.false_alarms, f"{found.runs:,} runs, {len(found.false_alarms):,} false alarms")
     counted = ", ".join(f"{name} {number:,}" for name, number in sorted(found.counts.items()))
-    lines = [
-        *found.false_alarms,
+    _tell(
         f"{found.runs:,} healthy runs, {len(found.false_alarms):,} false alarms; {counted}",
         f"{found.runs / max(found.cpu_s, 1e-9):,.0f} runs in a second of one CPU",
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
+    )
     return 1 if found.false_alarms else 0
+
+
+def _tell(*lines: str) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
