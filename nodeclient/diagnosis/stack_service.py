@@ -239,7 +239,9 @@ class StackService:
     async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
-        answer = _Told(problem="it does not answer: import workerlib in the script, or start it with --preload")
+        answer = _Told(
+            problem="it does not answer: its script has not come to `import workerlib`, or starts without --preload"
+        )
         if responder is not None:
             answer = await self._ask(responder, look_at(pid))
         began_at, before = self._loop.time(), look_at(pid) if pid else None  # an answer uses the CPU as well

@@ -263,6 +263,8 @@ class Reasons:
             text += f" (usually {lasted(progress.usual_s)})"
         if straggler is not None:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
+        if self._run.spec.hang_timeout_s == 0:
+            text += "; nobody looks where they stand (--hang-timeout off): see nodeclient stacks"
         return self._noticed(text)
 
     def _noticed(self, text: str) -> str:

@@ -209,6 +209,7 @@ def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
 def test_who_wants_no_alarm_gets_none() -> None:
     job = Job("hang=0")
     assert job.looks("advance 3000s") == 0
+    assert job.reason.endswith("; nobody looks where they stand (--hang-timeout off): see nodeclient stacks")
 
 
 def test_workers_of_torchrun_are_not_looked_at() -> None:

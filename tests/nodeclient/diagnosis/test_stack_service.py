@@ -159,7 +159,8 @@ async def test_of_a_worker_that_knows_nothing_of_it_the_kernel_tells(tmp_path: P
         stage.start("lock", imports="")
         found = await stage.look(lambda found: found.state == "sleeping")
         assert found.origin is StackOrigin.NONE
-        assert found.problem == "it does not answer: import workerlib in the script, or start it with --preload"
+        why = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
+        assert found.problem == why
 
 
 async def test_a_worker_that_has_taken_the_signal_for_itself_is_never_sent_it(tmp_path: Path) -> None:
