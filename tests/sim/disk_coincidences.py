@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinatord.core.state.durable import State
 from coordinatord.core.values.admin_requests import StopJob
 from tests.sim.coincidences import once, trains
 from tests.sim.faults import Strike
@@ -20,6 +21,18 @@ AWAY_S = 25.0
 def _stopped(world: World) -> None:
     """End a run that has done some steps, whose nodes write the last one before they go."""
     _end_run(world, lambda: None)
+
+
+def _stopped_without_coordinator(world: World) -> None:
+    """Kill the coordinator while nodes write the last step of a run that an operator ends, or are about to."""
+    daemon = world.daemon
+
+    def kill() -> None:
+        daemon.crash()
+        world.queue.plan(world.chance.uniform(0.1, 2.0), daemon.start)
+
+    _end_run(world, lambda: None)
+    once(world, lambda: daemon.up and world.state is State.FORMING and world.run.durable.stop_asked, kill)
 
 
 def _unreadable(world: World) -> None:
@@ -86,6 +99,7 @@ STEPS_MAX = 20
 
 PERSISTING: dict[str, Strike] = {
     "run ends with a step to write": _stopped,
+    "coordinator dies before the last step is written": _stopped_without_coordinator,
     "steps on the disk unreadable": _unreadable,
     "who finds a step dies": _finder_dies,
 }

@@ -224,9 +224,12 @@ def node_leaving(run: Run) -> float | None:
 
 
 def stop_asked(run: Run) -> float | None:
-    """An operator wants the run to end; between two rounds it does when the disk has what was kept."""
+    """An operator wants the run to end; between two rounds it does when the disk has what was kept.
+
+    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    """
     if run.durable.state is State.FORMING and run.durable.stop_asked:
-        return persistence.ends_by(run)
+        return None if persistence.is_unsure(run) else persistence.ends_by(run)
     return _when(run.durable.stop_asked)
 
 

@@ -36,9 +36,12 @@ def step_to_write(run: Run) -> KeptStep | None:
 
 
 def next_at(run: Run) -> float | None:
-    """Return when the next step is to be written; None if nothing is to be."""
+    """Return when the next step is to be written; None if nothing is to be.
+
+    A coordinator that was started again waits until it has heard all nodes: the small state of each belongs to a step.
+    """
     persisting, every_s = run.kept.disk, run.kept.disk.every_s
-    if persisting.work is not None or every_s is None or step_to_write(run) is None:
+    if persisting.work is not None or every_s is None or not run.kept.all_heard or step_to_write(run) is None:
         return None
     return persisting.retry_at if persisting.wanted else max(persisting.since + every_s, persisting.retry_at)
 
@@ -46,7 +49,9 @@ def next_at(run: Run) -> float | None:
 def last_step_at(run: Run) -> float | None:
     """Return from when the newest step is to be written before nodes go; None if it is not, or one is being written."""
     disk = run.kept.disk
-    return disk.retry_at if disk.work is None and disk.every_s is not None and step_to_write(run) is not None else None
+    if disk.work is not None or disk.every_s is None or not run.kept.all_heard or step_to_write(run) is None:
+        return None
+    return disk.retry_at
 
 
 def work_for(run: Run, now: float) -> PersistWork | None:
@@ -133,6 +138,14 @@ def writes(run: Run, member: Member) -> bool:
     """Whether a node takes part in an attempt to write a step."""
     work = run.kept.disk.work
     return work is not None and _is_writer(member, work)
+
+
+def is_unsure(run: Run) -> bool:
+    """Whether nodes may keep a step that the disk does not have, as far as is known.
+
+    A coordinator that was started again has to hear them first. Each is heard or lost within its grace.
+    """
+    return run.durable.has_had_rounds and not run.kept.all_heard
 
 
 def ends_by(run: Run) -> float:

@@ -216,7 +216,10 @@ class Reasons:
         ready, preparing = run.count(MemberState.READY), run.count(MemberState.PREPARING)
         joined = ready + preparing
         if run.durable.stop_asked:
-            return f"{run.durable.stop_asked}; what is kept is written to the disk first"
+            unsure = "what nodes keep is known when all are heard again"
+            return f"{run.durable.stop_asked}; " + (
+                unsure if persistence.is_unsure(run) else "what is kept is written to the disk first"
+            )
         if ready >= least and run.pause_s:
             return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := disk_obstacle(run)) is not None:

@@ -82,7 +82,8 @@ class Persisting:
         self.every_s: float | None = None
         """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
         self.since = math.inf
-        """When a step was last made whole, or else the first round was formed in this life of the daemon."""
+        """When a step was last made whole, or else the first round was formed. A life of the daemon that takes up the
+        run does not know that, so it has the next whole step written at once."""
         self.retry_at = -math.inf
         """When the next attempt may be made, after one that failed."""
         self.wanted = False

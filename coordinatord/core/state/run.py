@@ -224,6 +224,7 @@ class Run:
         Whether it failed earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
         """
         durable, self.heard_at = self.durable, now
+        self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
             self.begin_stop(durable.entered_at + away_s)

@@ -77,6 +77,8 @@ def _ending(run: Run, now: float) -> str:
     if run.durable.state is State.FORMING:
         writes_at = persistence.last_step_at(run)
         first = "" if writes_at is None or writes_at > now else "what is kept is written to the disk, then "
+        if persistence.is_unsure(run):
+            first = "its nodes are heard first, since the coordinator was started again, then "
         return f"it had no workers; {first}its nodes end"
     if run.all_silent:
         return "it is over; none of its nodes can be reached, they end their workers when they are back"

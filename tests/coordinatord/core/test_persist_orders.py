@@ -159,3 +159,87 @@ def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None
     stage.play("write n1 written")
     stage.play("write n1 committed")
     assert run.durable.state is State.STOPPED
+
+
+def stopped_pair() -> Stage:
+    """Return two nodes of a job that is being stopped, which are told to write the last step."""
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=2 of=2", protect=False)
+    stage.play("ask stop default")
+    stage.play("stopped n1 n2")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    return stage
+
+
+def state_of(stage: Stage) -> State:
+    return stage.coordinator.jobs["default"].durable.state
+
+
+def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_written() -> None:
+    """That the job is to end is recorded, what its nodes keep is not: they are heard first."""
+    stage = stopped_pair()
+    stage.play("die 1s")
+    answer = "".join(stage.play("ask stop default"))
+    assert "is being stopped already" in answer
+    stage.play("reconnect n1")
+    assert (state_of(stage), order(stage, "n1")) == (State.FORMING, None)
+    assert "what nodes keep is known when all are heard again" in "".join(stage.play("status"))
+    stage.play("reconnect n2")
+    for line in ("write n1 written", "write n2 written", "write n1 committed"):
+        assert (one := order(stage, "n1")) is not None
+        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        stage.play(line)
+    assert state_of(stage) is State.STOPPED
+
+
+def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_last_step() -> None:
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=1 of=2")
+    stage.play("drop n2")
+    stage.play("advance 30s")
+    stage.play("stopped n1")
+    stage.play("die 1s")
+    answer = "".join(stage.play("ask stop default"))
+    assert "its nodes are heard first, since the coordinator was started again, then its nodes end" in answer
+    stage.play("reconnect n1")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+
+
+def test_a_stopped_job_does_not_wait_for_ever_for_nodes_that_are_gone_with_the_last_coordinator() -> None:
+    stage = stopped_pair()
+    stage.play("die 1s")
+    stage.play("reconnect n1")
+    stage.play("advance 60s")
+    assert state_of(stage) is State.STOPPED
+
+
+def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_written() -> None:
+    """It does not know when the last one was: the round may last for weeks after that."""
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=2 of=2")
+    stage.play("die 1s")
+    stage.play("reconnect n1")
+    stage.play("advance 1s")
+    assert order(stage, "n1") is None, "n2 has not said what it keeps"
+    stage.play("reconnect n2")
+    stage.play("advance 1s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 100
+    for line in ("write n1 written", "write n2 written", "write n1 committed"):
+        stage.play(line)
+    keep(stage, 100, 200, options="shards=2 of=2")
+    assert order(stage, "n1") is None
+    stage.play("advance 600s")
+    assert (one := order(stage, "n1")) is not None
+    assert one.step == 200

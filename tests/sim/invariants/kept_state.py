@@ -81,7 +81,8 @@ class KeptStateInvariants:
         writes = self._world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.outcome.result is Result.STOPPED:
             members = [member for member in run.members.values() if member.session is not None and not member.expired]
-            whole = self._whole_of(run, self._parts_of(run, members, gone=True))
+            parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
+            whole = self._whole_of(run, parts)
             self.persisted.judge_stopped(run, max((at for at in whole if at.round), default=None))
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
         if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT and record.node in run.members:
@@ -126,6 +127,13 @@ class KeptStateInvariants:
             if member.keeper is not None and member.observed.run == run.id
             for part in member.observed.kept.parts
         ]
+
+    def _unheard_parts(self, run: Run) -> list[KeptParts]:
+        """Return what members keep that have not been heard since the coordinator was started: it waits for them."""
+        unheard = self.persisted.unheard.get(run.id, {})
+        there = [host for host in self._world.hosts.values() if unheard.get(host.node) == host.incarnation]
+        memories = [host.memory for host in there if host.memory is not None]
+        return [stored.parts for memory in memories for stored in memory.stored if stored.run == run.id]
 
     def _judge_choice(self, run: Run, record: RoundFormed, nodes: list[Member], chosen: KeptStep | None) -> None:
         able = all(member.keeper is not None for member in nodes)

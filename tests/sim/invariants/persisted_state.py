@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.persistence import END_IDLE_S
-from coordinatord.core.state.member import Member
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import UNHEARD, Member
+from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.kept_parts import KeptStep
@@ -18,6 +20,9 @@ from tests.sim.kept_memory import KeptMemory
 if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.host import Host
     from tests.sim.world import World
+
+STANDS_STILL_S = 5.0
+"""A coordinator that has done nothing for so long, in seconds, stood still."""
 
 
 class PersistedStateInvariants:
@@ -34,10 +39,17 @@ class PersistedStateInvariants:
         run. They may be gone. When one of them finds nothing any more, all are forgotten: it may have been deleted."""
         self._read: dict[tuple[str, int], int] = {}
         """The serial of the step that the nodes of a round have read."""
-        self._stopped: dict[str, tuple[int, float]] = {}
-        """The life of the coordinator in which the last round of each run was stopped, and the time of that."""
+        self._stopped: dict[str, float] = {}
+        """When the last round of each run was stopped."""
         self._wrote_at: dict[str, float] = {}
         """When a node of each run last wrote something, by the coordinator's clock; infinite if none has to."""
+        self.unheard: dict[str, dict[str, int]] = {}
+        """The members of each run that have not been heard since the coordinator was started, before the next event, by
+        node with their incarnation: once a run has ended, it has no such members."""
+        self._waits: dict[str, tuple[int, float]] = {}
+        """The time since which a step of each run waits that the disk lacks, with the life of the coordinator."""
+        self._settled_at = 0.0
+        """When the coordinator last did anything."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
@@ -87,21 +99,19 @@ class PersistedStateInvariants:
         return disk if from_disk else memory
 
     def stops(self, record: RoundStopped) -> None:
-        """Note when a round is stopped, and by which life of the coordinator."""
-        self._stopped[record.run] = self._world.daemon.life, self._world.queue.now
+        """Note when a round is stopped."""
+        self._stopped[record.run] = self._world.queue.now
 
     def judge_stopped(self, run: Run, kept: KeptStep | None) -> None:
         """Check that a run which an operator ends leaves its last whole step on the disk, or says why it does not.
 
-        It waits for as long as something is written, and a coordinator that is started again does not wait for nodes
-        that it has to hear first. Where messages come out of order, or a host does not see the directory, the step may
-        be elsewhere.
+        It waits for as long as something is written. Where messages come out of order, or a host does not see the
+        directory, the step may be elsewhere.
         """
-        life, at = self._stopped.get(run.id, (0, 0.0))
-        waited = self._world.queue.now - at >= ROUGHLY * END_IDLE_S
+        waited = self._world.queue.now - self._stopped.get(run.id, 0.0) >= ROUGHLY * END_IDLE_S
         idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
         stuck = waited or idle_s >= ROUGHLY * END_IDLE_S
-        excused = run.kept.disk.problem or stuck or life != self._world.daemon.life
+        excused = run.kept.disk.problem or stuck
         unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
         if kept is None or excused or unsure:
             return
@@ -119,11 +129,13 @@ class PersistedStateInvariants:
     # At any time
 
     def hears(self, machine: Coordinator) -> None:
-        """Note which nodes find a step on the disk, as the coordinator knows it before the next event."""
+        """Note which nodes find a step on the disk, and who is not heard yet, as it is known before the next event."""
         for run in machine.jobs.values():
             self._note_finders(run)
             work = run.kept.disk.work
             self._wrote_at[run.id] = math.inf if work is None else work.moved_at
+            members = run.members.values()
+            self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self._world.daemon.life), set())
@@ -143,10 +155,32 @@ class PersistedStateInvariants:
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
                 self._told.add((run.id, self._world.daemon.life))
             self._judge_work(run)
+            self._judge_wait(machine, run)
             said = run.kept.disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
             if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
                 self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
+
+        self._settled_at = self._world.queue.now
+
+    def _judge_wait(self, machine: Coordinator, run: Run) -> None:
+        """Check that a step of a round that goes on does not wait for the disk much longer than nodes asked for.
+
+        While the coordinator stands still, or cannot record anything, nothing is written either.
+        """
+        now, every_s, disk, whole = self._world.queue.now, self._world.scenario.persist_every_s, run.kept.disk, None
+        if every_s is not None and run.durable.state is State.RUNNING and machine.store_error is None:
+            whole = run.kept.whole
+        on_disk = self._world.disks.shared.whole
+        there = max((step.of[1] for step in on_disk if step.of[0] == run.id), default=None)
+        waits = whole is not None and whole.round and (there is None or whole > there)
+        life, since = self._waits.get(run.id, (self._world.daemon.life, now))
+        stood_still = now - self._settled_at > STANDS_STILL_S
+        if not waits or stood_still or disk.work is not None or disk.problem or life != self._world.daemon.life:
+            life, since = self._world.daemon.life, now
+        self._waits[run.id] = life, since
+        late = every_s is not None and now - since > (every_s + RETRY_S) / ROUGHLY
+        self._check(not late, "%s waits for the disk since %.1f s", whole, now - since)
 
     def _judge_work(self, run: Run) -> None:
         """Check that what is being written is overwritten by nobody, and made whole when all have written it."""

@@ -14,6 +14,7 @@ NEEDS_A_COINCIDENCE = {
     "unusable-step-ignored",
     "written-to-the-disk-though-gone",
     "last-step-left-out",
+    "kept-forgotten-at-restart",
 }
 """The mutants that only matter at the end of one run, or at the beginning of the next."""
 
@@ -136,6 +137,13 @@ MUTANTS = tuple(
             "a run ends when an older step is on the disk that was being written as its round ended",
             "    return persistence.last_step_at(run) if goes else None\n",
             "    return None\n",
+        ),
+        (
+            "kept-forgotten-at-restart",
+            "coordinatord.core.queries.conditions",
+            "a run that is to end does so when its coordinator is started again, though nodes keep a newer step",
+            "return None if persistence.is_unsure(run) else persistence.ends_by(run)",
+            "return persistence.ends_by(run)",
         ),
     )
 )
