@@ -46,7 +46,8 @@ class PersistAttempt:
         self.order = order
         """The order as it was told last."""
         self.stage = Stage.WRITING
-        self._bytes = 0
+        self._bytes = self._bytes_before = 0
+        """What is written by now, and what was when the present stage began."""
         self._problem = ""
 
     def serves(self, run: str, order: PersistOrder) -> bool:
@@ -59,8 +60,8 @@ class PersistAttempt:
         self.order = order
 
     def note_bytes(self, count: int) -> None:
-        """Note how many bytes are checked and written by now."""
-        self._bytes = max(self._bytes, count)
+        """Note how many bytes are checked and written by now in the present stage."""
+        self._bytes = max(self._bytes, self._bytes_before + count)
 
     def note_written(self) -> None:
         """Note that all files of this node are on the disk."""
@@ -71,6 +72,7 @@ class PersistAttempt:
         begins = self.order.commit and self.stage is Stage.WRITTEN
         if begins:
             self._go(Stage.COMMITTING, Stage.WRITTEN)
+            self._bytes_before = self._bytes
         return begins
 
     def note_committed(self) -> None:

@@ -52,7 +52,7 @@ def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, b
     written = write_file(folder / small_file(held.commit.rank), [data], progress)
     _check_still(held)
     name = small_file(held.commit.rank)
-    write_note(folder, Note(of, PartFile(name, Contents.SMALL, *_of(held), written.size, written.crc)))
+    write_note(folder, Note(of, PartFile(name, Contents.SMALL, *_of(held), written.size, written.crc)), progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
     if buffers and numbers:
@@ -79,7 +79,7 @@ def _write(
     written = write_file(folder / part.name, [file.header, *blocks], progress)
     _check_still(held)
     whole = PartFile(part.name, part.contents, part.rank, part.shard, written.size, written.crc)
-    write_note(folder, Note(of, whole))
+    write_note(folder, Note(of, whole), progress)
 
 
 def _of(held: Held) -> tuple[int, int]:

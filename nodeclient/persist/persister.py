@@ -7,6 +7,7 @@ runs in threads that nobody waits for at the end, and what hangs is noticed by t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -115,9 +116,10 @@ class Persister:
             self._tasks.spawn(self._commit(attempt), name="persist")
 
     async def _commit(self, attempt: PersistAttempt) -> None:
-        folder, name, small = self.steps.folder, _name_of(attempt), attempt.order.small
+        folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            begun_before = await self._thread.do(lambda: _commit(folder, name, small), Progress(), attempt.note_bytes)
+            work = partial(_commit, folder, name, small, progress)
+            begun_before = await self._thread.do(work, progress, attempt.note_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
             return
@@ -159,10 +161,10 @@ def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
     return ranks
 
 
-def _commit(job: Path, of: StepName, small: int) -> set[str]:
+def _commit(job: Path, of: StepName, small: int, progress: Progress) -> set[str]:
     """Make a step whole; return the folders of those that were begun before it and never became whole.
 
     Once the coordinator knows of this step, the next one is begun at any moment, so they are listed here.
     """
-    step_folder.commit(job, of, small)
-    return step_folder.unfinished(job)
+    step_folder.commit(job, of, small, progress)
+    return step_folder.unfinished(job, progress)

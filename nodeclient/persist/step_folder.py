@@ -38,6 +38,10 @@ MANIFEST_MAX = 64 << 20
 
 NOTE_MAX = 4096
 
+LOOKED_AT = 1
+"""How many bytes a file counts for whose presence or size is looked at, or that is deleted. A busy file server takes a
+moment for each, and a large job has tens of thousands: they show that nothing hangs."""
+
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
 """The most folders of a job that are looked at: these programs never make more."""
 
@@ -175,24 +179,29 @@ def small_file(rank: int) -> str:
     return f"small-{rank:05}.kept"
 
 
-def write_note(folder: Path, note: Note) -> None:
-    """Write the note beside a file that is there now. Raises `OSError`."""
-    write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], Progress())
+def write_note(folder: Path, note: Note, progress: Progress) -> None:
+    """Write the note beside a file that is there now. Raises `OSError` and `GivenUpError`."""
+    write_file(folder / f"{note.file.name}{NOTE}", [_json(note)], progress)
 
 
-def find_whole(job: Path, known: Mapping[str, Manifest] | None = None) -> tuple[list[Manifest], list[str]]:
+def find_whole(
+    job: Path, known: Mapping[str, Manifest] | None = None, progress: Progress | None = None
+) -> tuple[list[Manifest], list[str]]:
     """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`.
 
-    Of a folder that is `known`, only whether its manifest is still there is looked at.
+    Of a folder that is `known`, only whether its manifest is still there is looked at. Who gives `progress` can see
+    whether the disk hangs.
     """
+    progress = progress or Progress()
     whole: list[Manifest] = []
     problems: list[str] = []
     for folder in _folders(job):
         try:
             if (manifest := (known or {}).get(folder.name)) is None:
-                manifest = read_manifest(folder)
+                manifest = read_manifest(folder, progress)
             else:
                 (folder / MANIFEST).lstat()
+                progress.note(LOOKED_AT)
         except FileNotFoundError:
             continue  # not whole yet, or not any more
         except (OSError, UnusableError) as error:
@@ -202,45 +211,51 @@ def find_whole(job: Path, known: Mapping[str, Manifest] | None = None) -> tuple[
     return sorted(whole, key=lambda manifest: manifest.serial, reverse=True), problems
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, progress: Progress) -> Manifest:
     """Return what a whole step consists of. Raises `FileNotFoundError`, `OSError` and `UnusableError`."""
-    manifest: Manifest = _read(folder / MANIFEST, _read_manifest, MANIFEST_MAX)
+    manifest: Manifest = _read(folder / MANIFEST, _read_manifest, MANIFEST_MAX, progress)
     if manifest.of.folder != folder.name:
         raise UnusableError("its manifest is that of another step")
     _check_whole(manifest.of, manifest.files)
-    _check_sizes(folder, manifest.files)
+    _check_sizes(folder, manifest.files, progress)
     return manifest
 
 
-def commit(job: Path, of: StepName, small: int = 0) -> Manifest:
+def commit(job: Path, of: StepName, small: int, progress: Progress) -> Manifest:
     """Make a step whole, all of whose files are written: its shards, and the small state of so many ranks.
 
-    Raises `OSError` and `UnusableError`.
+    It notes progress with each file. Raises `OSError`, `UnusableError` and `GivenUpError`.
     """
     folder = job / of.folder
     try:
-        return read_manifest(folder)  # it was made whole before, and the report of that was lost
+        return read_manifest(folder, progress)  # it was made whole before, and the report of that was lost
     except FileNotFoundError:
         pass
     names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
-    notes: list[Note] = [_read(path, _read_note, NOTE_MAX) for path in names]
+    notes: list[Note] = [_read(path, _read_note, NOTE_MAX, progress) for path in names]
     files = tuple(sorted((note.file for note in notes if note.of == of), key=lambda file: file.name))
     _check_all_here(of, files, small, job.parent)
     _check_whole(of, files)
-    _check_sizes(folder, files)
-    serial = max((manifest.serial for manifest in find_whole(job)[0]), default=0) + 1
+    _check_sizes(folder, files, progress)
+    serial = max((manifest.serial for manifest in find_whole(job, progress=progress)[0]), default=0) + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
     manifest = Manifest(_FORMAT, serial, of, files)
-    write_file(folder / MANIFEST, [_json(manifest)], Progress())
+    write_file(folder / MANIFEST, [_json(manifest)], progress)
     for path in names:
         path.unlink(missing_ok=True)
+        progress.note(LOOKED_AT)
     return manifest
 
 
-def unfinished(job: Path) -> set[str]:
-    """Return the names of the folders that hold no whole step. Raises `OSError`."""
-    return {folder.name for folder in _folders(job) if not (folder / MANIFEST).exists()}
+def unfinished(job: Path, progress: Progress) -> set[str]:
+    """Return the names of the folders that hold no whole step. Raises `OSError` and `GivenUpError`."""
+    found = set()
+    for folder in _folders(job):
+        if not (folder / MANIFEST).exists():
+            found.add(folder.name)
+        progress.note(LOOKED_AT)
+    return found
 
 
 def drop(job: Path, names: Collection[str]) -> None:
@@ -293,12 +308,13 @@ def _check_whole(of: StepName, files: tuple[PartFile, ...]) -> None:
         raise UnusableError(f"{len(missing)} of {of.shards} shards are not written, such as shard {min(missing)}")
 
 
-def _check_sizes(folder: Path, files: tuple[PartFile, ...]) -> None:
+def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) -> None:
     for file in files:
         try:
             size = (folder / file.name).lstat().st_size
         except FileNotFoundError:
             raise UnusableError(f"{file.name} is missing") from None
+        progress.note(LOOKED_AT)
         if size != file.bytes:
             raise UnusableError(f"{file.name} has {size:,} bytes, and {file.bytes:,} were written")
 
@@ -310,9 +326,11 @@ _NAMES: dict[Contents, Callable[[PartFile], str]] = {
 }
 
 
-def _read(path: Path, check: Any, limit: int) -> Any:
+def _read(path: Path, check: Any, limit: int, progress: Progress) -> Any:
     try:
-        return check(json.loads(read_small_file(path, limit)), path.name)
+        text = read_small_file(path, limit)
+        progress.note(len(text))
+        return check(json.loads(text), path.name)
     except (SchemaError, ValueError, RecursionError) as error:
         raise UnusableError(f"{path.name} cannot be read: {error}") from None
 

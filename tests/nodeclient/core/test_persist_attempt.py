@@ -78,3 +78,14 @@ def test_the_bytes_that_are_reported_never_shrink() -> None:
     assert attempt.begin_commit()
     attempt.note_bytes(0)
     assert attempt.report.bytes == 100
+
+
+def test_what_is_done_to_make_a_step_whole_counts_on_top_of_what_was_written() -> None:
+    """A large step has tens of thousands of files to look at, and the coordinator waits only while something comes."""
+    attempt = PersistAttempt("r-1", COMMIT)
+    attempt.note_bytes(100)
+    attempt.note_written()
+    assert attempt.begin_commit()
+    for count in (1, 2):
+        attempt.note_bytes(count)
+        assert attempt.report.bytes == 100 + count

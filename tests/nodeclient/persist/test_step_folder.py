@@ -44,7 +44,7 @@ def write(job: Path, of: StepName, ranks: tuple[int, ...] = (0, 1)) -> Path:
 
 def persisted(job: Path, of: StepName | None = None) -> tuple[Path, Manifest]:
     of = of or name()
-    return write(job, of), step_folder.commit(job, of)
+    return write(job, of), step_folder.commit(job, of, 0, Progress())
 
 
 def read(job: Path, manifest: Manifest, rank: int, contents: Contents = Contents.SHARD) -> tuple[Place, Commit]:
@@ -70,17 +70,45 @@ def test_a_part_comes_back_as_it_was(tmp_path: Path, rank: int) -> None:
     assert bytes(small.data) == small_bytes({"model.mean": torch.ones(2)}, {"tokens": rank})
 
 
+def test_progress_is_noted_with_each_file_when_a_step_is_made_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a file may take a busy file server a second, and a disk that hangs is known by no progress."""
+    folder, progress, seen = write(tmp_path, name()), Progress(), list[tuple[str, int]]()
+    files = sorted(path.name for path in folder.iterdir())
+
+    def watch(call: str, what: str) -> None:
+        real = getattr(os, call)
+
+        def do(path: Any, *rest: Any, **named: Any) -> Any:
+            seen.append((f"{what} {path if isinstance(path, int) else Path(path).name}", progress.bytes))
+            return real(path, *rest, **named)
+
+        monkeypatch.setattr(os, call, do)
+
+    for call, what in (("open", "read"), ("stat", "look at"), ("lstat", "look at"), ("unlink", "delete")):
+        watch(call, what)
+    step_folder.commit(tmp_path, name(), 2, progress)
+    monkeypatch.undo()
+    notes = [one for one in files if one.endswith(step_folder.NOTE)]
+    looks = [f"{what} {note}" for what in ("read", "delete") for note in notes]
+    looks += [f"look at {one}" for one in files if one not in notes]
+    at = [bytes_then for what, bytes_then in seen if what in looks]
+    assert len(at) == len(looks) == 3 * len(notes)
+    assert len(set(at)) == len(at), "nothing is noted between two files"
+
+
 def test_a_step_is_not_there_before_its_manifest_is(tmp_path: Path) -> None:
     write(tmp_path, name(), ranks=(0,))
     assert find_whole(tmp_path) == ([], [])
     with pytest.raises(UnusableError, match=r"only 1 of 2 shards are found: is .* one directory for all nodes"):
-        step_folder.commit(tmp_path, name())
+        step_folder.commit(tmp_path, name(), 0, Progress())
     write(tmp_path, name(), ranks=(1,))
     with pytest.raises(UnusableError, match=r"only 2 of 3 ranks are found: is .* one directory for all nodes"):
-        step_folder.commit(tmp_path, name(), 3)
-    manifest = step_folder.commit(tmp_path, name())
+        step_folder.commit(tmp_path, name(), 3, Progress())
+    manifest = step_folder.commit(tmp_path, name(), 0, Progress())
     assert find_whole(tmp_path) == ([manifest], [])
-    assert step_folder.commit(tmp_path, name()) == manifest, "the word of it may be lost"
+    assert step_folder.commit(tmp_path, name(), 0, Progress()) == manifest, "the word of it may be lost"
     assert not list((tmp_path / name().folder).glob("*.note"))
 
 
@@ -96,7 +124,7 @@ def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:
     for step in (10, 16):
         write(tmp_path, name(step), ranks=(0,))
     (tmp_path / "mine").mkdir()
-    assert step_folder.unfinished(tmp_path) == {name(10).folder, name(16).folder}
+    assert step_folder.unfinished(tmp_path, Progress()) == {name(10).folder, name(16).folder}
     step_folder.drop(tmp_path, [name(4).folder, name(10).folder, "mine"])
     assert [step.of.step for step in find_whole(tmp_path)[0]] == [12, 8]
     assert {path.name for path in tmp_path.iterdir()} == {*(name(step).folder for step in (8, 12, 16)), "mine"}
@@ -140,7 +168,7 @@ def test_a_pipe_or_a_link_in_a_files_place_is_refused(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UnusableError, match=f"{size:,} were written"):
-        read_manifest(folder)
+        read_manifest(folder, Progress())
     with pytest.raises(OSError, match="symbolic links"):
         read(tmp_path, manifest, 0)
     path.unlink()
@@ -237,7 +265,7 @@ def test_a_link_to_elsewhere_in_a_folders_place_is_neither_read_nor_written_nor_
     with pytest.raises(UnusableError, match="is a symbolic link"):
         step_folder.begin(job, manifest.of)
     persisted(job, name(8))
-    assert step_folder.unfinished(job) == set()
+    assert step_folder.unfinished(job, Progress()) == set()
     step_folder.drop(job, [folder.name, name(8).folder])
     assert sorted(elsewhere.iterdir()) == files
     assert [path.name for path in job.iterdir()] == [folder.name]

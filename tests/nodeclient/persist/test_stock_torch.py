@@ -44,7 +44,7 @@ def persist(job: Path, ranks: list[Parts], shards: int) -> Path:
         if rank < shards:
             write_big(folder, of, part, Progress())
         write_small(folder, of, part, Progress(), buffers=rank == 0)
-    commit(job, of)
+    commit(job, of, 0, Progress())
     return folder
 
 
