@@ -24,6 +24,9 @@ PERSISTED_PARTS_MAX = 32
 KEEP_STEPS_MAX = 1000
 """The most steps that a job may have on the disk: all of them are looked at when a node starts."""
 
+ATTEMPTS_MAX = 2**30
+"""The highest number of an attempt that a node's word is taken for, half of what the protocol can express."""
+
 Serial = Annotated[int, Range(1, 2**53 - 1)]
 """Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
 
@@ -76,6 +79,8 @@ class PersistReport:
     bytes: Size
     """How much is checked and written: as long as it grows, nothing hangs."""
     problem: Sentence = ""
+    attempt: Counter = 0
+    """The attempt that it was told to make."""
 
     @property
     def at(self) -> KeptStep:
@@ -98,6 +103,8 @@ class PersistOrder:
     """A step that is not dropped now, though newer ones are there: the workers resume from it."""
     small: Annotated[int, Range(0, RANKS_MAX)] = 0
     """The number of ranks whose small state is written by all nodes together: who makes the step whole must find it."""
+    attempt: Counter = 0
+    """Numbers a run's attempts to write a step. A node that has not heard of the end of the last one begins anew."""
 
     @property
     def at(self) -> KeptStep:

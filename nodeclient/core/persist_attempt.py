@@ -51,11 +51,11 @@ class PersistAttempt:
         self._problem = ""
 
     def serves(self, run: str, order: PersistOrder) -> bool:
-        """Whether an order is for the same work; what is to be done once all is written may have changed."""
+        """Whether an order is for the same attempt; what is to be done once all is written may have changed."""
         return self.run == run and _written_by(self.order) == _written_by(order)
 
     def note_order(self, order: PersistOrder) -> None:
-        """Take in an order for the same work."""
+        """Take in an order for the same attempt."""
         assert self.serves(self.run, order)  # noqa: S101 - the caller has asked
         self.order = order
 
@@ -88,7 +88,7 @@ class PersistAttempt:
     def report(self) -> PersistReport:
         """What the coordinator is to know of it."""
         order = self.order
-        return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem)
+        return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem, order.attempt)
 
     def _go(self, stage: Stage, *before: Stage) -> None:
         assert self.stage in before, f"{self.stage} leads not to {stage}"  # noqa: S101 - a mistake of the caller

@@ -179,7 +179,7 @@ class KeptDisk:
             self._commit_if_wanted()
         else:
             self._attempt += 1
-            self.report = PersistReport(order.round, order.step, PersistState.WRITING, 0)
+            self.report = PersistReport(order.round, order.step, PersistState.WRITING, 0, attempt=order.attempt)
             self._memory.later(WRITE_S, self._write, self._attempt, self._world.queue.now)
 
     def _is_over(self, attempt: int, began_at: float) -> bool:

@@ -93,12 +93,13 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
 def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str]) -> dict[str, Holding]:
     """Build what a node reports of what it is to write, or finds on the disk: `write n1 written`, `found=e-1:1:100`.
 
-    With `unusable=digest` it finds nothing that is of use to it.
+    With `unusable=digest` it finds nothing that is of use to it. `attempt=1` repeats what it said of an earlier one.
     """
     puppet = puppets[words[0]]
     kept, order = puppet.observed.kept or Holding(()), puppet.desired.persist
     if order is not None:
-        report = PersistReport(order.round, order.step, PersistState(words[1]), 1_000, options.get("why", ""))
+        problem, attempt = options.get("why", ""), int(options.get("attempt", order.attempt))
+        report = PersistReport(order.round, order.step, PersistState(words[1]), 1_000, problem, attempt)
         kept = replace(kept, persisting=report)
     if found := options.get("found"):
         run, number, step = found.split(":")

@@ -12,7 +12,7 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.persist_plan import plan_writes
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import KeptStep
-from coordinatord.protocol.persisted_state import DiskStep, PersistedStep, PersistOrder
+from coordinatord.protocol.persisted_state import ATTEMPTS_MAX, DiskStep, PersistedStep, PersistOrder
 
 END_S = 120.0
 """The longest time that nodes which leave stay to write, however the write goes on: a host that is to be taken away is
@@ -68,7 +68,17 @@ def work_for(run: Run, now: float) -> PersistWork | None:
     first = next(iter(holders.values()))[0]
     committer = min(plan, key=lambda node: node in leaving)
     writers = {node: StepWriter(run.members[node].incarnation, parts) for node, parts in plan.items()}
-    return PersistWork(at, first.world_size, first.shards, writers, committer, began_at=now, moved_at=now)
+    return PersistWork(
+        _next_attempt(run), at, first.world_size, first.shards, writers, committer, began_at=now, moved_at=now
+    )
+
+
+def _next_attempt(run: Run) -> int:
+    """Return a number that no attempt has had: nodes may still report one that an earlier life of the daemon began."""
+    kept = (member.observed.kept for member in run.members.values())
+    reports = (holding.persisting for holding in kept if holding is not None)
+    reported = (report.attempt for report in reports if report is not None)
+    return 1 + max(run.kept.disk.attempts, *(number for number in reported if number <= ATTEMPTS_MAX), 0)
 
 
 def _may_write(member: Member) -> bool:
@@ -91,6 +101,7 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
         commit,
         _in_use(run, member) if commit else None,
         small=work.small_states if commit else 0,
+        attempt=work.attempt,
     )
 
 

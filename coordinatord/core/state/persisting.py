@@ -30,6 +30,8 @@ class StepWriter:
 class PersistWork:
     """One attempt to write a step."""
 
+    attempt: int
+    """No other attempt of the run has this number, also none that another life of the daemon began."""
     at: KeptStep
     world_size: int
     shards: int
@@ -62,8 +64,8 @@ class PersistWork:
         return report is not None and report.state is PersistState.COMMITTED
 
     def note(self, node: str, report: PersistReport, now: float) -> None:
-        """Take in how far a node has come."""
-        if node in self.writers and report.at == self.at and report != self.reports.get(node):
+        """Take in how far a node has come; what it says of an earlier attempt does not count."""
+        if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
             self.reports[node] = report
             self.moved_at = now
 
@@ -79,6 +81,8 @@ class Persisting:
 
     def __init__(self) -> None:
         self.work: PersistWork | None = None
+        self.attempts = 0
+        """The number of the last attempt."""
         self.every_s: float | None = None
         """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
         self.since = math.inf

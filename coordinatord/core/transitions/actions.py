@@ -229,6 +229,7 @@ def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
     if work is None:
         persisting.give_up("not all of the step is held by nodes with --persist", decision.now)
         return
+    persisting.attempts = work.attempt
     run.kept.pinned = work.at
     run.revision += 1
     decision.notify_all(run)

@@ -243,3 +243,36 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
     stage.play("advance 600s")
     assert (one := order(stage, "n1")) is not None
     assert one.step == 200
+
+
+def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> None:
+    """The end of an attempt may never have reached it: then it repeats what it said."""
+    stage = Stage()
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="shards=2 of=2")
+    stage.play("advance 600s")
+    stage.play("write n1 failed why=full")
+    assert order(stage, "n1") is None
+    stage.play("advance 30s")
+    assert (again := order(stage, "n1")) is not None
+    stage.play("write n1 failed why=stale attempt=1")
+    assert order(stage, "n1") == again
+    for line in ("write n1 written", "write n2 written", "write n1 committed"):
+        stage.play(line)
+    assert stage.coordinator.jobs["default"].kept.disk.problem == ""
+
+
+def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() -> None:
+    stage = stopped_pair()
+    first = order(stage, "n1")
+    for node in ("n1", "n2"):
+        stage.play(f"write {node} written")
+    stage.play("die 1s")
+    stage.play("reconnect n1 n2")
+    second = order(stage, "n1")
+    assert first is not None
+    assert second is not None
+    assert (second.step, second.commit) == (first.step, False)
+    assert second.attempt > first.attempt

@@ -64,6 +64,7 @@ def test_what_cannot_be_done_is_reported_and_not_done_again(order: PersistOrder)
         ("r-1", replace(WRITE, step=5), False),
         ("r-1", replace(WRITE, round=2), False),
         ("r-1", replace(WRITE, parts=()), False),
+        ("r-1", replace(WRITE, attempt=2), False),
     ],
 )
 def test_only_another_step_or_other_parts_are_other_work(run: str, order: PersistOrder, *, same: bool) -> None:
