@@ -11,7 +11,8 @@ Workers may come and go in the middle of an epoch, and each image is trained on 
   optimizer, so the next round goes on with those that are left, whatever number of workers it has.
 * Each host has checkpoints of its own, on its own disk. Hosts that are new have none, and one that was away has an old
   one. So the workers find the one among them whose checkpoint is the newest, and it sends that to all others.
-* A checkpoint is written when the workers are asked to stop, every so many steps, and after each epoch.
+* A checkpoint is written before a round ends on purpose, after the same step by all workers. It is also written every
+  so many steps, and after each epoch.
 
 The batch size is that of all workers together, so neither it nor the learning rate depends on their number.
 """
@@ -86,8 +87,7 @@ class Training:
         """Prepare all, and go on from the newest checkpoint. Raises `DataError`."""
         self.ctx = ctx
         self.arguments = arguments
-        # From the first call on, SIGTERM no longer ends this process in the middle of something.
-        self.stopping = ctx.should_stop()
+        ctx.should_checkpoint()  # from here on a planned end waits for the step that this worker is in
 
         training, validation, self.classes = find_files(arguments.data)
         training = training.some(arguments.limit)
@@ -106,18 +106,16 @@ class Training:
         self.replica = DistributedDataParallel(self.model)
 
     def run(self) -> None:
-        """Train until all epochs are done, or the workers are asked to stop."""
+        """Train until all epochs are done."""
         for epoch in range(self.sampler.epoch, self.arguments.epochs):
             self._train(epoch)
-            # It is saved before the evaluation, which may take longer than workers get when they are asked to stop.
+            # It is saved before the evaluation, which may take longer than workers get when they are asked to end.
             self._save()
-            if self.stopping:
-                self._log(f"asked to stop: saved after {self._place()}")
-                return
+            self.ctx.checkpointed(self.steps)
             self._evaluate(epoch)
 
     def _train(self, epoch: int) -> None:
-        """Train on the images that are left of the epoch, or until asked to stop."""
+        """Train on the images that are left of the epoch."""
         self.sampler.set_epoch(epoch)
         self.images.epoch = epoch
         for group in self.optimizer.param_groups:
@@ -137,11 +135,11 @@ class Training:
             self.ctx.step(self.steps)
 
             self._trace(epoch, numbers)
-            self.stopping = self.ctx.should_stop()
-            if self.stopping:
-                return
-            if self.steps % self.arguments.save_every == 0:
+            if (ends := self.ctx.should_checkpoint()) or self.steps % self.arguments.save_every == 0:
                 self._save()
+                if ends:
+                    self._log(f"asked to end: saved after {self._place()}")
+                self.ctx.checkpointed(self.steps)  # a worker that is asked to end does so here
 
     @torch.no_grad()
     def _evaluate(self, epoch: int) -> None:

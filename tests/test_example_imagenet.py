@@ -112,7 +112,7 @@ def test_each_image_is_trained_on_once_an_epoch_and_the_newest_checkpoint_counts
 
     await_step(newest, pictures, int(steps) + 1)
     assert newest.stop() == 143
-    steps, place = re.findall(r"asked to stop: saved after step (\d+): (.*)", newest.output)[-1]
+    steps, place = re.findall(r"asked to end: saved after step (\d+): (.*)", newest.output)[-1]
     checkpoints = [pictures.parent / host / "checkpoint.pt" for host in ("old", "newest")]
     saved = [torch.load(path, weights_only=True)["steps"] for path in checkpoints]
     assert saved[0] < saved[1] == int(steps)
