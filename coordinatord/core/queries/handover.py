@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from coordinatord.core.queries.persistence import ends_by, holds_parts, writes
+from coordinatord.core.queries.persistence import ends_by, holds_parts, last_step_at, step_to_write, writes
 from coordinatord.core.queries.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
@@ -70,6 +70,19 @@ def has_to_stay(run: Run, member: Member) -> bool:
     if not run.kept.all_heard:
         return not all(peer.leaves for peer in run.members.values())
     return has_to_give(run, member)
+
+
+def has_to_write(run: Run, member: Member) -> bool:
+    """Whether the disk lacks a step that only this node can write, since those that stay between two rounds lack it.
+
+    Without this, the last of several nodes that leave one after the other would take the step along.
+    """
+    if run.durable.state is not State.FORMING or last_step_at(run) is None:
+        return False
+    at = step_to_write(run)
+    held = {} if at is None else run.kept.holders(at)
+    stay = [parts for node, parts in held.items() if not run.members[node].leaves and is_reachable(run.members[node])]
+    return member.node in held and not are_whole([one for parts in stay for one in parts if one.big])
 
 
 def given_by(run: Run) -> float | None:

@@ -276,3 +276,25 @@ def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() 
     assert second is not None
     assert (second.step, second.commit) == (first.step, False)
     assert second.attempt > first.attempt
+
+
+def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> None:
+    """The first one has the same state as the second, and leaves at once."""
+    stage = Stage()
+    for node in ("n1", "n2", "n3"):
+        stage.play(f"join {node} min=3 max=3 keeps=600s")
+    stage.play("running n1 n2 n3")
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:100 of=3")
+    stage.play("drop n3")
+    stage.play("advance 30s")
+    stage.play("stopped n1 n2")
+    assert state_of(stage) is State.FORMING
+    stage.play("leave n1")
+    assert order(stage, "n1") is None
+    stage.play("leave n2")
+    for line in ("write n2 written", "write n2 committed"):
+        assert (one := order(stage, "n2")) is not None
+        assert (one.step, state_of(stage)) == (100, State.FORMING)
+        stage.play(line)
+    assert state_of(stage) is State.LEFT
