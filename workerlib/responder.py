@@ -20,6 +20,7 @@ path.
 from __future__ import annotations
 
 import _thread
+import atexit
 import faulthandler
 import fcntl
 import json
@@ -84,8 +85,14 @@ C10D = "torch._C._distributed_c10d"
 _held: list[Any] = []
 """The connection and the two ends of the pipe, of the round that this process is in."""
 
-_forks_known = False
-"""A fork withdraws what is held."""
+_hooked = False
+"""A fork withdraws what is held, and the end of the process waits for a dump."""
+
+_dumping = _thread.allocate_lock()
+"""Held while torch's code runs without the interpreter's lock, and for ever once this process comes to its end."""
+
+DUMP_WITHIN_S = 10.0
+"""How long the end of a process waits for a dump, which takes a tenth of a second; longer on a busy host."""
 
 
 def start() -> None:
@@ -93,7 +100,7 @@ def start() -> None:
 
     Call it again when this process goes on in another round.
     """
-    global _forks_known  # noqa: PLW0603 - one process has one responder
+    global _hooked  # noqa: PLW0603 - one process has one responder
     path = os.environ.pop(STACKS, None)
     if path is None:
         return
@@ -107,9 +114,10 @@ def start() -> None:
             faulthandler.register(SIGNAL, file=writer, all_threads=True)
         hello = {"local_rank": int(os.environ["LOCAL_RANK"]), "signal": int(SIGNAL) if free else 0}
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
-        if not _forks_known:
+        if not _hooked:
             os.register_at_fork(after_in_child=_withdraw)
-            _forks_known = True
+            atexit.register(_await_dump)
+            _hooked = True
         _close()
         _held[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
@@ -122,8 +130,19 @@ def _withdraw() -> None:
 
     A child of that child has the same function to call. It finds nothing left: the numbers may be other files' by then.
     """
+    global _dumping  # noqa: PLW0603 - as above
+    _dumping = _thread.allocate_lock()
     faulthandler.unregister(SIGNAL)
     _close()
+
+
+def _await_dump() -> None:
+    """Wait for a dump that is under way, and let none begin: this process ends.
+
+    Python ends a thread that asks for its lock while it is finalized. In torch's code that is no end of the thread
+    alone: C++ calls `std::terminate`, and a worker that has done its work dies of SIGABRT.
+    """
+    _dumping.acquire(timeout=DUMP_WITHIN_S)
 
 
 def _close() -> None:
@@ -284,7 +303,8 @@ def _dump_beside(c10d: Any) -> str:
     request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
     takes = {"set_content": lambda _, content, __: told.append(content), "set_status": lambda _, __: None}
     response = type("Response", (c10d._Response,), takes)  # noqa: SLF001 - none of it is public
-    c10d._get_handler(handlers[0])(request(), response())  # noqa: SLF001 - as above
+    with _dumping:
+        c10d._get_handler(handlers[0])(request(), response())  # noqa: SLF001 - as above
     return told[0]
 
 

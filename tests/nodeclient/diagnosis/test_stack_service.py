@@ -45,6 +45,20 @@ def trains():
         dist.all_reduce(some)
     ready()
     threading.Event().wait()
+def ends():
+    import torch.distributed as dist
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    some = torch.ones(1)
+    for _ in range(2500):  # as many as the recorder holds: to write these out takes a while
+        dist.all_reduce(some)
+    c10d, asked = torch._C._distributed_c10d, threading.Event()
+    get_handler = c10d._get_handler
+    def get_when_asked(name):
+        asked.set()
+        return get_handler(name)
+    c10d._get_handler = get_when_asked
+    ready()
+    asked.wait()
 def ready():
     print("ready", flush=True)
 {call}()
@@ -62,6 +76,8 @@ class Stage:
         self._folder = folder
         self._stack = stack
         self.pid = 0
+        self.poll: Callable[[], int | None] = lambda: None
+        """Returns the exit code of a worker that has ended."""
 
     def start(self, call: str, imports: str = KNOWN) -> None:
         """Start the worker and wait until it is where it stays."""
@@ -74,7 +90,7 @@ class Stage:
         self._stack.callback(worker.kill)
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
-        self.pid = worker.pid
+        self.pid, self.poll = worker.pid, worker.poll
 
     async def ask(self, number: int = 1) -> Stacks:
         """Ask where the worker stands, and another one that there is not."""
@@ -213,6 +229,14 @@ async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path
         assert 0 <= found.held_s <= found.clock_s
         again = (await stage.arrivals()).workers
         assert all(group.first == other.groups[0].first for other in again), "it has gone no further"
+
+
+async def test_a_worker_that_ends_while_it_is_asked_when_it_came_ends_well(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("ends", imports=f"import site; site.main(); import torch; {KNOWN}")
+        while stage.poll() is None:  # its first answers may be that nobody has connected yet
+            await stage.arrivals()
+        assert stage.poll() == 0
 
 
 async def test_a_worker_without_a_recorder_says_nothing_of_collectives(tmp_path: Path) -> None:
