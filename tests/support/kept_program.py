@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tests.support.dying import PLACES, die_within
-from tests.support.kept_training import train_ddp, train_sharded
+from tests.support.kept_training import STEP_S, train_ddp, train_sharded
 
 NOBODY = (-1, -1, "")
 
@@ -29,9 +29,9 @@ def main(kind: str, folder: str, steps: str, *kills: str) -> None:
             else:
                 kill = int(rank), int(where), what
     if kind == "ddp":
-        train_ddp(Path(folder), int(steps), kill)
+        train_ddp(Path(folder), int(steps), kill, STEP_S)
     else:
-        train_sharded(Path(folder), int(steps), kill[:2])
+        train_sharded(Path(folder), int(steps), kill[:2], step_s=STEP_S)
 
 
 if __name__ == "__main__":

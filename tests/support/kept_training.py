@@ -31,6 +31,10 @@ from workerlib.keep.pieces import is_sharded
 
 FEATURES = 33
 
+STEP_S = 0.01
+"""The time that each step of a program takes longer, as if it computed: a training that goes on until something happens
+would keep all cores busy that other programs need to make it happen."""
+
 POINTS = ("before", "forward", "backward", "gradients", "optimizer", "scheduler", "between", "after")
 """Where in a step a worker may be killed."""
 
@@ -92,9 +96,10 @@ def without_end(sampler: workerlib.ElasticDistributedSampler) -> Iterator[list[i
         yield from sampler
 
 
-def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, "")) -> None:
+def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""), step_s: float = 0.0) -> None:
     """Train under DDP; the worker of a rank may be killed in a step, at one of the `POINTS`.
 
+    After each step it waits for `step_s`.
     Each worker appends `round rank step digest` to a file of its own, and to another one the step that it goes on from.
     """
     with workerlib.init() as ctx:
@@ -140,6 +145,7 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
                 notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
                 notes.flush()
                 at("after")
+                Event().wait(step_s)
 
 
 def end_by_an_error(folder: Path) -> None:
@@ -184,10 +190,17 @@ def notes_of(folder: Path, suffix: str = "txt") -> dict[int, dict[int, list[tupl
 
 
 def train_sharded(
-    folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), *, sharded: bool = True, disk: Path | None = None
+    folder: Path,
+    steps: int,
+    kill: tuple[int, int] = (-1, -1),
+    *,
+    sharded: bool = True,
+    disk: Path | None = None,
+    step_s: float = 0.0,
 ) -> None:
     """Train under FSDP2, or under DDP the same model; the worker of a rank may be killed before a step.
 
+    After each step it waits for `step_s`.
     Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with. With `disk`, the step
     before a worker is killed is also saved there, and each rank appends how many of its tensors are the same in it.
     """
@@ -235,6 +248,7 @@ def train_sharded(
                     from tests.support.kept_disk import save_on_disk  # noqa: PLC0415 - as above
 
                     save_on_disk(disk / str(step), model, optimizer)
+                Event().wait(step_s)
 
 
 def whole_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

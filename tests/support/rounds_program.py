@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import workerlib
 from tests.support.kept_training import (
     FEATURES,
+    STEP_S,
     digest_of,
     digest_of_own,
     in_order,
@@ -132,6 +134,7 @@ def main(place: str, last: str, *ends: str) -> None:
                     notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
                     notes.flush()
                     at("after")
+                Event().wait(STEP_S)
 
     train()
 

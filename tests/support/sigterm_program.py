@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from tests.support.kept_training import digest_of
+from tests.support.kept_training import STEP_S, digest_of
 
 FEATURES = 33
 
@@ -58,6 +58,7 @@ def main(kind: str, moment: str, folder: str, last: str) -> None:
             ctx.step(step)
             if step == int(last):
                 (Path(folder) / f"{ctx.rank}.trains").touch()
+            Event().wait(STEP_S)
 
 
 def _distributed(kind: str, model: nn.Sequential, world_size: int) -> nn.Module:
