@@ -114,10 +114,10 @@ def _phases(context: Any, folder: Path) -> list[Callable[[float], object]]:
     import torch.distributed as dist  # noqa: PLC0415
 
     def count(seconds: float) -> None:
-        some, until = torch.zeros(1), time.monotonic() + seconds
-        while some < dist.get_world_size():
-            some.fill_(float(time.monotonic() > until))
-            dist.all_reduce(some)
+        done, until = torch.zeros(1), time.monotonic() + seconds
+        while done < dist.get_world_size():
+            done.fill_(float(time.monotonic() > until))
+            dist.all_reduce(done)
 
     def save(seconds: float) -> None:
         if context.rank == 0:

@@ -64,17 +64,17 @@ def measure(coordinator: Coordinator, number: int, layout: str, part: float) -> 
             raise BenchmarkError(f"the training has ended: {job['reason']}")
         return None if job is None or job["laggard"] is None else job
 
-    found = None
+    view = None
     try:
         with suppress(AssertionError):  # nobody is named in time
-            found = wait_until("a laggard", named, NAMED_WITHIN_S)
+            view = wait_until("a laggard", named, NAMED_WITHIN_S)
     finally:
         run(BIN / "nodeclient", "stop", cluster.job, "--coord", coordinator.endpoint)
         for node in joined:
             node.close()
-    if found is None:
+    if view is None:
         return Laggard(layout, slowed, part, "", right=False, steps=None, late_s=None)
-    laggard, steps = found["laggard"], (found["progress"]["step"] or 0) + 1
+    laggard, steps = view["laggard"], (view["progress"]["step"] or 0) + 1
     right = (laggard["rank"], laggard["node"]) == (slowed, f"n{slowed // workers}")
     return Laggard(layout, slowed, part, laggard["sentence"], right, steps, laggard["late_s"])
 

@@ -67,10 +67,10 @@ def embedded_coordinator_ended(how: str) -> str:
 
 def killed(workers: Killed, signum: int) -> str:
     """Return the notice that workers did not save their state in time after this signal."""
-    several = workers.count > 1
+    are_several = workers.count > 1
     named = ", ".join(str(rank) for rank in workers.ranks)
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
-    who, were, they = (f"ranks {named}{more}", "were", "they") if several else (f"rank {named}", "was", "it")
+    who, were, they = (f"ranks {named}{more}", "were", "they") if are_several else (f"rank {named}", "was", "it")
     lost = f"what {they} had not saved is lost; see --stop-timeout"
     return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 

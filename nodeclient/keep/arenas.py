@@ -150,15 +150,15 @@ class Arenas:
 
         There is memory for each step that may be protected: the older one stays until the newer one is here.
         """
-        sizes, several = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
-        if not several or not several[-1].arena.sizes.holds(sizes):
+        sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
+        if not copies or not copies[-1].arena.sizes.holds(sizes):
             size = HEADER_BYTES + self._places * sizes.generation
             what = f"to keep {self._places} copies of what rank {commit.rank} has takes {size_in_words(size)}"
             self.claim(size, what)
             owned = await self._allocate(sizes, size, what)
-            several = self._copies.setdefault(commit.rank, [])
-            several.append(owned)
-        places = several[-1].arena.generations[: self._places]
+            copies = self._copies.setdefault(commit.rank, [])
+            copies.append(owned)
+        places = copies[-1].arena.generations[: self._places]
         held = [(place, place.read()) for place in places]
         free = [(place, old) for place, old in held if old is None or not self.is_protected(old)]
         if not free:
@@ -169,17 +169,17 @@ class Arenas:
 
     def drop_copies(self, keep: Collection[int]) -> None:
         """Drop the copies that are not protected, but for those of some ranks, which are to be replaced."""
-        for rank, several in list(self._copies.items()):
-            last = [several[-1]] if rank in keep else []
-            stay = [copy for copy in several if copy in last or self._has_protected(copy.arena)]
-            self._close([copy for copy in several if copy not in stay])
+        for rank, copies in list(self._copies.items()):
+            last = [copies[-1]] if rank in keep else []
+            stay = [copy for copy in copies if copy in last or self._has_protected(copy.arena)]
+            self._close([copy for copy in copies if copy not in stay])
             if stay:
                 self._copies[rank] = stay
             else:
                 del self._copies[rank]
 
     def _drop_all_copies(self) -> None:
-        self._close([copy for several in self._copies.values() for copy in several])
+        self._close([copy for copies in self._copies.values() for copy in copies])
         self._copies.clear()
 
     def claim(self, size: int, what: str) -> None:

@@ -127,16 +127,16 @@ class Restoration:
             held = self._means.arenas.find(rank, resume.round, resume.step, kind)
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
-            several = by_file.setdefault(held.file, [])
-            if held in several:  # a generation has the small state too
+            held_there = by_file.setdefault(held.file, [])
+            if held in held_there:  # a generation has the small state too
                 continue
             check = self._means.digests.check(held.place, held.commit)
             if not await asyncio.shield(asyncio.wrap_future(check)):  # others may wait for it too
                 raise DamagedError(held)
-            several.append(held)
-        for file, several in by_file.items():
-            big, small = any(part.kind is Kind.BIG for part in several), any(part.small for part in several)
-            self.ready.add(several[-1].commit, read_only(file), big=big, small=small)
+            held_there.append(held)
+        for file, held_there in by_file.items():
+            big, small = any(part.kind is Kind.BIG for part in held_there), any(part.small for part in held_there)
+            self.ready.add(held_there[-1].commit, read_only(file), big=big, small=small)
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts that are on the disk."""

@@ -199,20 +199,20 @@ def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_pa
 
 def processes(*programs: Program) -> set[int]:
     """Return programs and all that they started."""
-    found = {program.pid for program in programs}
+    pids = {program.pid for program in programs}
     while True:
         more = set()
         for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) not in found:
+            if entry.name.isdecimal() and int(entry.name) not in pids:
                 try:
                     parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 except OSError:
                     continue
-                if parent in found:
+                if parent in pids:
                     more.add(int(entry.name))
         if not more:
-            return found
-        found |= more
+            return pids
+        pids |= more
 
 
 def limit_of_core(pid: int) -> str:

@@ -255,7 +255,7 @@ def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):  # it was closed a moment ago
             held.add(str(descriptor.readlink()))
-    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    addresses: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
@@ -264,5 +264,5 @@ def listened_at(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
                 turned = b"".join(
                     words[at : at + 4][::-1] for at in range(0, len(words), 4)
                 )  # in the order of the host
-                found.append(ipaddress.ip_address(turned))
-    return found
+                addresses.append(ipaddress.ip_address(turned))
+    return addresses

@@ -156,16 +156,16 @@ def promtool(*arguments: str | Path, words: str = "") -> None:
 
 def expressions() -> list[str]:
     """Return the dashboard's queries, with values in the place of its variables."""
-    found: list[str] = []
+    written: list[str] = []
 
     def walk(part: Any) -> None:
         if isinstance(part, dict):
-            found.extend(value for key, value in part.items() if key == "expr")
+            written.extend(value for key, value in part.items() if key == "expr")
         for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
             walk(inner)
 
     walk(json.loads(DASHBOARD.read_text()))
-    return [expression.replace("$__rate_interval", "1m").replace("$job_id", ".*") for expression in found]
+    return [expression.replace("$__rate_interval", "1m").replace("$job_id", ".*") for expression in written]
 
 
 # Names

@@ -39,16 +39,16 @@ def frames(data: bytes) -> None:
     whole = FrameReader(masked=masked, most=most)
     expected = whole.feed(sent)
     pieces = FrameReader(masked=masked, most=most)
-    found: list[tuple[int, bytes]] = []
+    read: list[tuple[int, bytes]] = []
     at = turn = 0
     while at < len(sent) and pieces.error is None:
         size = sizes[turn % len(sizes)]
-        found += pieces.feed(sent[at : at + size])
+        read += pieces.feed(sent[at : at + size])
         assert len(pieces._begun) <= most + CONTROL_BYTES_MAX + HEAD_OF_FRAME_BYTES_MAX + size
         at, turn = at + size, turn + 1
-    assert found == expected
+    assert read == expected
     assert _text(pieces.error) == _text(whole.error)
-    for kind, payload in found:
+    for kind, payload in read:
         assert kind in {TEXT, BINARY, CLOSE, PING, PONG}
         assert len(payload) <= (CONTROL_BYTES_MAX if kind >= CLOSE else most)
 

@@ -26,8 +26,8 @@ Run = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="session")
 def gpus() -> list[Gpu]:
     """Return the GPUs of this host in the order of nodeclient."""
-    found = visible_gpus(os.environ, Host())
-    if not found:
+    visible = visible_gpus(os.environ, Host())
+    if not visible:
         pytest.skip("this host has no GPU that its driver tells of")
     shown = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
@@ -37,7 +37,7 @@ def gpus() -> list[Gpu]:
     )
     if shown.stdout.strip() != "True":
         pytest.skip("this torch cannot use these GPUs: make setup TORCH=torch==2.13.0 installs the build for CUDA")
-    return found
+    return visible
 
 
 @pytest.fixture

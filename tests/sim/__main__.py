@@ -52,22 +52,22 @@ def _play_one(seed: int, nodes: int, *, loud: bool) -> int:
     return 0
 
 
-def report(found: Findings, first: int) -> str:
+def report(findings: Findings, first: int) -> str:
     """Return the result of a campaign in some lines."""
-    hours, cpu_minutes = found.seconds / 3600, found.cpu_s / 60
-    kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(found.faults.items()))
-    records = ", ".join(f"{name} {number:,}" for name, number in sorted(found.records.items()))
-    never = "".join(f"\n    {row}" for row in found.rows_never_taken)
+    hours, idle_hours, cpu_minutes = findings.seconds / 3600, findings.skipped_s / 3600, findings.cpu_s / 60
+    kinds = ", ".join(f"{name} {number:,}" for name, number in sorted(findings.faults.items()))
+    records = ", ".join(f"{name} {number:,}" for name, number in sorted(findings.records.items()))
+    never = "".join(f"\n    {row}" for row in findings.rows_never_taken)
     lines = [
-        *found.failed.values(),
+        *findings.failed.values(),
         "",
-        f"seeds from {first}: {found.seeds:,}, of which {len(found.failed)} broke an invariant",
-        f"simulated: {hours:,.1f} cluster-hours, {found.skipped_s / 3600:,.1f} of them idle; {found.events:,} events",
+        f"seeds from {first}: {findings.seeds:,}, of which {len(findings.failed)} broke an invariant",
+        f"simulated: {hours:,.1f} cluster-hours, {idle_hours:,.1f} of them idle; {findings.events:,} events",
         f"speed: {hours / max(cpu_minutes, 1e-9):,.0f} cluster-hours per CPU-minute",
-        f"faults: {found.faults.total():,}: {kinds}",
-        f"records: {found.records.total():,}: {records}",
-        f"rounds charged: {found.charged:,}, {found.charged_unseen:,} of them for a node that ended unheard",
-        f"rows of the two tables never taken: {len(found.rows_never_taken)}{never}",
+        f"faults: {findings.faults.total():,}: {kinds}",
+        f"records: {findings.records.total():,}: {records}",
+        f"rounds charged: {findings.charged:,}, {findings.charged_unseen:,} of them for a node that ended unheard",
+        f"rows of the two tables never taken: {len(findings.rows_never_taken)}{never}",
         "",
     ]
     return "\n".join(lines)

@@ -120,22 +120,22 @@ def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, mos
 
     `seconds` are of the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken invariant ends it.
     """
-    found = Findings()
+    findings = Findings()
     gc.set_threshold(GARBAGE)
     ends_at, cpu_before = time.monotonic() + seconds, time.process_time()
     seed = first
     with run_rows_taken() as run_rows, node_rows_taken() as node_rows:
-        while not found.failed and found.seeds != most and time.monotonic() < ends_at:
-            found.seeds += 1
+        while not findings.failed and findings.seeds != most and time.monotonic() < ends_at:
+            findings.seeds += 1
             try:
-                found.count(play(seed, nodes))
+                findings.count(play(seed, nodes))
             except Exception as error:  # noqa: BLE001 - whatever breaks a history is what is looked for
-                found.failed[seed] = explain(seed, error)
+                findings.failed[seed] = explain(seed, error)
             seed += step
-    found.run_rows = {ROWS.index(row) for row in run_rows}
-    found.node_rows = {(str(phase), str(what)) for phase, what in node_rows}
-    found.cpu_s = time.process_time() - cpu_before
-    return found
+    findings.run_rows = {ROWS.index(row) for row in run_rows}
+    findings.node_rows = {(str(phase), str(what)) for phase, what in node_rows}
+    findings.cpu_s = time.process_time() - cpu_before
+    return findings
 
 
 def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:

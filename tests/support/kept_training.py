@@ -79,12 +79,12 @@ def in_order(bucket: Any) -> Any:
     the first step of each process: with more than two ranks the last bit of a sum would differ after a restart.
     """
     mine = bucket.buffer()
-    all_ = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    work = dist.all_gather(all_, mine, async_op=True)
+    gathered = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    work = dist.all_gather(gathered, mine, async_op=True)
 
     def average(future: Any) -> torch.Tensor:
         future.value()  # raises what the collective raised
-        return torch.stack(all_).sum(0) / len(all_)
+        return torch.stack(gathered).sum(0) / len(gathered)
 
     return work.get_future().then(average)
 

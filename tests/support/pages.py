@@ -82,16 +82,16 @@ def dead_links(source: Source, pages: Mapping[str, Source]) -> Iterator[Finding]
 
 def anchors(source: Source) -> set[str]:
     """Return the places of a page that a link can lead to: its headings, as GitHub names them, and its own anchors."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     own: set[str] = set()
     for _, line in prose(source):
         own.update(_ANCHOR.findall(line))
         heading = _HEADING.match(line)
         if heading:
             slug = slug_of(heading[1])
-            found[slug] = found.get(slug, -1) + 1
+            counts[slug] = counts.get(slug, -1) + 1
     return own | {
-        slug if not again else f"{slug}-{again}" for slug, count in found.items() for again in range(count + 1)
+        slug if not again else f"{slug}-{again}" for slug, count in counts.items() for again in range(count + 1)
     }
 
 

@@ -221,7 +221,7 @@ def run(
 def carriers(token: str) -> list[int]:
     """Return the living processes that carry a token; zombies have no environment any more."""
     wanted = f"{TOKEN_VARIABLE}={token}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -229,13 +229,13 @@ def carriers(token: str) -> list[int]:
             except OSError:
                 continue
             if wanted in environ.split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def zombies(parent: int) -> list[int]:
     """Return the children of a process that have ended and that it has not reaped."""
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -243,8 +243,8 @@ def zombies(parent: int) -> list[int]:
             except OSError:
                 continue
             if state == "Z" and int(of) == parent:
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def await_end(pid: int, timeout_s: float = TIMEOUT_S) -> None:

@@ -241,7 +241,7 @@ os.getppid()
 
 
 def test_a_step_is_no_system_call(memory: int) -> None:
-    found = []
+    ends = []
     for arguments in [], ["call"]:
         environ = {**os.environ, PROGRESS: place_of(memory)}
         done = subprocess.run(
@@ -249,8 +249,8 @@ def test_a_step_is_no_system_call(memory: int) -> None:
         )
         if done.returncode == 77:
             pytest.skip("system calls cannot be forbidden here (seccomp)")
-        found.append((done.returncode, words_of(memory)[0]))
-    assert found == [(-signal.SIGSYS, 20_000), (-signal.SIGSYS, 0)]
+        ends.append((done.returncode, words_of(memory)[0]))
+    assert ends == [(-signal.SIGSYS, 20_000), (-signal.SIGSYS, 0)]
 
 
 def section_in(file: int) -> tuple[str, int, int] | None:

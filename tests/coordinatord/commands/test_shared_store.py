@@ -102,17 +102,17 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
         "--advertise",
         "h9:1",
     ]
-    found = parse([*flags, "--ephemeral"], {})
-    assert isinstance(found, ServeConfig)
-    assert found.shared is not None
-    access = found.shared.place.access
-    assert (access.user, access.password, found.shared.lease_s, found.shared.advertise) == (
+    config = parse([*flags, "--ephemeral"], {})
+    assert isinstance(config, ServeConfig)
+    assert config.shared is not None
+    access = config.shared.place.access
+    assert (access.user, access.password, config.shared.lease_s, config.shared.advertise) == (
         "alice",
         "very:secret",
         7.0,
         "h9:1",
     )
-    assert "very:secret" not in repr(found)
+    assert "very:secret" not in repr(config)
     stepping = parse(["--store", "etcd://h1", "--step-down"], {"XDG_STATE_HOME": str(tmp_path)})
     assert isinstance(stepping, StepDownConfig)
     state = parse(["state", "--store", "etcd://h1/x"], {})

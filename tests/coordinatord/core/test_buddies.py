@@ -41,21 +41,21 @@ def test_the_rest_of_a_job_takes_what_one_large_domain_has_as_far_as_it_may() ->
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=30))
 def test_copies_are_never_in_the_same_domain_and_evenly_spread(drawn: list[str]) -> None:
-    some = nodes(*drawn)
-    domain = {buddy.node: buddy.domain for buddy in some}
-    pairs = buddies(some)
+    drawn_nodes = nodes(*drawn)
+    domain = {buddy.node: buddy.domain for buddy in drawn_nodes}
+    pairs = buddies(drawn_nodes)
     assert all(domain[node] != domain[other] for node, other in pairs.items())
     largest = max(Counter(drawn).values())
-    if 2 * largest <= len(some):
+    if 2 * largest <= len(drawn_nodes):
         assert sorted(pairs.values()) == sorted(domain), "each has a copy, and each takes one"
-    elif largest < len(some):
-        least = -(-largest // (len(some) - largest))
+    elif largest < len(drawn_nodes):
+        least = -(-largest // (len(drawn_nodes) - largest))
         assert max(Counter(pairs.values()).values()) <= min(least, TAKES_MAX)
 
 
 @given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=30, unique=True), st.data())
 def test_a_node_that_goes_changes_one_pair_where_each_is_its_own_domain(drawn: list[str], data: st.DataObject) -> None:
-    some = nodes(*drawn)
-    gone = data.draw(st.sampled_from(some))
-    before, after = buddies(some), buddies([buddy for buddy in some if buddy != gone])
+    drawn_nodes = nodes(*drawn)
+    gone = data.draw(st.sampled_from(drawn_nodes))
+    before, after = buddies(drawn_nodes), buddies([buddy for buddy in drawn_nodes if buddy != gone])
     assert sum(before[node] != other for node, other in after.items()) <= 1

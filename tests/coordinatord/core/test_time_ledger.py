@@ -299,13 +299,13 @@ def test_a_pruned_store_gives_the_same_ledger_and_the_same_rounds() -> None:
         database.append([entry])
         whole.append(entry)
     assert database.count() < len(whole)
-    kept, all_ = (Run(replay(entries)["job"], Policy()) for entries in (database.load(), whole))
+    pruned, unpruned = (Run(replay(entries)["job"], Policy()) for entries in (database.load(), whole))
     now = whole[-1].at + 7.0
-    assert spent(kept, now) == spent(all_, now)
-    assert spent(kept, now).total == pytest.approx(now - whole[0].at)
-    assert kept.durable.rounds == all_.durable.rounds
-    assert len(list(kept.durable.rounds)) == ROUNDS_KEPT
-    assert rounds_of(database.rounds("job", kept.id)) == kept.durable.rounds
+    assert spent(pruned, now) == spent(unpruned, now)
+    assert spent(pruned, now).total == pytest.approx(now - whole[0].at)
+    assert pruned.durable.rounds == unpruned.durable.rounds
+    assert len(list(pruned.durable.rounds)) == ROUNDS_KEPT
+    assert rounds_of(database.rounds("job", pruned.id)) == pruned.durable.rounds
 
 
 BROKEN = "advance 6s\nfail n1 age=1s"

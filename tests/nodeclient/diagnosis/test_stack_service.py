@@ -217,16 +217,16 @@ async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path
 async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("trains", imports=f"import site; site.main(); import torch; {KNOWN}")
-        found = await stage.arrivals()
-        while not found.workers:  # a busy host may take its time
-            found = await stage.arrivals()
-        [worker] = found.workers
+        arrivals = await stage.arrivals()
+        while not arrivals.workers:  # a busy host may take its time
+            arrivals = await stage.arrivals()
+        [worker] = arrivals.workers
         [group] = worker.groups
         ages = unpack_ages(group.ages)
-        assert (found.request, found.problem, worker.rank, group.group) == (3, "", 5, "default_pg")
+        assert (arrivals.request, arrivals.problem, worker.rank, group.group) == (3, "", 5, "default_pg")
         assert len(ages) == 50
         assert ages == sorted(ages, reverse=True)
-        assert 0 <= found.held_s <= found.clock_s
+        assert 0 <= arrivals.held_s <= arrivals.clock_s
         again = (await stage.arrivals()).workers
         assert all(group.first == other.groups[0].first for other in again), "it has gone no further"
 

@@ -106,14 +106,14 @@ async def test_workers_wait_until_all_holders_are_known(tmp_path: Path) -> None:
 async def test_a_worker_that_ends_as_it_is_answered_leaves_the_others_their_answer(tmp_path: Path) -> None:
     async with keeping_nodes(tmp_path, "a", workers=2) as [node]:
         path = node.begin(2, a_resume(1, 7, complete=False))
-        one, other = node.worker(path, 0), node.worker(path, 1)
-        for worker in (one, other):
+        first, second = node.worker(path, 0), node.worker(path, 1)
+        for worker in (first, second):
             worker.send(AskRestore())
             worker.send(Checkpointing())
         await node.until(lambda: (holding := node.holding(workers=True)) is not None and holding.can_halt)
-        one.die()
+        first.die()
         node.keeper.carry_out(Restore(RUN, 2, None))
-        assert await other.receive() == (NOTHING, [])
+        assert await second.receive() == (NOTHING, [])
 
 
 async def test_while_workers_live_only_big_states_are_named(tmp_path: Path) -> None:

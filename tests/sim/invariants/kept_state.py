@@ -309,10 +309,10 @@ class KeptStateInvariants:
         Where messages come out of order, an older report may say less than is there.
         """
         members = ((member.node, member.incarnation, member.session) for member in run.members.values())
-        these = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
+        circumstances = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
         # One that stays protected for the disk alone may go as soon as it is written, or not wanted there any more.
-        self._copied[run.id] = these, at if at in {run.kept.whole, run.kept.candidate} else None
+        self._copied[run.id] = circumstances, at if at in {run.kept.whole, run.kept.candidate} else None
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
         self._note_lonely()
@@ -320,7 +320,7 @@ class KeptStateInvariants:
         damaged = any(memory.withdrawn for memory in memories) or self._useless.get(run.id, (None, 0))[0] == promised
         lonely = was_lonely or run.id in self._lonely
         excused = run.kept.no_copies or damaged or lonely or self._world.scenario.network.harsh
-        if promised is not None and these == before and not excused and not run.durable.state.ended:
+        if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
             self._check(at is not None and at >= promised, "%s counted as copied, and now %s does", promised, at)
 
     def _note_lonely(self) -> None:

@@ -252,7 +252,7 @@ def _prctl(option: int) -> int:
 
 def files() -> list[list[object]]:
     """Return the descriptors that are open: what they are, and in which way they are open."""
-    found: list[list[object]] = []
+    descriptors: list[list[object]] = []
     for name in sorted(os.listdir("/proc/self/fd"), key=int):  # noqa: PTH208 - its own descriptor must be closed again
         if int(name) >= RESPONDERS_FILES:
             continue
@@ -262,8 +262,8 @@ def files() -> list[list[object]]:
             mode = stat.S_IFMT(os.fstat(int(name)).st_mode)
         except OSError:
             continue  # that of the listing itself
-        found.append([int(name), re.sub(r"\d+", "N", target), mode, *flags])
-    return found
+        descriptors.append([int(name), re.sub(r"\d+", "N", target), mode, *flags])
+    return descriptors
 
 
 def environ() -> dict[str, str]:
