@@ -82,7 +82,7 @@ def has_to_write(run: Run, member: Member) -> bool:
     at = step_to_write(run)
     held = {} if at is None else run.kept.holders(at)
     stay = [parts for node, parts in held.items() if not run.members[node].leaves and is_reachable(run.members[node])]
-    return member.node in held and not are_whole([one for parts in stay for one in parts if one.big])
+    return member.node in held and not are_whole([part for parts in stay for part in parts if part.big])
 
 
 def given_by(run: Run) -> float | None:

@@ -90,9 +90,9 @@ def test_progress_is_noted_with_each_file_when_a_step_is_made_whole(
         watch(call, what)
     step_folder.commit(tmp_path, name(), 2, progress)
     monkeypatch.undo()
-    notes = [one for one in files if one.endswith(step_folder.NOTE)]
+    notes = [file for file in files if file.endswith(step_folder.NOTE)]
     looks = [f"{what} {note}" for what in ("read", "delete") for note in notes]
-    looks += [f"look at {one}" for one in files if one not in notes]
+    looks += [f"look at {file}" for file in files if file not in notes]
     at = [bytes_then for what, bytes_then in seen if what in looks]
     assert len(at) == len(looks) == 3 * len(notes)
     assert len(set(at)) == len(at), "nothing is noted between two files"
