@@ -229,7 +229,7 @@ def _undrain(request: Request, decision: Decision) -> Reply:
             if why is not None:
                 kept[why] = None
             elif member.drained:
-                observations.stay(run, member)
+                observations.stay(run, member, decision.now)
                 touched.append(run)
     if kept:
         return Reply(

@@ -214,10 +214,13 @@ def _has_to_write(run: Run, member: Member) -> bool:
     return persistence.writes(run, member) or has_to_write(run, member)
 
 
-def stay(run: Run, member: Member) -> None:
+def stay(run: Run, member: Member, now: float) -> None:
     """Take back an operator's wish that a member leaves; its own user's wish stands."""
     member.drained = ""
     if not member.observed.leaving:
+        was = member.state
         run.leaving.discard(member.node)
         member.gives = False
         run.place(member)
+        if member.state is MemberState.READY and was is not MemberState.READY:
+            run.arrive(member, now)  # it counted for nothing while it was to leave

@@ -200,3 +200,21 @@ def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
     stage.play("ask undrain n3")
     stage.play(f"advance {HAND_OVER_S + 1}s")
     assert goal(stage, "n3") is not Goal.EXIT
+
+
+def test_a_node_that_stays_after_all_waits_for_others_no_longer_than_any_other() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=3 max=3 keeps=yes")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:12 shards=3")
+    stage.play("step n1 12")
+    stage.play("advance 1s")
+    stage.play("ask drain n3")
+    stage.play("stopped n1 n2 n3")
+    stage.play("drop n1 n2")
+    assert goal(stage, "n3") is Goal.WAIT
+    stage.play("ask undrain n3")
+    stage.play("advance 1000s")
+    assert goal(stage, "n3") is Goal.EXIT

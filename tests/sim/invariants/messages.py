@@ -63,6 +63,9 @@ class MessageInvariants(RoundInvariants):
             observed = member.observed
             missed = observed.run == run.id and observed.round > run.durable.round and not run.durable.state.ended
             self.check(not missed, "%s knows of round %d, and none is recorded", member.node, observed.round)
+            waits = run.durable.state is State.FORMING and member.state is MemberState.READY
+            forever = waits and run.give_up.get(member.node) is None
+            self.check(not forever, "%s waits for a round, and for no limit of time", member.node)
             self._judge_revision(run, member)
             said = self._last_said.get((self.world.daemon.life, number))
             if said is not None and not member.expired:
