@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,8 +142,8 @@ class FtLauncherJob(TorchrunJob):
 class DlroverJob(Job):
     """A job of DLRover's: an agent on each node, and a master that they meet at.
 
-    Its flash checkpoints are in shared memory that is named after the job and the rank on its host. All nodes are on
-    one host here, so each has a name of its own.
+    Its flash checkpoints are in shared memory that is named after the job and the rank on its host, and outlives an
+    agent that is killed. All nodes are on one host here, so each has a name of its own, which no other job has.
     """
 
     def __init__(self, nnodes: str, folder: Path, programs: Path) -> None:
@@ -150,6 +151,7 @@ class DlroverJob(Job):
         super().__init__(nnodes, folder, None)
         self._programs = programs
         self._port = free_port()
+        self._name = folder.name
         most = nnodes.rpartition(":")[2]
         flags = ("--platform", "local", "--job_name", "recovery", "--node_num", most, "--port", str(self._port))
         command = (programs / "python", "-m", "dlrover.python.master.main", *flags)
@@ -162,7 +164,7 @@ class DlroverJob(Job):
     def command(self, name: str) -> Sequence[str]:
         """Return the command that one would type on the host."""
         rank = NAMES.index(name)
-        place = (f"NODE_RANK={rank}", f"NODE_ID={rank}", f"ELASTIC_JOB_NAME=recovery-{name}")
+        place = (f"NODE_RANK={rank}", f"NODE_ID={rank}", f"ELASTIC_JOB_NAME={self._name}-{name}")
         conf = f"last_call_timeout={LAST_CALL_S},lastcall_timeout={LAST_CALL_S}"
         nodes = (f"--nnodes={self.nnodes}", "--nproc-per-node=1", f"--max-restarts={RESTARTS}", f"--rdzv-conf={conf}")
         return ("env", *place, str(self._programs / "dlrover-run"), *nodes, "--save-at-breakpoint")
@@ -172,9 +174,13 @@ class DlroverJob(Job):
         kill_quietly(self._master.pid)
 
     def close(self) -> None:
-        """Kill all that is left."""
+        """Kill all that is left, and remove the memory and the sockets that agents leave behind."""
         super().close()
         self._master.close()
+        for memory in Path("/dev/shm").glob(f"{self._name}-*"):  # noqa: S108 - where the kernel shows it
+            memory.unlink()
+        for sockets in Path("/tmp/ckpt_sock").glob(f"{self._name}-*"):  # noqa: S108 - DLRover's own choice
+            shutil.rmtree(sockets)
 
 
 def _of_torchft(mode: str, megabytes: str, folder: str) -> Sequence[str] | None:
