@@ -124,7 +124,7 @@ class Node:
         self._keeper = StateKeeper(keep, *means)
         self._stacks = StackService(self._workers.pid_of, self._tasks)
         events = self.submit, self._exit_reporter.note_said
-        self._staying = StayingWorkers(self._workers, *events, self._tasks, config.abort_timeout_s)
+        self._staying = StayingWorkers(self._workers, *events, self._tasks, config.abort_timeout_s, self._complain)
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
         reads = (self._logs.read, self._stacks.read, self._stacks.read_arrivals)
         self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self.submit, *reads)
@@ -262,7 +262,7 @@ class Node:
     async def _probe(self, probe: Probe) -> None:
         found = await look_for_master(probe)
         await self._starter.give_way(probe.assignment.group_rank)
-        await self._staying.settled()
+        await self._staying.dismissed()
         await self._exit_reporter.settled()
         self.submit(found)
 

@@ -137,7 +137,8 @@ class LocalWorkers:
     async def dismiss(self, within_s: float) -> None:
         """End the workers that are held; what has not ended by itself in this time is killed.
 
-        For the time between two rounds: no other worker lives then.
+        For the time between two rounds: no other worker lives then. Raises `UnkillableError` as `sweep` does, which
+        goes on with them if it is called after that.
         """
         held = [worker for worker in self._workers.values() if worker.held]
         process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)

@@ -19,6 +19,7 @@ from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.env import ROUNDS
 from workerlib.in_place import round_messages
@@ -52,16 +53,18 @@ class StayingWorkers:
         submit_in_order: Callable[[CollectiveFailed | WorkerLeft], None],
         tasks: Tasks,
         dismissed_within_s: float,
+        complain: Callable[[str], None],
     ) -> None:
         """Begin with none. `submit_in_order` is for a worker in which a collective failed: exits may come before.
 
-        Those that are dismissed have time to end.
+        Those that are dismissed have time to end; `complain` gets a text if one of them cannot be killed.
         """
         self._workers = workers
         self._submit = submit
         self._submit_in_order = submit_in_order
         self._tasks = tasks
         self._dismissed_within_s = dismissed_within_s
+        self._complain = complain
         self._loop = asyncio.get_running_loop()
         self._socket: WorkerSocket | None = None
         self._round = 0
@@ -70,6 +73,8 @@ class StayingWorkers:
         """What the workers of this round run, by local rank."""
         self._connections: set[_Connection] = set()
         self._dismissing: asyncio.Task[None] | None = None
+        self._tries_again = True
+        """Whether the task above goes on until those that cannot be killed have ended after all."""
 
     def listen(self, folder: Path) -> dict[str, str]:
         """Let the workers of a round connect; return the variable that says where, or nothing if that cannot be."""
@@ -105,12 +110,18 @@ class StayingWorkers:
             case Hold(local_rank):
                 self._workers.hold(local_rank)
             case Dismiss():
-                self._dismissing = self._tasks.spawn(self._workers.dismiss(self._dismissed_within_s), name="dismiss")
+                self._tries_again = True
+                self._dismissing = self._tasks.spawn(self._dismiss(), name="dismiss")
 
-    async def settled(self) -> None:
-        """Wait until those that were dismissed have ended."""
+    async def dismissed(self) -> None:
+        """Wait until those that were dismissed have ended, however long one of them cannot be killed."""
         if self._dismissing is not None:
             await asyncio.shield(self._dismissing)
+
+    async def settled(self) -> None:
+        """Wait until those that were dismissed have ended, or cannot be killed: a sweep may try again then."""
+        self._tries_again = False
+        await self.dismissed()
 
     def close(self) -> None:
         """End all connections."""
@@ -128,6 +139,19 @@ class StayingWorkers:
             self._forget(to)
             return False
         return True
+
+    async def _dismiss(self) -> None:
+        ending = self._workers.dismiss(self._dismissed_within_s)
+        while True:
+            try:
+                await ending
+            except UnkillableError as error:
+                self._complain(str(error))
+                if not self._tries_again:
+                    return
+                ending = self._workers.sweep()
+            else:
+                return
 
     # What workers say
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,9 @@ import pytest
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects
 from nodeclient.core.events import CollectiveFailed, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.workers import process_tree
 from nodeclient.workers.local_workers import LocalWorkers
+from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.staying_workers import StayingWorkers
 from tests.support.programs import TIMEOUT_S
@@ -47,6 +50,8 @@ class Stage:
     events: asyncio.Queue[Event]
     in_order: list[CollectiveFailed | WorkerLeft]
     """What waits for the exits before it."""
+    workers: LocalWorkers
+    complaints: list[str]
     sockets: list[socket.socket] = field(default_factory=list)
 
     def connect(self, *messages: RoundMessage) -> socket.socket:
@@ -68,9 +73,10 @@ class Stage:
 async def stage(folder: Path) -> AsyncIterator[Stage]:
     events, in_order = asyncio.Queue[Event](), list[CollectiveFailed | WorkerLeft]()
     tasks = Tasks()
-    workers = LocalWorkers("0" * 32, lambda *_: None)
-    staying = StayingWorkers(workers, events.put_nowait, in_order.append, tasks, 1.0)
-    made = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order)
+    workers = LocalWorkers(secrets.token_hex(16), lambda *_: None)
+    complaints = list[str]()
+    staying = StayingWorkers(workers, events.put_nowait, in_order.append, tasks, 1.0, complaints.append)
+    made = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order, workers, complaints)
     staying.begin(1, COMMANDS)
     try:
         yield made
@@ -164,5 +170,53 @@ def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
             assert on.staying.listen(tmp_path / "missing") == {}
+
+    asyncio.run(play())
+
+
+KEPT_BY_THE_KERNEL = UnkillableError([4_711], 60.0)
+
+
+def hang_in_the_kernel(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let killing fail so often, as it does while a process hangs in a driver; no test can make one that does."""
+    kill_marked, left = process_tree.kill_marked, [KEPT_BY_THE_KERNEL] * times
+
+    def kill(mark: str, groups: frozenset[int], *, spared: frozenset[int]) -> None:
+        if left:
+            raise left.pop()
+        kill_marked(mark, groups, spared=spared)
+
+    monkeypatch.setattr(process_tree, "kill_marked", kill)
+
+
+def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+            on.workers.hold(0)
+            hang_in_the_kernel(monkeypatch, times=2)
+            on.staying.carry_out(effects.Dismiss())
+            await on.staying.dismissed()
+            assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
+            assert not on.workers.pids, "the next round begins without them"
+
+    asyncio.run(play())
+
+
+def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
+            on.workers.hold(0)
+            hang_in_the_kernel(monkeypatch, times=1)
+            on.staying.carry_out(effects.Dismiss())
+            await on.staying.settled()
+            assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
+            await on.workers.sweep()
+            assert not on.workers.pids
 
     asyncio.run(play())
