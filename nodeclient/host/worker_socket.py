@@ -12,6 +12,10 @@ from pathlib import Path
 BACKLOG = 128
 """Connections that wait to be accepted: more than the workers of a node, which connect at one time."""
 
+SHORT_S = 1.0
+"""How long nobody is accepted where the system has refused it, as it does while it is short of descriptors: those who
+wait show up again at once, and would be tried without a pause."""
+
 _PATH_BYTES_MAX = 107
 """The longest path of a Unix socket (unix(7))."""
 
@@ -30,6 +34,7 @@ class WorkerSocket:
         """
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
+        self._resuming: asyncio.TimerHandle | None = None
         self._folder: int | None = None
         """Open where the path would be too long, so that a short one leads to the folder."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -46,20 +51,30 @@ class WorkerSocket:
             raise
         self.path = str(path)
         """Where workers connect."""
-        self._loop.add_reader(self._listener, self._accept)
+        self._resume()
 
     def close(self) -> None:
         """Accept no more connections; those that were accepted stay."""
+        if self._resuming is not None:
+            self._resuming.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
 
+    def _resume(self) -> None:
+        self._resuming = None
+        self._loop.add_reader(self._listener, self._accept)
+
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # the caller has gone, or descriptors are short and it is tried again
+        except (BlockingIOError, ConnectionAbortedError):  # the caller has gone
+            return
+        except OSError:
+            self._loop.remove_reader(self._listener)
+            self._resuming = self._loop.call_later(SHORT_S, self._resume)
             return
         pid, user, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

@@ -141,7 +141,12 @@ class Arenas:
             file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
         except OSError as error:
             raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
-        arena = Arena.attach(file, writable=True)
+        try:
+            arena = Arena.attach(file, writable=True)  # which takes a descriptor more
+        except OSError as error:
+            os.close(file)
+            self.give_back(size)
+            raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
         arena.protect(self._protected)
         return _Owned(file, arena, size)
 

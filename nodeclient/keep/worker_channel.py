@@ -62,11 +62,18 @@ class WorkerChannel:
         return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
 
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a packet to a worker, if it is still there; the descriptors stay the caller's."""
+        """Send a packet to a worker, if it is still there; the descriptors stay the caller's.
+
+        Where the system is short of descriptors the channel ends: a worker cannot do without a packet.
+        """
         packet = encode(message)
         for peer in [peer for peer in self._peers if peer.local_rank == local_rank]:
-            peer.unsent.append((packet, tuple(os.dup(fd) for fd in fds)))
-            self._flush(peer)
+            duplicates = _duplicates(fds)
+            if duplicates is None:
+                self._end(peer)
+            else:
+                peer.unsent.append((packet, duplicates))
+                self._flush(peer)
 
     def close(self) -> None:
         """Close all channels, without calling `on_gone`."""
@@ -139,6 +146,18 @@ class WorkerChannel:
         peer.socket.close()
         for _, fds in peer.unsent:
             _close(fds)
+
+
+def _duplicates(fds: Sequence[int]) -> tuple[int, ...] | None:
+    """Return duplicates of descriptors; None if the system refuses one."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))  # noqa: PERF401 - those that were made are closed if one is refused
+    except OSError:
+        _close(made)
+        return None
+    return tuple(made)
 
 
 def _close(fds: Sequence[int]) -> None:

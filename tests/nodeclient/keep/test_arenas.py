@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import threading
 
 import pytest
@@ -34,3 +36,24 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
         go_on.set()
     await kept.reserve(1, SIZES)
     kept.drop()
+
+
+async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapping takes a descriptor, of which there may be none left."""
+    limits, allocate, files = resource.getrlimit(resource.RLIMIT_NOFILE), arenas.allocate, list[int]()
+
+    def with_the_last_descriptor(sizes: ArenaSizes, size: int) -> int:
+        files.append(allocate(sizes, size))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        return files[-1]
+
+    monkeypatch.setattr(arenas, "allocate", with_the_last_descriptor)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    try:
+        with pytest.raises(NoMemoryError, match="the system refused: Too many open files"):
+            await kept.reserve(0, SIZES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert kept.used_bytes == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
