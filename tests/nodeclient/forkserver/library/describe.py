@@ -60,6 +60,9 @@ VARIES = {"SigQ", "NStgid"}
 RESPONDS = "beacon" in sys.modules
 """It is a warm worker, which answers where it stands: by a thread, a signal, and descriptors with high numbers."""
 
+FUNCTIONS_AT_EXIT = 2
+"""Those of a warm worker: one sees to the end of its program, the other has the responder finish."""
+
 RESPONDERS_FILES = 200
 """The lowest of these descriptors."""
 
@@ -106,7 +109,7 @@ def everything(main: dict[str, object]) -> dict[str, object]:
 _OF_IMPORTS = {"modules", "path_importer_cache", "meta_path"}
 
 _OF_THE_HOOK = "preload_end"
-"""What sees to the end of a warm worker: one function to be called at exit, and one finder that waits for torch."""
+"""What sees to the end of a warm worker, with a finder that waits for torch."""
 
 
 def _frames() -> list[str]:
@@ -133,7 +136,7 @@ def _interpreter() -> dict[str, object]:
         ],
         "tracing": [plain(sys.gettrace()), plain(sys.getprofile()), tracemalloc.is_tracing()],
         "limits": [sys.getrecursionlimit(), sys.getswitchinterval(), sys.getdlopenflags(), _depth()],
-        "atexit": atexit._ncallbacks() - ("beacon" in sys.modules),  # see `_OF_THE_HOOK`
+        "atexit": atexit._ncallbacks() - FUNCTIONS_AT_EXIT * RESPONDS,
         "faulthandler": faulthandler.is_enabled(),
         "locale": [locale.setlocale(locale.LC_ALL), locale.getpreferredencoding(), locale.getencoding()],
         "encodings": [sys.getdefaultencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()],
