@@ -51,6 +51,8 @@ class StayingWorker:
         """Set when nodeclient has asked to leave the round."""
         self._out = threading.Event()
         """Set when the main thread is out of the round."""
+        self._turn = threading.Condition()
+        """Notified when the main thread has taken a round, or will take none any more."""
         self._keeper: StepKeeper | None = None
         self._keeps = False
         """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
@@ -81,7 +83,9 @@ class StayingWorker:
 
     def end(self) -> None:
         """Note that the script has done its last round: what it does from now on is for this process alone."""
-        self._ended = True
+        with self._turn:
+            self._ended = True
+            self._turn.notify()
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it, and not the training; return whether it does."""
@@ -118,10 +122,12 @@ class StayingWorker:
         responder.start()
         progress.begin_round()
         self._sockets.close()
-        self._round, self._sockets = message.round, GroupSockets()
         self._told.clear()
         self._out.clear()
         self.has_left = False
+        with self._turn:
+            self._round, self._sockets = message.round, GroupSockets()
+            self._turn.notify()
 
     def _report(self, error: BaseException, end: BaseException) -> None:
         """Report that a collective has failed, as `end` tells, once what can be saved is saved."""
@@ -147,7 +153,9 @@ class StayingWorker:
     # The thread that listens
 
     def _leave_round(self, number: int) -> None:
-        if number != self._round or self._out.is_set():
+        with self._turn:  # the main thread may not have taken the round yet that it was given
+            self._turn.wait_for(lambda: self._ended or self._round >= number)
+        if self._round > number or (self._round == number and self._out.is_set()):
             return  # it leaves already
         if why := self._obstacle():
             self._line.send(Refusing(number, why))
