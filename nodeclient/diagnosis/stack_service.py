@@ -211,7 +211,8 @@ class StackService:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        found = await asyncio.gather(*(self._look(rank, brief=wanted.brief) for rank in local_ranks))
+        first = self._first_rank  # another round may begin meanwhile, and processes go on in it with other ranks
+        found = await asyncio.gather(*(self._look(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
     async def _read_arrivals(self, wanted: AskArrivals, respond: RespondArrivals) -> None:
@@ -236,7 +237,7 @@ class StackService:
             return None
         return WorkerArrivals(rank, groups) if groups else None
 
-    async def _look(self, local_rank: int, *, brief: bool) -> WorkerStacks:
+    async def _look(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
         answer = _Told(
@@ -253,7 +254,7 @@ class StackService:
         computes = before is not None and after is not None and before.wants_cpu and after.wants_cpu
         state = "" if after is None else "running" if computes and after.state == "sleeping" else after.state
         return WorkerStacks(
-            rank=self._first_rank + local_rank,
+            rank=rank,
             origin=answer.origin,
             stacks=pack_stacks(answer.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(answer.threads),
             state=clip(state, 16),

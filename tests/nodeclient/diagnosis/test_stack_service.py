@@ -76,8 +76,15 @@ class Stage:
         self._folder = folder
         self._stack = stack
         self.pid = 0
+        self.looked = asyncio.Event()
+        """Set when the service has asked for the worker's process id: it looks at the worker from then on."""
         self.poll: Callable[[], int | None] = lambda: None
         """Returns the exit code of a worker that has ended."""
+
+    def pid_of(self) -> int:
+        """Return the worker's process id, as nodeclient has it."""
+        self.looked.set()
+        return self.pid
 
     def start(self, call: str, imports: str = KNOWN) -> None:
         """Start the worker and wait until it is where it stays."""
@@ -119,7 +126,7 @@ class Stage:
 async def staged(folder: Path) -> AsyncIterator[Stage]:
     tasks = Tasks()
     with ExitStack() as stack:
-        stage = Stage(StackService(lambda _: stage.pid, tasks), tasks, folder, stack)
+        stage = Stage(StackService(lambda _: stage.pid_of(), tasks), tasks, folder, stack)
         try:
             yield stage
         finally:
@@ -191,6 +198,17 @@ async def test_a_worker_that_has_ended_is_said_to_have_ended(tmp_path: Path) -> 
         stage.start("ready")
         found = await stage.look(lambda found: found.state in {"ended", ""})
         assert found.stacks == b""
+
+
+async def test_a_round_that_begins_meanwhile_does_not_change_whose_stacks_are_told(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        stage.start("lock", imports="")
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(stage.ask())
+            await stage.looked.wait()
+            stage.service.listen(tmp_path, "run", 2, range(9, 10))
+        [found] = asked.result().workers
+        assert found.rank == 5
 
 
 async def test_workers_of_another_round_are_not_asked(tmp_path: Path) -> None:
