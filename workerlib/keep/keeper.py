@@ -31,7 +31,7 @@ from workerlib.keep.channel_messages import (
     SaveNow,
 )
 from workerlib.keep.generations import Generations
-from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.kept_errors import KeptStateError, LeftRoundError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pending_state import after_closure
 from workerlib.keep.planned_end import PlannedEnd
@@ -83,7 +83,7 @@ class StepKeeper:
         self._over = False
         """Whether the round is over and its state saved. Then `_whole` is never released, so training stands still."""
         self._hooks = ProcessHooks()
-        way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over)
+        way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over, self._break_off)
         self.exit = RoundExit(*way_out, is_sharded=self._saver.commits.has_sharded)
 
     # The beginning
@@ -156,11 +156,18 @@ class StepKeeper:
         self._saver.note_forward(with_gradients=torch.is_grad_enabled(), in_step=in_step)
 
     def _hold(self) -> None:
-        """Acquire `_whole`. Raises `KeptStateError` where the round was over long ago."""
+        """Acquire `_whole`.
+
+        Raises `KeptStateError` where the round was over long ago, and `LeftRoundError` as `RoundExit.check` does.
+        """
         if not self._whole.acquire(timeout=STAND_STILL_S):
             self._training = Training.ENDED
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
-        self.exit.check()
+        try:
+            self.exit.check()
+        except LeftRoundError:
+            self._whole.release()  # a save may wait for it
+            raise
 
     # The last save of the round; `_whole` is held
 
@@ -219,6 +226,16 @@ class StepKeeper:
         if self._asked is not None:
             self._answer(self._asked)
         self._whole.release()
+
+    def _break_off(self) -> None:
+        """Note that training is out of the round, perhaps within a step: a save that waits for it waits in vain."""
+        if self._training is Training.ENDED:
+            return
+        in_step = self._training is Training.IN_STEP
+        self._training = Training.ENDED
+        self._saver.end(in_step=in_step)
+        if in_step:
+            self._whole.release()
 
     def _become_child(self) -> None:
         """Leave the connection to the parent: a data loader's process keeps nothing."""

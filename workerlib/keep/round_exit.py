@@ -22,15 +22,20 @@ class RoundExit:
         objects: Mapping[str, KeptObject],
         whole: threading.Lock,
         stands_still: Callable[[], bool],
+        break_off: Callable[[], None],
         *,
         is_sharded: bool,
     ) -> None:
-        """Begin closed. Training stands still because `whole` is held, if `stands_still` says so."""
+        """Begin closed. Training stands still because `whole` is held, if `stands_still` says so.
+
+        `break_off` is called by the training thread when it is out of the round.
+        """
         self._planned_end = planned_end
         self._hooks = hooks
         self._objects = objects
         self._whole = whole
         self._stands_still = stands_still
+        self._break_off = break_off
         self._open = False
         self.is_sharded = is_sharded
         """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
@@ -52,6 +57,7 @@ class RoundExit:
     def leave(self) -> None:
         """Leave nothing of the keeper behind in this process: the next round has another one."""
         self._hooks.remove()
+        self._break_off()
         self._planned_end.close()
         for kept in self._objects.values():
             kept.forget_step()
