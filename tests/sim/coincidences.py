@@ -75,7 +75,7 @@ def _host_dies(world: World) -> None:
 # The end of the training
 
 
-def _when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], None]) -> None:
+def when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], None]) -> None:
     """Do something with the nodes that have done their part while others have not."""
 
     def split(training: Training) -> tuple[list[Host], list[Host]]:
@@ -102,7 +102,7 @@ def _done_node_dies(world: World) -> None:
             host.workers.harden()
         world.queue.plan(world.chance.uniform(0.5, 1.0), world.chance.choice(late).workers.fail)
 
-    _when_some_are_done(world, act)
+    when_some_are_done(world, act)
 
 
 def _newcomer_when_some_are_done(world: World) -> None:
@@ -111,7 +111,7 @@ def _newcomer_when_some_are_done(world: World) -> None:
     def act(_done: list[Host], _late: list[Host]) -> None:
         _newcomer(world)
 
-    _when_some_are_done(world, act)
+    when_some_are_done(world, act)
 
 
 # The store

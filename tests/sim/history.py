@@ -283,7 +283,7 @@ def _stand_still(world: World, doing: Doing) -> None:
 def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    return _play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES, loud=loud, digested=digested)
 
 
 def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -294,13 +294,13 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
         drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
     )
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
-    return _play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
 
 
 def coincident_persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
     """Play the like with nodes that also write it to a disk. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    return _play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING, loud=loud, digested=digested)
 
 
 def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -309,7 +309,7 @@ def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> Worl
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, breaks=chance.choice([1.0, 0.5]), work_s=60.0)
     scenario = replace(drawn, max_restarts=9, hosts=4, nodes_min=1, nodes_max=chance.choice([2, 3, 4]), workers=workers)
-    return _play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
+    return play_coincidence(seed, chance, scenario, TORN, loud=loud, digested=digested)
 
 
 def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -323,9 +323,10 @@ def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     return world
 
 
-def _play_coincidence(
+def play_coincidence(
     seed: int, chance: random.Random, scenario: Scenario, known: dict[str, Strike], *, loud: bool, digested: bool
 ) -> World:
+    """Play the history of nodes that are well until one of the coincidences `known`."""
     world = World(seed, scenario, loud=loud, digested=digested)
     world.comes_back = 0.0
     world.boot()

@@ -78,7 +78,7 @@ def arrived(run: Run) -> float | None:
     The job says whether it ends for them, and whether they wait for a checkpoint: then it ends at once when that is
     there, since each step after it would be lost.
     """
-    if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.count(MemberState.SUCCEEDED):
+    if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
     if run.spec.scale_up is ScaleUp.NEVER:
         return None
@@ -115,12 +115,15 @@ def _settle_end(run: Run) -> float:
 
 def all_started(run: Run) -> float | None:
     """Every node of the round has reported its workers as running."""
-    return _when(run.count(MemberState.RUNNING, MemberState.SUCCEEDED) == len(run.durable.order))
+    return _when(run.count(MemberState.RUNNING) + len(run.durable.succeeded) == len(run.durable.order))
 
 
 def all_succeeded(run: Run) -> float | None:
-    """Every worker of the round exited with 0, and none of them because it was asked to end."""
-    return _when(run.count(MemberState.SUCCEEDED) == len(run.durable.order))
+    """Every worker of the round exited with 0, and none of them because it was asked to end.
+
+    That is on record, so it holds as well when a node that had done its part is lost.
+    """
+    return _when(len(run.durable.succeeded) == len(run.durable.order))
 
 
 def worker_failed(run: Run) -> float | None:
@@ -129,12 +132,13 @@ def worker_failed(run: Run) -> float | None:
 
 
 def node_lost(run: Run) -> float | None:
-    """A node of the round is no longer a member, or is silent while others are heard.
+    """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may go.
 
     If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
     two heartbeats of the end of the silent one's lease.
     """
-    if run.round_size < len(run.durable.order):
+    done_and_gone = len(run.durable.succeeded) - run.count(MemberState.SUCCEEDED)
+    if run.round_size + done_and_gone < len(run.durable.order):
         return NOW
     if not run.count(MemberState.SILENT) or not run.connected:
         return None

@@ -98,8 +98,9 @@ class Reasons:
     @property
     def lost(self) -> str:
         """The nodes of the round that fell silent or are no longer members."""
+        durable = self._run.durable
         held = {member.node for member in self._run.inside if member.state is not MemberState.SILENT}
-        lost = [node for node in self._run.durable.order if node not in held]
+        lost = [node for node in durable.order if node not in held and node not in durable.succeeded]
         return name_some(lost, len(lost))
 
     @property

@@ -184,6 +184,8 @@ class DurableRun:
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""
     """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
+    succeeded: set[str] = field(default_factory=set)
+    """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
     losses: list[LostNode] = field(default_factory=list)
     """Nodes that the current or last round has lost."""
     stop_reason: Reason = field(default=Reason("", ""))

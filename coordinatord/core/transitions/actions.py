@@ -324,7 +324,7 @@ def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     """Count a node as lost: that is evidence of why the round ended, unless the node had done its part of it."""
     decision.close(member)
     silent_s, leaving = _silent_for(member, decision.now), member.observed.leaving
-    if member.durable.in_round:
+    if member.durable.in_round and not member.durable.succeeded:
         run.lost_at = min(run.lost_at, member.lived_at)
     decision.record(NodeLost(run.job, run.id, reason, member.node, member.incarnation, silent_s, leaving))
 

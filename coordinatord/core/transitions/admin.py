@@ -98,7 +98,7 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
     if run.all_silent:
         text = f"job {run.job}: {Reasons(run).situation}, and no node can be reached; its workers go on"
         return Reply(AdminResult.REFUSED, text)
-    if run.count(MemberState.SUCCEEDED):
+    if run.durable.succeeded:
         return Reply(
             AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
         )

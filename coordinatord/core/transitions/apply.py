@@ -173,6 +173,7 @@ def _release(run: DurableRun, member: DurableMember) -> None:
 def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
     del at
     run.member(record.node).succeeded = True
+    run.succeeded.add(record.node)
 
 
 def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
@@ -218,7 +219,7 @@ def _begin_round(run: DurableRun, record: RoundFormed | RoundRemembered, at: flo
     """Begin a round; nothing is known against any of its nodes yet."""
     run.round, run.superseded_reason, run.losses, run.first_failure = record.round, "", [], None
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = False
-    run.formed_at = at
+    run.formed_at, run.succeeded = at, set()
     run.lost = [loss for loss in run.lost if loss.round > record.round - LOST_ROUNDS]
     run.rounds.note(record)
     _enter(run, State.STARTING, record.reason, at)
@@ -294,7 +295,7 @@ def _round_stopped(run: DurableRun, record: RoundStopped, at: float) -> None:
 def _round_ended(run: DurableRun, record: RoundEnded, at: float) -> None:
     _keep_report(run, record.report, at)
     run.round, run.restarts_used, run.repeats = record.round, record.restarts_used, record.repeats
-    run.reached = record.reached
+    run.reached, run.succeeded = record.reached, set()
     run.last_end_reason = record.reason if record.report is None else in_brief(record.report)
     for member in list(run.inside):
         _leave_round(run, member)
@@ -318,7 +319,7 @@ def _let_go_of_rounds(run: DurableRun) -> None:
     A thousand runs that have ended are kept, and each may have had fifty rounds. The store has these for whoever asks.
     """
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
-    run.last_left, run.emptied_at = False, None
+    run.last_left, run.emptied_at, run.succeeded = False, None, set()
     run.stepped = run.step_overdue = run.repeats_steps = run.silent = run.planned = False
     run.formed_reason = run.superseded_reason = run.last_end_reason = ""
     run.stop_reason, run.first_failure, run.slowest_s = Reason("", ""), None, 0.0

@@ -19,6 +19,7 @@ from coordinatord.core.values.records import (
     NodeJoined,
     NodeLost,
     NodesHeard,
+    NodeSucceeded,
     Record,
     RoundEnded,
     RoundFormed,
@@ -64,6 +65,10 @@ class RoundInvariants(NodeInvariants):
         self.stopped_on_purpose: set[Round] = set()
         self.records: Counter[str] = Counter()
         """How many became durable, by kind."""
+        self.done_without = 0
+        """Runs that succeeded though a node that had done its part was no longer there."""
+        self._succeeded: set[tuple[Round, str]] = set()
+        """The nodes of each round that had done their part, by the records."""
         self._spoken: dict[str, int] = {}
         """The last round of each run that any node received."""
         self._back: set[tuple[str, int]] = set()
@@ -81,6 +86,8 @@ class RoundInvariants(NodeInvariants):
         replaced = False
         for record in records:
             self.check(bool(record.reason), "a record without a reason: %s", record)
+            if isinstance(record, RoundStopped) and record.condition == "node_lost":
+                self._judge_missed(record, [other.node for other in records if isinstance(other, NodeLost)])
             if isinstance(record, NodeLost) and record.reason.startswith("replaced by"):
                 replaced = True
             elif isinstance(record, NodeLost):
@@ -113,6 +120,11 @@ class RoundInvariants(NodeInvariants):
             quiet = self._was_quiet(key)
             self.check(not quiet, "round %d was stopped for nothing: %s", record.round, record.reason)
 
+    def _judge_missed(self, record: RoundStopped, lost: list[str]) -> None:
+        """Check that a round which is stopped for lost nodes has lost one that had not done its part."""
+        done = [node for node in lost if ((record.run, record.round), node) in self._succeeded]
+        self.check(not lost or done != lost, "round %d is stopped for %s, whose part is done", record.round, lost)
+
     def _was_quiet(self, key: Round, but_for: frozenset[str] = frozenset()) -> bool:
         """Whether all nodes of a round but these began it, and were well and within reach ever since."""
         training = self.world.trainings[key]
@@ -137,6 +149,8 @@ class RoundInvariants(NodeInvariants):
                     self._newest[record.run, record.node] = record.incarnation
                 case RoundFormed():
                     self._judge_formed(record)
+                case NodeSucceeded():
+                    self._succeeded.add(((record.run, record.round), record.node))
                 case NodeLost() if record.reason.startswith("replaced by"):
                     self.disturbed.add((record.run, self.replica.jobs[record.job].round))
                 case RoundStopped():
@@ -190,7 +204,7 @@ class RoundInvariants(NodeInvariants):
             quiet = self._was_quiet(key)
             self.check(not quiet, "a failure in round %d was not charged: %s", record.round, record.reason)
         run = self.replica.jobs[record.job]
-        done = all(node in run.members and run.members[node].succeeded for node in run.order)
+        done = all((key, node) in self._succeeded for node in run.order)
         self.check(not done, "round %d is followed by another one, and all its workers had succeeded", record.round)
         charged = self.charged[record.run]
         self.check(record.restarts_used == charged, "%d restarts used, %d charged", record.restarts_used, charged)
@@ -205,6 +219,8 @@ class RoundInvariants(NodeInvariants):
             workers = sum(ranks.workers for ranks in self.formed[key].nodes)
             exited = self.world.training(key).exited_well
             self.check(exited == workers, "succeeded when %d of %d workers had", exited, workers)
+            run = self.replica.jobs[record.job]
+            self.done_without += not {ranks.node for ranks in self.formed[key].nodes} <= run.members.keys()
         self.ended[record.run] = record
 
     def settled(self, machine: Coordinator) -> None:
@@ -238,6 +254,8 @@ class RoundInvariants(NodeInvariants):
         self.replica = DurableReplica()
         self.replica.apply((now, record) for record in records)
         self._spoken.clear()
+        done = [record for record in records if isinstance(record, NodeSucceeded)]
+        self._succeeded = {((record.run, record.round), record.node) for record in done}
         self.disturbed |= set(self.formed)
         for run in self.replica.jobs.values():
             self.charged[run.id] = run.restarts_used

@@ -1,0 +1,70 @@
+"""Coincidences at the end of a training: a node that has done its part goes, while others have not done theirs.
+
+They are played as those of `coincidences`, each by itself, and are no part of these: so the seeds of others play what
+they have always played.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from coordinatord.core.values.admin_requests import StopJob
+from tests.sim.coincidences import when_some_are_done
+from tests.sim.faults import Strike
+from tests.sim.history import play_coincidence
+from tests.sim.host import Host
+from tests.sim.scenario import draw_calm_scenario
+from tests.sim.world import JOB, World
+
+HEARD_WITHIN_S = 4.0
+"""How soon a node that is cut off comes back: within its lease."""
+
+
+def _gone(host: Host) -> None:
+    host.kill()
+
+
+def _replaced(host: Host) -> None:
+    host.kill()
+    host.boot()
+
+
+def _goes(world: World, go: Callable[[Host], None]) -> None:
+    """Let a node go that has done its part; the others go on."""
+    when_some_are_done(world, lambda done, _: go(world.chance.choice(done)))
+
+
+def _goes_as_others_finish(world: World, go: Callable[[Host], None]) -> None:
+    """Let it go while an operator stops the job, and the workers of the others come to their end unheard."""
+
+    def act(done: list[Host], late: list[Host]) -> None:
+        for host in late:
+            host.cut_off()
+            world.queue.plan(HEARD_WITHIN_S * world.chance.uniform(0.5, 1.0), host.heal)
+        world.daemon.ask(StopJob(JOB, "operator", ""))
+        go(world.chance.choice(done))
+
+    when_some_are_done(world, act)
+
+
+FINISHES: dict[str, Strike] = {
+    "done node dies": lambda world: _goes(world, _gone),
+    "done node is replaced": lambda world: _goes(world, _replaced),
+    "done node dies while the job is stopped": lambda world: _goes_as_others_finish(world, _gone),
+    "done node is replaced while the job is stopped": lambda world: _goes_as_others_finish(world, _replaced),
+}
+"""The coincidences by name."""
+
+
+def finishing_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a few nodes that finish one after the other. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(drawn.workers, ends_within_s=chance.choice([0.5, 3.0]))
+    nodes = chance.choice([2, 3])
+    scenario = replace(
+        drawn, max_restarts=9, hosts=nodes, nodes_min=chance.choice([1, nodes]), nodes_max=nodes, workers=workers
+    )
+    return play_coincidence(seed, chance, scenario, FINISHES, loud=loud, digested=digested)
