@@ -284,7 +284,7 @@ class Agent:
         """Work towards the goal, again whenever that leads to another phase."""
         while not self.exited:
             if self._ending is not None and not self.phase.has_workers:
-                self._exit(self._ending)
+                self._exit(endings.conclusion(self._ending, self.phase, self._group, self._goal))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:

@@ -37,6 +37,15 @@ def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, err
     return Exit(ExitCode.OK, notices.succeeded_alone(error), Level.INFO) if alone else None
 
 
+def conclusion(ending: Exit, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> Exit:
+    """Return what a node ends with that has decided on `ending`: success, if it knows of that and cannot report it.
+
+    A coordinator that was its own child is not back later, so the node does not look for it.
+    """
+    unheard = ending.code == ExitCode.UNAVAILABLE
+    return (succeeded_alone(phase, group, goal, ending.message) if unheard else None) or ending
+
+
 def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
     """Whether all workers of the round have succeeded. One node can know that if it is the only one.
 
