@@ -1,5 +1,6 @@
 // What the page may do, if its reader may: each act is explained, confirmed, and has a reason, which the events keep.
 
+import { post } from "./answers.js";
 import { capital } from "./format.js";
 import { h, set, setText, show } from "./dom.js";
 
@@ -72,16 +73,9 @@ function dialog() {
   };
 }
 
-// Return why it was not done; empty if it was.
+// Return why it was not done, or that this is not known; empty if it was done.
 async function send(path, reason) {
-  try {
-    const answer = await fetch(path, {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
-      body: JSON.stringify({ by: "the page", reason }),
-    });
-    return answer.ok ? "" : `${capital(String((await answer.json()).message))}.`;
-  } catch {
-    return "The coordinator cannot be reached, so it is not known whether this was done: see the events.";
-  }
+  const { answer, why, heard } = await post(path, { by: "the page", reason });
+  if (answer) return "";
+  return `${capital(why)}.${heard ? "" : " So it is not known whether this was done: see the events."}`;
 }

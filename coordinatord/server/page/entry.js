@@ -1,5 +1,6 @@
 // How a browser is let in: by a link that works once, or else by words that say how to get one.
 
+import { post } from "./answers.js";
 import { copyable, endpoint, quoted } from "./commands.js";
 import { h, setText, show } from "./dom.js";
 import { capital } from "./format.js";
@@ -15,16 +16,8 @@ export async function letIn() {
   if (!hasLink()) return "";
   const code = location.hash.slice(LINK.length);
   history.replaceState(null, "", location.pathname); // it stays in no history
-  try {
-    const answer = await fetch("/v1/page/session", {
-      method: "POST",
-      headers: { "Content-Type": "application/json", Accept: "application/json" },
-      body: JSON.stringify({ code }),
-    });
-    return answer.ok ? "" : String((await answer.json()).message);
-  } catch {
-    return "the coordinator cannot be reached";
-  }
+  const { why = "" } = await post("/v1/page/session", { code });
+  return why;
 }
 
 export function entryPage() {

@@ -1,5 +1,6 @@
 // What happened to a job, newest first, by kind and by words. It is fetched when something was recorded.
 
+import { ask } from "./answers.js";
 import { h, keep, name, set, setText, show } from "./dom.js";
 import { count, moment } from "./format.js";
 
@@ -93,9 +94,8 @@ export function eventsPanel() {
 async function read(job, { kinds }, known) {
   const query = new URLSearchParams(known.upto === null ? { last: SHOWN_MAX } : { after: known.upto });
   if (kinds.length) query.set("kind", kinds.join(","));
-  const answer = await fetch(`/v1/jobs/${encodeURIComponent(job)}/events?${query}`, { headers: { Accept: "application/json" } });
-  const body = await answer.json();
-  if (!answer.ok) throw new Error(body.message);
+  const { answer: body, why } = await ask(`/v1/jobs/${encodeURIComponent(job)}/events?${query}`);
+  if (!body) throw new Error(why);
   if (body.events.length === ANSWER_MAX) return read(job, { kinds }, { upto: null, events: [] });
   return { upto: body.upto, events: [...body.events.reverse(), ...known.events].slice(0, SHOWN_MAX) };
 }

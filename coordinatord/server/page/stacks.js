@@ -1,8 +1,9 @@
 // Where the workers of a job stand, when somebody asks: those with equal stacks once, the largest group first.
 
+import { ask } from "./answers.js";
 import { command, copyable } from "./commands.js";
 import { h, keep, set, setText, show } from "./dom.js";
-import { count, duration, plural } from "./format.js";
+import { capital, count, duration, plural } from "./format.js";
 
 const RANKS_MAX = 8; // spans of ranks that are named; of more, the rest is counted
 
@@ -19,7 +20,7 @@ export function stacksPanel() {
     h("p", { class: "tools" }, button, line.element), failed, verdict, groups);
   let job = null;
   const draw = ({ answer = null, why = "" } = {}) => {
-    setText(failed, why);
+    setText(failed, why && `${capital(why)}.`);
     show(failed, why !== "");
     setText(verdict, answer === null ? "" : verdictOf(answer));
     show(verdict, answer !== null);
@@ -28,7 +29,7 @@ export function stacksPanel() {
   button.addEventListener("click", async () => {
     const asked = job;
     set(button, "disabled", true);
-    const found = await read(asked);
+    const found = await ask(`/v1/jobs/${encodeURIComponent(asked)}/stacks`);
     set(button, "disabled", false);
     if (asked === job) draw(found);
   });
@@ -42,16 +43,6 @@ export function stacksPanel() {
       line.update(command("stacks", job));
     },
   };
-}
-
-async function read(job) {
-  try {
-    const answer = await fetch(`/v1/jobs/${encodeURIComponent(job)}/stacks`, { headers: { Accept: "application/json" } });
-    const found = await answer.json();
-    return answer.ok ? { answer: found } : { why: String(found.message) };
-  } catch {
-    return { why: "The coordinator cannot be reached." };
-  }
 }
 
 function verdictOf({ round, verdict, groups, notes }) {

@@ -1,5 +1,8 @@
 // The connection to the coordinator: receives states, and notices when none come. It does not interpret them.
 
+import { refusal, UNREACHABLE } from "./answers.js";
+import { capital } from "./format.js";
+
 const SILENT_MS = 15_000; // the coordinator sends at least every 5 s, so the connection is dead
 const REFUSED_MS = 2_000; // the pause after the coordinator has refused an attempt
 const HIDDEN_MS = 60_000; // a page in the background disconnects: browsers grant a host six connections for all their pages
@@ -48,7 +51,7 @@ export class Stream {
 
   #fail(source) {
     if (source.readyState === EventSource.CLOSED) this.#explain();
-    else this.#handlers.link("lost", "The coordinator cannot be reached", 0); // the browser tries again by itself
+    else this.#handlers.link("lost", capital(UNREACHABLE), 0); // the browser tries again by itself
   }
 
   // The browser does not show why it was refused: send the request once more, and read the answer.
@@ -58,10 +61,13 @@ export class Stream {
     const asking = new AbortController();
     try {
       const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: asking.signal });
-      if (answer.status === 401) clearTimeout(this.#timer);
-      if (!answer.ok) this.#handlers.link(answer.status === 401 ? "locked" : "refused", String((await answer.json()).message), 0);
+      if (answer.ok) return;
+      const { why, heard } = refusal(answer, await answer.text());
+      const locked = heard && answer.status === 401;
+      if (locked) clearTimeout(this.#timer);
+      this.#handlers.link(locked ? "locked" : "refused", why, 0);
     } catch {
-      this.#handlers.link("lost", "The coordinator cannot be reached", 0);
+      this.#handlers.link("lost", capital(UNREACHABLE), 0);
     } finally {
       asking.abort();
     }

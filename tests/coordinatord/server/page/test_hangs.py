@@ -89,5 +89,5 @@ def test_why_nobody_can_be_asked_is_said(coordinator: Coordinator, open_page: Op
     page.evaluate(answers(404, {"code": "no_stacks", "message": "round 3 is being stopped"}))
     page.evaluate("document.querySelector('details:has(.stacks)').open = true")
     page.evaluate("document.querySelector('button.ask').click()")
-    page.wait_for_text("round 3 is being stopped", "details .failed")
+    page.wait_for_text("Round 3 is being stopped.", "details .failed")
     assert not page.evaluate("document.querySelector('button.ask').disabled")
