@@ -37,6 +37,10 @@ DESCRIPTORS = 4
 
 CHUNK_BYTES = 1 << 16
 
+RARELY = 1_000_003
+"""The objects between two looks for garbage while modules are imported, a number that no module asks for. What they
+make stays, and there are so many of them that the looks take a sixth of the time of an import of torch."""
+
 DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
 """A process that has one of these open has initialised CUDA (cuInit opens it, NVML does not) or ROCm, and no fork of it
 can use a GPU."""
@@ -77,11 +81,15 @@ def serve(needed: frozenset[str]) -> bool:
         os._exit(0)
     ending, responder = Ending(_decoded(settings["gloo"])), load(_decoded(settings["responder"]))
     customized = _customize()
+    usual = gc.get_threshold()
+    gc.set_threshold(RARELY, *usual[1:])
     try:
         _preload(link, needed, settings["modules"], settings["along"])
     except PreloadError as error:
         _send(link, {"refused": str(error)})
         os._exit(0)
+    if gc.get_threshold()[0] == RARELY:  # no module has set what workers are to have
+        gc.set_threshold(*usual)
     # What is garbage now would be collected in each worker, and a collector that looks at objects copies their pages.
     gc.collect()
     gc.freeze()
