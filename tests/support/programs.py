@@ -24,8 +24,14 @@ TIMEOUT_S = 200.0
 """Bound on any wait: hundreds of times what it takes on an idle machine, for other machines are not idle."""
 
 LOOK_AGAIN_S = 0.02
-"""The least time between two looks at something that does not announce its changes, such as an HTTP API. A look that
-takes longer, such as a program, is followed by a pause as long as itself: what is waited for needs the processor."""
+"""The least time between two looks at something that does not announce its changes, such as an HTTP API."""
+
+CHEAP_S = 0.002
+"""A look that takes less is at memory, and is repeated as soon as any program says something."""
+
+PAUSE = 3
+"""Any other, such as a request or a program, is followed by a pause of so many times as long, whatever programs say
+meanwhile: what is waited for needs the processor."""
 
 LINES_SHOWN = 200
 """The lines of an output's end that are shown: they tell what went wrong."""
@@ -60,8 +66,12 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
             return found
         now = time.monotonic()
         assert now < deadline, f"waited in vain for {what}"
-        with _news:
-            _news.wait(min(deadline - now, max(LOOK_AGAIN_S, now - looked_at)))
+        took_s = now - looked_at
+        if took_s < CHEAP_S:
+            with _news:
+                _news.wait(LOOK_AGAIN_S)
+        else:
+            threading.Event().wait(max(LOOK_AGAIN_S, PAUSE * took_s))
         looked_at = time.monotonic()
 
 

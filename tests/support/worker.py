@@ -64,7 +64,7 @@ def connect() -> list[socket.socket]:
         try:
             return [socket.create_connection((address, port))]
         except ConnectionRefusedError:
-            os.sched_yield()  # rank 0 is not there yet
+            select.select([], [], [], 0.005)  # rank 0 is not there yet
         except ConnectionError:
             sys.exit(1)  # it came and went
 
