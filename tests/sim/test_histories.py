@@ -14,7 +14,8 @@ from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim import campaign
-from tests.sim.coincidences import COINCIDENCES, KEEPING
+from tests.sim.coincidences import COINCIDENCES
+from tests.sim.coincidences import KEEPING as KEEPING_COINCIDENCES
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.disk_coincidences import PERSISTING as DISK_COINCIDENCES
@@ -40,34 +41,79 @@ from tests.sim.torn_sessions import TORN
 from tests.sim.world import BrokenError, World
 from tests.support.programs import TIMEOUT_S
 
-CHUNKS = 5
-KEEPING_CHUNKS = 2
-COPYING = 40
+MIXED = 100
+"""The histories of all kinds in turn, as `make sim` plays them."""
+
+KEEPING = 50
+"""The histories of nodes that keep state."""
+
+COPYING = 20
 """The histories of nodes that copy what others have."""
 
-PERSISTING = 60
+PERSISTING = 30
 """The histories of nodes that write steps to a disk."""
 
-HANGING = 40
+HANGING = 20
 """The histories of workers that hang; each lasts for some minutes."""
 
-STAYING = 40
+STAYING = 20
 """The histories of workers that go into another round as the same processes."""
 
-LAGGING = 40
+LAGGING = 20
 """The histories of workers that come late to collectives."""
 
-STANDBY = 100
+STANDBY = 40
 """The histories of two coordinators that share an etcd; each takes less time than others."""
 
-COINCIDENCES_OF_KEEPING = 40
+COINCIDENT = 60
+"""The histories of coincidences of any job."""
+
+TEARING = 50
+"""The histories of nodes that seem gone."""
+
+COINCIDENT_KEEPING = 30
 """The histories of coincidences among nodes that keep state: fewer, since each takes twice as long."""
 
-SEEDS_PER_CHUNK = 100
-"""So few that a chunk takes seconds: each worker of pytest has its share of them, and none is waited for in the end."""
+WAITING = 40
+"""The histories in which nodes are missing."""
+
+SEEDS_TO_ROWS = frozenset(
+    {
+        10020,
+        10044,
+        10128,
+        10141,
+        10148,
+        10189,
+        10192,
+        10245,
+        10348,
+        10380,
+        10382,
+        10476,
+        10549,
+        10612,
+        10720,
+        10780,
+        10816,
+        10824,
+        10878,
+        10918,
+        10920,
+        10960,
+        10980,
+    }
+)
+"""The seeds of which the histories took every row that is not rare, when they were last looked for. They are a hint and
+no more: when the code changes, so do the histories, and the search goes on with the seeds from `ROWS_FROM` upward."""
+
+ROWS_FROM = 10_000
 
 ROWS_WITHIN = 1_300
-"""The number of seeds that take every row that is not rare: 500 have been needed."""
+"""The number of seeds from there on that take every row that is not rare: 1,000 have been needed."""
+
+ROWS_AT_ONCE = 20
+"""The number of seeds after which it is looked whether all rows were taken."""
 
 FAST = Network(spread_s=0.001)
 """A network on which a thousand nodes come within a moment."""
@@ -132,22 +178,18 @@ def running_trio(seed: int = 1) -> World:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_every_history_keeps_the_invariants(chunk: int) -> None:
-    first = chunk * SEEDS_PER_CHUNK
-    part = campaign.explore(first, 1, seconds=math.inf, most=SEEDS_PER_CHUNK, nodes=0)
+def test_every_history_keeps_the_invariants() -> None:
+    part = campaign.explore(0, 1, seconds=math.inf, most=MIXED, nodes=0)
     assert not part.failed, "\n".join(part.failed.values())
-    assert part.seeds == SEEDS_PER_CHUNK
-    assert part.faults.total() > SEEDS_PER_CHUNK
+    assert part.seeds == MIXED
+    assert part.faults.total() > MIXED
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(KEEPING_CHUNKS))
-def test_every_history_of_nodes_that_keep_state_keeps_the_invariants(chunk: int) -> None:
-    first = chunk * SEEDS_PER_CHUNK
-    worlds = [keeping_world(seed) for seed in range(first, first + SEEDS_PER_CHUNK)]
-    assert sum(world.invariants.kept.resumed for world in worlds) > SEEDS_PER_CHUNK / 4
-    assert sum(world.invariants.kept.kept_named for world in worlds) > SEEDS_PER_CHUNK / 25
+def test_every_history_of_nodes_that_keep_state_keeps_the_invariants() -> None:
+    worlds = [keeping_world(seed) for seed in range(KEEPING)]
+    assert sum(world.invariants.kept.resumed for world in worlds) > KEEPING / 4
+    assert sum(world.invariants.kept.kept_named for world in worlds) > KEEPING / 25
 
 
 @pytest.mark.slow
@@ -191,41 +233,46 @@ def test_every_history_of_two_coordinators_over_one_etcd_keeps_the_invariants() 
 
 @pytest.mark.slow
 def test_every_coincidence_keeps_the_invariants() -> None:
-    worlds = [coincident_world(seed) for seed in range(SEEDS_PER_CHUNK)]
+    worlds = [coincident_world(seed) for seed in range(COINCIDENT)]
     assert {name for world in worlds for name in world.faults} >= set(COINCIDENCES)
-    assert sum(world.invariants.identities.claims for world in worlds) > SEEDS_PER_CHUNK
+    assert sum(world.invariants.identities.claims for world in worlds) > COINCIDENT
 
 
 @pytest.mark.slow
 def test_every_history_of_a_node_that_seems_gone_keeps_the_invariants() -> None:
-    worlds = [torn_world(seed) for seed in range(SEEDS_PER_CHUNK)]
+    worlds = [torn_world(seed) for seed in range(TEARING)]
     assert {name for world in worlds for name in world.faults} >= set(TORN)
-    assert sum(world.invariants.departures.proved for world in worlds) > SEEDS_PER_CHUNK / 20
+    assert sum(world.invariants.departures.proved for world in worlds) > TEARING / 20
 
 
 @pytest.mark.slow
 def test_every_coincidence_of_nodes_that_keep_state_keeps_the_invariants() -> None:
-    worlds = [coincident_keeping_world(seed) for seed in range(COINCIDENCES_OF_KEEPING)]
-    assert {name for world in worlds for name in world.faults} >= set(KEEPING)
+    worlds = [coincident_keeping_world(seed) for seed in range(COINCIDENT_KEEPING)]
+    assert {name for world in worlds for name in world.faults} >= set(KEEPING_COINCIDENCES)
 
 
 @pytest.mark.slow
 def test_every_coincidence_around_the_disk_keeps_the_invariants() -> None:
-    worlds = [coincident_persisting_world(seed) for seed in range(COINCIDENCES_OF_KEEPING)]
+    worlds = [coincident_persisting_world(seed) for seed in range(COINCIDENT_KEEPING)]
     assert {name for world in worlds for name in world.faults} >= set(DISK_COINCIDENCES)
 
 
 @pytest.mark.slow
 def test_no_worker_waits_for_ever_where_nodes_are_missing() -> None:
-    assert sum(waiting_world(seed).invariants.held for seed in range(STAYING)) > STAYING
+    assert sum(waiting_world(seed).invariants.held for seed in range(WAITING)) > WAITING
 
 
 @pytest.mark.slow
 def test_many_histories_take_every_row_but_the_rare_ones() -> None:
     found = campaign.Findings()
-    while found.seeds < ROWS_WITHIN and not set(found.rows_never_taken) <= RARE_ROWS:
-        found.add(campaign.explore(10_000 + found.seeds, 1, seconds=math.inf, most=SEEDS_PER_CHUNK, nodes=0))
+    for seed in sorted(SEEDS_TO_ROWS):
+        found.add(campaign.explore(seed, 1, seconds=math.inf, most=1, nodes=0))
+    next_seed = ROWS_FROM
+    while next_seed < ROWS_FROM + ROWS_WITHIN and not set(found.rows_never_taken) <= RARE_ROWS:
+        found.add(campaign.explore(next_seed, 1, seconds=math.inf, most=ROWS_AT_ONCE, nodes=0))
+        next_seed += ROWS_AT_ONCE
         assert not found.failed, "\n".join(found.failed.values())
+    assert not found.failed, "\n".join(found.failed.values())
     assert set(found.rows_never_taken) <= RARE_ROWS
 
 

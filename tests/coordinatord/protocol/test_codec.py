@@ -26,21 +26,30 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import Length, SchemaError
 from tests.support.builders import a_desired, a_join, an_assignment, an_observed, an_offer
-from tests.support.messages import MESSAGES, as_map, fields_of, inner_of, largest, messages
+from tests.support.messages import MESSAGES, WIDEST, as_map, fields_of, inner_of, largest, messages
 
 NAMES = {message: name for name, message in TYPES.items()}
 
 
-def with_short_lists(value: Any) -> Any:
-    """Return a body in which each list has one item at most: a field is judged alike, and each sample is read often."""
+SHORT = 64
+"""Characters of a text that is short."""
+
+
+def shortened(value: Any) -> Any:
+    """Return a body whose texts are short and whose lists have one item at most.
+
+    Its fields are judged alike, and each sample is read often.
+    """
     if isinstance(value, dict):
-        return {name: with_short_lists(inner) for name, inner in value.items()}
-    return [with_short_lists(inner) for inner in value[:1]] if isinstance(value, list) else value
+        return {name: shortened(inner) for name, inner in value.items()}
+    if isinstance(value, str) and value.startswith(WIDEST):
+        return value[:SHORT]
+    return [shortened(inner) for inner in value[:1]] if isinstance(value, list) else value
 
 
 def sample_of(message: Any) -> dict[str, Any]:
     """Return the body of a message, with its type."""
-    return {"type": NAMES[type(message)], **with_short_lists(as_map(message))}
+    return {"type": NAMES[type(message)], **shortened(as_map(message))}
 
 
 SAMPLES: dict[type[Any], dict[str, Any]] = {kind: sample_of(largest(kind)) for kind in MESSAGES}
