@@ -33,7 +33,7 @@ from coordinatord.core.values.records import (
 from coordinatord.core.values.time_ledger import Activity, Spent
 from coordinatord.core.values.training_progress import STALL_S_MIN
 from coordinatord.protocol.messages import Goal, Phase, Result
-from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerInvariants, Page
+from tests.sim.invariants.time_ledger import EXACT_S, Accounted, LedgerInvariants, Page, are_so_many
 from tests.sim.workers import STEP_S, Round
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -125,14 +125,14 @@ class TimeInvariants(LedgerInvariants):
 
     def _look_at_forming(self, run: Run, now: float) -> None:
         hosts = [host for host in self.world.hosts.values() if host.session is not None and host.session.established]
-        if sum(host.well for host in hosts) >= run.spec.nodes_min:
+        if are_so_many(run.spec.nodes_min, hosts, lambda host: host.well):
             self._few_from.pop(run.id, None)
         elif self.world.daemon.machine.store_error is None:
             since = self._few_from.setdefault(run.id, now)
             if now - since >= self._lease_s:  # before, it could not see that nodes were out of touch
                 self._few_at[run.id] = now
-        ready = sum(self._evidently_waits(host, run, now) for host in hosts)
-        if ready < run.spec.nodes_min or now - self._upset_at < CALM_S or not self._tells_at_once:
+        enough = are_so_many(run.spec.nodes_min, hosts, lambda host: self._evidently_waits(host, run, now))
+        if not enough or now - self._upset_at < CALM_S or not self._tells_at_once:
             self._enough_from.pop(run.id, None)
         else:
             self._enough_from.setdefault(run.id, now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,7 @@ from tests.sim.invariants.rounds import WHOLE_EVERY, RoundInvariants
 from tests.sim.workers import Round
 
 if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.host import Host
     from tests.sim.world import World
 
 EXACT_S = 1e-6
@@ -329,3 +330,13 @@ class LedgerInvariants(RoundInvariants):
         if rounds:
             on = run.durable.state in {State.STARTING, State.RUNNING, State.STOPPING}
             self.check((rounds[-1].ended is None) == on, "round %s is shown as %s", run.durable.round, rounds[-1])
+
+
+def are_so_many(number: int, hosts: Sequence[Host], is_so: Callable[[Host], bool]) -> bool:
+    """Return whether at least so many hosts are so; look at no more than it takes, for there may be a thousand."""
+    others = len(hosts) - number
+    for host in hosts:
+        if others < 0:
+            return False
+        others -= not is_so(host)
+    return others >= 0
