@@ -280,7 +280,8 @@ def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
         assert len(digests) == 1, f"ranks of round {round_} differ after step {step}"
     _follow(by_round, alike, begins)
     last = max(by_round)
-    assert (last, STEPS - 1) in alike, "the last step was not done"
+    # An agent that dies at the very end costs a round in which no step is left to do.
+    assert (last, STEPS - 1) in alike or by_round[last] == {STEPS - 1}, "the last step was not done"
     redone = sum(len(found) - 1 for found in said[0].values())
     return Verdict(last, scene.deaths + last - 1, redone, _judge_disk(scene))
 
