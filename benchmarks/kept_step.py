@@ -32,6 +32,7 @@ WIDTH = 512
 CALLS = 50
 
 STEPS = 240
+"""With a pause after each, and as many without."""
 
 SAVES = 3
 """The fastest saves are looked at, and as many of the bare copies."""
@@ -50,8 +51,8 @@ class Costs:
     """A bare copy of the same tensors, into memory that was touched before."""
 
 
-def work(megabytes: int) -> None:
-    """Measure, as a worker."""
+def work(megabytes: int, count: int) -> None:
+    """Measure, as a worker, so many steps with a pause after each, and as many without."""
     torch.set_num_threads(1)
     intervals.SHARE_MAX = 1e9
     with workerlib.init() as ctx:
@@ -60,10 +61,10 @@ def work(megabytes: int) -> None:
         ctx.keep(model=model, optimizer=optimizer)
         model(torch.randn(4, WIDTH)).sum().backward()
         pause, steps, loop = Event(), [], []
-        for step in range(2 * STEPS):
+        for step in range(2 * count):
             optimizer.step()  # what no optimizer has changed is no new state
             took_s = timed(lambda: ctx.step(step))  # noqa: B023 - it is called at once
-            if step < STEPS:  # meanwhile the node makes the memory, and the coordinator says what may go
+            if step < count:  # meanwhile the node makes the memory, and the coordinator says what may go
                 steps.append(took_s)
                 pause.wait(0.05)
             else:
@@ -89,10 +90,11 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - began_at
 
 
-def measure(workers: int, megabytes: int) -> Costs:
+def measure(workers: int, megabytes: int, count: int) -> Costs:
     """Run a node. Raises `BenchmarkError`."""
     node = (str(BIN / "nodeclient"), "join", "--standalone", "--nproc-per-node", str(workers))
-    command = (*node, "--", sys.executable, "-m", "benchmarks.kept_step", "--worker", str(megabytes))
+    script = (sys.executable, "-m", "benchmarks.kept_step", "--worker", str(megabytes), "--steps", str(count))
+    command = (*node, "--", *script)
     ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False)  # noqa: S603 - ours
     found = [line[line.index("{") :] for line in ended.stdout.splitlines() if '{"step_s"' in line]
     if ended.returncode or not found:
@@ -104,14 +106,15 @@ def main() -> None:
     """Run as the flags say."""
     parser = argparse.ArgumentParser(prog="kept_step", description="Time what keeping state costs each step.")
     parser.add_argument("--megabytes", type=positive, default=100, help="of state (default: 100)")
+    parser.add_argument("--steps", type=positive, default=STEPS, help=f"of each kind (default: {STEPS})")
     parser.add_argument("--worker", type=positive, help=argparse.SUPPRESS)
     add_flags(parser, repeat=3)
     options = parser.parse_args()
     if options.worker:
-        work(options.worker)
+        work(options.worker, options.steps)
         return
-    alike = [measure(2, options.megabytes) for _ in range(options.repeat)]
-    alone = [measure(1, options.megabytes) for _ in range(options.repeat)]
+    alike = [measure(2, options.megabytes, options.steps) for _ in range(options.repeat)]
+    alone = [measure(1, options.megabytes, options.steps) for _ in range(options.repeat)]
     table = Table(runs_words(options.repeat), f"{options.megabytes} MB")
     table.add("ctx.step, state that other ranks have too, us", spread([run.loop_s * 1e6 for run in alike], ".0f"))
     table.add("the same, 50 ms after the one before", spread([run.step_s * 1e6 for run in alike], ".0f"))

@@ -43,6 +43,7 @@ def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     [found] = run("laggards", tmp_path / "laggards.json", "--layouts", "3x1", "--part", "2")
     assert found["right"], found["sentence"]

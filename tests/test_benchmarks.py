@@ -131,7 +131,7 @@ def test_an_idle_node_costs_one_small_message_each_way_a_heartbeat(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_heartbeat_costs_no_more_than_a_few_bare_messages(tmp_path: Path) -> None:
-    _, runs = run("throughput", tmp_path, "--clients", "128", "--seconds", "0.5", "--repeat", "3")
+    _, runs = run("throughput", tmp_path, "--clients", "128", "--seconds", "0.2", "--repeat", "3")
     assert {flows["bytes_to_server"] for flows in runs} == {BEAT_BYTES}
     assert {flows["bytes_from_server"] for flows in runs} == {BEAT_ANSWER_BYTES[128]}
     costs = [[flows[side]["cpu_s"] / flows[side]["messages"] for side in ("coordinatord", "echo")] for flows in runs]
@@ -182,7 +182,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_said() -> None:
 
 @pytest.mark.slow
 def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
-    printed, [alike, alone] = run("kept_step", tmp_path, "--megabytes", "2")
+    printed, [alike, alone] = run("kept_step", tmp_path, "--megabytes", "2", "--steps", "60")
     assert "a save, as bare copies" in printed
     assert min(alike["step_s"], alone["step_s"], alone["copy_s"]) > 0
 

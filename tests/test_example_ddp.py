@@ -27,7 +27,7 @@ LAUNCHERS = {
     ("launcher", "flags"),
     [
         ("nodeclient join", ("--local_rank=0", "--local-rank=0")),  # as older launchers spell it, and newer ones
-        ("nodeclient launch", ()),
+        pytest.param("nodeclient launch", (), marks=pytest.mark.long),
         ("torchrun", ()),
     ],
     ids=LAUNCHERS,

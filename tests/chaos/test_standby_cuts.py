@@ -66,6 +66,7 @@ def test_a_leader_whose_host_is_cut_off_is_followed_by_the_standby(site: Site) -
     pair.finish()
 
 
+@pytest.mark.long
 def test_a_leader_on_the_smaller_side_of_a_cut_through_etcd_is_followed_by_the_standby(site: Site) -> None:
     pair = site.pair
     site.part([FIRST, MEMBERS[0]], [SECOND, *MEMBERS[1:]])
@@ -76,6 +77,7 @@ def test_a_leader_on_the_smaller_side_of_a_cut_through_etcd_is_followed_by_the_s
     pair.finish()
 
 
+@pytest.mark.long
 def test_without_a_majority_of_etcd_nobody_leads_and_jobs_run_on(site: Site) -> None:
     pair = site.pair
     for member in MEMBERS[:2]:

@@ -87,8 +87,10 @@ def whole_tensors_by_stock_torch(folder: Path) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("kind", "before", "after", "nnodes"),
-    [("fsdp", "ab", "c", "1"), ("ddp", "ab", "cd", "2:3")],
-    ids=["full", "elastic"],
+    [
+        pytest.param("fsdp", "ab", "c", "1", id="full"),
+        pytest.param("ddp", "ab", "cd", "2:3", id="elastic", marks=pytest.mark.long),
+    ],
 )
 def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     tmp_path: Path, kind: str, before: str, after: str, nnodes: str

@@ -73,7 +73,7 @@ def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(clu
     assert stayed["samples"] == [sample + 4 for sample in alone["samples"]]
 
 
-@pytest.mark.parametrize("kind", ["deaf", "native"])
+@pytest.mark.parametrize("kind", ["deaf", pytest.param("native", marks=pytest.mark.long)])
 def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
     cluster: Cluster, tmp_path: Path, kind: str
 ) -> None:

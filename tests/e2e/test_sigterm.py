@@ -14,10 +14,10 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "moment"),
     [
-        ("ddp", "evaluation"),
+        pytest.param("ddp", "evaluation", marks=pytest.mark.long),
         ("ddp", "compile"),
         ("ddp", "data loader"),
-        ("ddp", "collective"),
+        pytest.param("ddp", "collective", marks=pytest.mark.long),
         ("fsdp", "collective"),
         ("ddp", "warm-up"),
         ("fsdp", "before the first step"),

@@ -48,6 +48,7 @@ def test_training_goes_on_without_the_node_of_rank_0(cluster: Cluster) -> None:
     assert cluster.await_state(state="succeeded")["restarts"]["used"] == 0
 
 
+@pytest.mark.long
 def test_training_goes_on_with_a_spare_after_a_leave_and_when_there_are_enough_again(cluster: Cluster) -> None:
     flags = ("--nnodes", "2", *WARM)
     a, b = (cluster.join(name, *flags, command=TRAINING) for name in "ab")

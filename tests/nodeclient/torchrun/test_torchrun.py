@@ -14,8 +14,9 @@ from tests.support.torchruns import FORKED, HERE, LIGHT, NEEDS_BACKENDS, Torchru
 
 pytestmark = [pytest.mark.slow, NEEDS_BACKENDS]
 
-RESTARTS = int(os.environ.get("TORCHRUN_RESTARTS", "20"))
-"""How often a real job is restarted; torchrun's own backend fails, or hangs, in most of the first ones."""
+RESTARTS = int(os.environ.get("TORCHRUN_RESTARTS", "8"))
+"""How often a real job is restarted; torchrun's own backend fails, or hangs, in most of the first ones. `make long`
+restarts one more often."""
 
 TRAINING = (*FORKED, str(HERE / "allreduce.py"))
 
