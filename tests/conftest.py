@@ -19,7 +19,6 @@ from tests.support.source import Source, sources
 LONGEST = (
     "tests/test_demo.py",
     "tests/test_example_imagenet.py",
-    "tests/sim/test_histories.py::test_many_histories_take_every_row_but_the_rare_ones",
     "tests/test_example_digits.py",
     "tests/nodeclient/forkserver/test_training.py",
     "tests/nodeclient/torchrun/test_torchrun.py",
