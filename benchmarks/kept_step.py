@@ -32,7 +32,7 @@ WIDTH = 512
 CALLS = 50
 
 STEPS = 240
-"""With a pause after each, and as many without."""
+"""The steps with a pause after each; as many follow without."""
 
 SAVES = 3
 """The fastest saves are looked at, and as many of the bare copies."""
