@@ -43,6 +43,12 @@ class Patience(Generic[Waiting]):
             self._give_up(waiting)
             return
 
+    def give_up_older(self, seconds: float) -> None:
+        """Give up what has waited for longer than so many seconds."""
+        latest = self._loop.time() + self._seconds - seconds
+        while self._until and next(iter(self._until.values())) < latest:
+            self.give_up_oldest()
+
     def close(self) -> None:
         """Forget all that waits, and set no timer again."""
         self._until.clear()

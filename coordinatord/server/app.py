@@ -176,8 +176,7 @@ async def serve(
     )
     for room in (*reads, requests, openapi, stream, metrics, page_access):
         app.add_routes(room.routes())
-    runner = _runner_of(app)
-    await runner.setup()
+    runner = await _runner_of(app)
     try:
         await connections.accept(listeners, runner, tls)
         driver.start()
@@ -188,6 +187,7 @@ async def serve(
         address, bound_port = listeners[0].getsockname()[:2]
         yield Server(address, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
+        await connections.drain()
         for part in (connections, driver, sessions, requests, stream, change_signal):
             part.close()
         await sessions.ended()
@@ -209,10 +209,10 @@ def _while_leading(driver: Driver) -> Middleware:
     return guard
 
 
-def _runner_of(app: web.Application) -> web.AppRunner:
+async def _runner_of(app: web.Application) -> web.AppRunner:
     # aiohttp waits for a request once before it cancels it and once more after. Cancellation on disconnect is off by
     # default in production and on in aiohttp's test server; set here, it is on in both.
-    return web.AppRunner(
+    runner = web.AppRunner(
         app,
         access_log=None,
         handler_cancellation=True,
@@ -221,6 +221,8 @@ def _runner_of(app: web.Application) -> web.AppRunner:
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
     )
+    await runner.setup()
+    return runner
 
 
 def _names(host: str, allowed_hosts: Collection[str]) -> Names:

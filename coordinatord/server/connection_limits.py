@@ -6,8 +6,10 @@ has shown nothing yet cannot take the place of nodes, and nodes cannot take that
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 from coordinatord.protocol.frozen_class import frozen
@@ -106,6 +108,8 @@ class Unproven(Generic[Waiting]):
         self._patience = Patience[Waiting](within_s, self._end)
         self._addresses: dict[Waiting, str] = {}
         self._by_address: dict[str, dict[Waiting, None]] = {}
+        self._emptied = asyncio.Event()
+        """Set when the last of them is waited for no longer."""
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -138,7 +142,17 @@ class Unproven(Generic[Waiting]):
         del of_address[waiting]
         if not of_address:
             del self._by_address[address]
+        if not self._addresses:
+            self._emptied.set()
         return True
+
+    async def await_young(self, seconds: float) -> None:
+        """Wait until nothing is waited for, but for so many seconds at most; what has waited that long ends at once."""
+        self._patience.give_up_older(seconds)
+        self._emptied.clear()
+        if self._addresses:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied.wait(), seconds)
 
     def close(self) -> None:
         """Forget all that waits."""

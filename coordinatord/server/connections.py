@@ -46,6 +46,10 @@ IDLE_S = 75.0
 """How long a connection over HTTP may be silent between two requests: proxies and programs end theirs after a minute or
 less, and the next request opens another."""
 
+FIRST_REQUEST_S = 1.0
+"""How old a connection without a request may be so that the end of the server waits for it: a program agrees on TLS and
+asks within milliseconds, or within a second on a busy host. What is older was opened ahead, as browsers do."""
+
 LINE_BYTES_MAX = 8_190
 """The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
 
@@ -151,18 +155,29 @@ class Connections:
             self._taken_over.discard(handler)
         raise AssertionError
 
+    async def drain(self) -> None:
+        """Stop accepting, and let those send their request who were accepted a moment ago.
+
+        To them it would look as if they were refused, though systemd keeps the listening socket for the next daemon.
+        """
+        self._stop_accepting()
+        await self._silent.await_young(FIRST_REQUEST_S)
+
     def close(self) -> None:
         """Stop accepting, and end the connections of which nobody has taken in a whole request.
 
         The process may live on, as one that stood by or leads next, and nobody would ever answer them.
         """
         self._closed = True
-        for server in self._servers:
-            server.close()
+        self._stop_accepting()
         for waiting in [*self._silent, *self._whole]:
             waiting.force_close()
         self._silent.close()
         self._whole.clear()
+
+    def _stop_accepting(self) -> None:
+        while self._servers:
+            self._servers.pop().close()
 
     def _newcomer(self) -> _Newcomer:
         return _Newcomer(self)
