@@ -70,7 +70,7 @@ types: setup
 	$(BIN)/mypy
 
 # Compiled first, or each of the programs that the first tests start at one time would compile all that it imports. Two
-# workers more than CI has cores: the tests take 19 minutes of CPU, and wait for as long.
+# workers more than CI has cores: that keeps both of them busy, for the tests wait as well as compute.
 tests: setup
 	$(BIN)/python -m compileall -q coordinatord nodeclient workerlib
 	$(BIN)/python -m pytest -n 4 --dist worksteal

@@ -33,6 +33,7 @@ def demo(folder: Path, *flags: str) -> Iterator[Program]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_survives_all_that_the_demo_does_to_it(tmp_path: Path) -> None:
     with demo(tmp_path, "--epochs", "30") as program:
         assert program.wait(TIMEOUT_S) == 0, program.output

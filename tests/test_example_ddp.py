@@ -28,7 +28,7 @@ LAUNCHERS = {
     [
         ("nodeclient join", ("--local_rank=0", "--local-rank=0")),  # as older launchers spell it, and newer ones
         pytest.param("nodeclient launch", (), marks=pytest.mark.long),
-        ("torchrun", ()),
+        pytest.param("torchrun", (), marks=pytest.mark.long),
     ],
     ids=LAUNCHERS,
 )

@@ -15,7 +15,7 @@ from tests.support.lives import FleetProgram, Lives, MemberState, await_back
 
 pytestmark = pytest.mark.slow
 
-KILLS = 8
+KILLS = 4
 
 FLEET = 40
 

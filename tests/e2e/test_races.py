@@ -11,7 +11,8 @@ from tests.support.programs import await_end, kill_quietly
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 20
+ROUNDS = 8
+"""So many worker after worker, half as many for all workers at once, and two for whole nodes; `make chaos` goes on."""
 
 
 def test_worker_after_worker_is_killed_and_each_costs_one_restart(cluster: Cluster) -> None:

@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 
 gc.enable()
 
-STEP_S = 0.01
+STEP_S = 0.03
 """The time that rank 0 spends on each step before it adds up, as if it computed: the others wait for it within the
 collective. Otherwise the jobs of a few tests would keep all cores busy that other tests need."""
 

@@ -31,7 +31,7 @@ from workerlib.keep.pieces import is_sharded
 
 FEATURES = 33
 
-STEP_S = 0.01
+STEP_S = 0.04
 """The time that each step of a program takes longer, as if it computed: a training that goes on until something happens
 would keep all cores busy that other programs need to make it happen."""
 
