@@ -203,7 +203,7 @@ def _misses_the_end(world: World) -> None:
             other.boot()
         once(world, lambda: not world.run.durable.state.ended, host.heal)
 
-    once(world, lambda: trains(world) and (world.scenario.keeps is None or _has_steps(world)), cut)
+    once(world, lambda: trains(world) and (world.scenario.keeps is None or has_steps(world)), cut)
 
 
 # Tokens
@@ -241,7 +241,7 @@ def _holder_leaves_for_a_moment(world: World) -> None:
         host.cut_off()
         world.queue.plan(world.chance.uniform(0.8, 4.0), host.heal)
 
-    once(world, lambda: trains(world) and _has_steps(world), fail)
+    once(world, lambda: trains(world) and has_steps(world), fail)
 
 
 def _holder_misses_a_round(world: World) -> None:
@@ -256,10 +256,10 @@ def _holder_misses_a_round(world: World) -> None:
         world.queue.after(1.5 * world.chance.random(), host.wake)
 
     once(world, lambda: trains(world), lambda: world.daemon.ask(RestartJob(JOB, "operator", "")))
-    once(world, lambda: trains(world) and world.run.durable.round == 2 and _has_steps(world), stop)
+    once(world, lambda: trains(world) and world.run.durable.round == 2 and has_steps(world), stop)
 
 
-def _has_steps(world: World) -> bool:
+def has_steps(world: World) -> bool:
     """Whether all workers of the present round have done steps, and what each has for itself is known to be whole."""
     training = world.trainings.get((world.run.id, world.run.durable.round))
     whole = world.run.kept.newest_whole
@@ -277,7 +277,7 @@ def _killed_when_formed(world: World) -> None:
         world.daemon.doom(CrashPoint.AFTER, RoundFormed)
         once(world, lambda: not world.daemon.up, world.daemon.start)
 
-    once(world, lambda: trains(world) and _has_steps(world), replace)
+    once(world, lambda: trains(world) and has_steps(world), replace)
 
 
 # Too few nodes
@@ -291,7 +291,7 @@ def miss_one_for_long(world: World) -> None:
         host.vanish()
         world.queue.plan(world.chance.uniform(HOLD_S + 10.0, HOLD_S + 40.0), host.boot)
 
-    once(world, lambda: trains(world) and _has_steps(world), take_away)
+    once(world, lambda: trains(world) and has_steps(world), take_away)
 
 
 COINCIDENCES: dict[str, Strike] = {

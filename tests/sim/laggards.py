@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Compared
@@ -30,8 +31,9 @@ class Laggards:
     The worker of one node is late, and when that is drained, the worker of another one.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, pauses: Sequence[float] = (EVERY_S, EVERY_S / 10)) -> None:
+        """Begin, with one of these pauses before each look."""
+        self._world, self._pauses = world, pauses
         self._chance = random.Random(world.seed)  # noqa: S311 - repeatable on purpose
         self._slow = self._chance.choice([*(host.node for host in world.hosts.values()), ""])
         self._named: tuple[object, str] = ("", "")
@@ -46,7 +48,7 @@ class Laggards:
         if self.is_over:
             return
         world = self._world
-        world.queue.plan(self._chance.choice([EVERY_S, EVERY_S / 10]), self._look)
+        world.queue.plan(self._chance.choice(self._pauses), self._look)
         run = world.daemon.machine.jobs.get("job") if world.daemon.idle else None
         if run is None or not can_be_compared(run) or run.progress.usual_s is None:
             return
@@ -78,6 +80,8 @@ class Laggards:
         check(node == named, "%s is drained for its lateness, and %s is late", node, named or "none")
         check(self._in_a_row >= IN_A_ROW, "%s is drained after %d looks in a row", node, self._in_a_row)
         others = [member for member in run.members.values() if member.node != node and not member.leaves]
+        leaving = [member.node for member in run.members.values() if member.node != node and member.leaves]
+        check(not leaving, "%s is drained for its lateness while %s leaves", node, leaving)
         left = sum(member.durable.in_round or member.state is MemberState.READY for member in others)
         check(left >= run.spec.nodes_min, "%s is drained, and %d nodes are left", node, left)
         self.drained += 1

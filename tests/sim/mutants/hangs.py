@@ -112,6 +112,14 @@ MUTANTS = (
         LAGS,
     ),
     Mutant(
+        "laggards-leave-together",
+        "coordinatord.core.queries.arrivals",
+        "a node is drained for its lateness while another one that leaves is still there",
+        "    if found is None or len(staying) < len(run.members) or found.node not in run.members:\n",
+        "    if found is None or found.node not in run.members:\n",
+        "givers.late_giving_world",
+    ),
+    Mutant(
         "lateness-outlives-its-round",
         "coordinatord.core.state.run",
         "a node is drained for how late it was in the round before",

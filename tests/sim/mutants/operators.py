@@ -34,4 +34,12 @@ MUTANTS = (
         'decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))',
         'run.durable.stop_asked = request.attribution("stopped")',
     ),
+    Mutant(
+        "stays-without-a-limit",
+        "coordinatord.core.transitions.observations",
+        "a node that was to leave and stays waits for the next round for ever",
+        "            run.arrive(member, now)  # it counted for nothing while it was to leave\n",
+        "            pass\n",
+        "givers.undrained_world",
+    ),
 )
