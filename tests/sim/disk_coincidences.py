@@ -35,6 +35,16 @@ def _stopped_without_coordinator(world: World) -> None:
     once(world, lambda: daemon.up and world.state is State.FORMING and world.run.durable.stop_asked, kill)
 
 
+def _goes_on_without_coordinator(world: World) -> None:
+    """Kill the coordinator for a moment in a round that goes on for long after it."""
+
+    def kill() -> None:
+        world.daemon.crash()
+        world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
+
+    once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, kill)
+
+
 def _unreadable(world: World) -> None:
     """Begin another run when nobody can read what the last one has written."""
 
@@ -100,6 +110,7 @@ STEPS_MAX = 20
 PERSISTING: dict[str, Strike] = {
     "run ends with a step to write": _stopped,
     "coordinator dies before the last step is written": _stopped_without_coordinator,
+    "coordinator dies and the round goes on": _goes_on_without_coordinator,
     "steps on the disk unreadable": _unreadable,
     "who finds a step dies": _finder_dies,
 }

@@ -48,8 +48,8 @@ class PersistedStateInvariants:
         node with their incarnation: once a run has ended, it has no such members."""
         self._waits: dict[str, tuple[int, float]] = {}
         """The time since which a step of each run waits that the disk lacks, with the life of the coordinator."""
-        self._settled_at = 0.0
-        """When the coordinator last did anything."""
+        self._heard_at = 0.0
+        """When the coordinator last heard anything."""
         self.written = 0
         """How many steps became whole."""
         self.resumed = 0
@@ -129,13 +129,18 @@ class PersistedStateInvariants:
     # At any time
 
     def hears(self, machine: Coordinator) -> None:
-        """Note which nodes find a step on the disk, and who is not heard yet, as it is known before the next event."""
+        """Note which nodes find a step on the disk, and who is not heard yet, as it is known before the next event.
+
+        Check that no step waits for the disk: there may be no record for long.
+        """
         for run in machine.jobs.values():
             self._note_finders(run)
+            self._judge_wait(machine, run)
             work = run.kept.disk.work
             self._wrote_at[run.id] = math.inf if work is None else work.moved_at
             members = run.members.values()
             self.unheard[run.id] = {member.node: member.incarnation for member in members if member.observed is UNHEARD}
+        self._heard_at = self._world.queue.now
 
     def _note_finders(self, run: Run) -> set[str]:
         finders = self._finders.setdefault((run.id, self._world.daemon.life), set())
@@ -155,13 +160,10 @@ class PersistedStateInvariants:
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
                 self._told.add((run.id, self._world.daemon.life))
             self._judge_work(run)
-            self._judge_wait(machine, run)
             said = run.kept.disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
             if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
                 self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
-
-        self._settled_at = self._world.queue.now
 
     def _judge_wait(self, machine: Coordinator, run: Run) -> None:
         """Check that a step of a round that goes on does not wait for the disk much longer than nodes asked for.
@@ -175,7 +177,7 @@ class PersistedStateInvariants:
         there = max((step.of[1] for step in on_disk if step.of[0] == run.id), default=None)
         waits = whole is not None and whole.round and (there is None or whole > there)
         life, since = self._waits.get(run.id, (self._world.daemon.life, now))
-        stood_still = now - self._settled_at > STANDS_STILL_S
+        stood_still = now - self._heard_at > STANDS_STILL_S
         if not waits or stood_still or disk.work is not None or disk.problem or life != self._world.daemon.life:
             life, since = self._world.daemon.life, now
         self._waits[run.id] = life, since

@@ -15,6 +15,7 @@ NEEDS_A_COINCIDENCE = {
     "written-to-the-disk-though-gone",
     "last-step-left-out",
     "kept-forgotten-at-restart",
+    "nothing-written-after-a-restart",
 }
 """The mutants that only matter at the end of one run, or at the beginning of the next."""
 
@@ -144,6 +145,13 @@ MUTANTS = tuple(
             "a run that is to end does so when its coordinator is started again, though nodes keep a newer step",
             "return None if persistence.is_unsure(run) else persistence.ends_by(run)",
             "return persistence.ends_by(run)",
+        ),
+        (
+            "nothing-written-after-a-restart",
+            "coordinatord.core.state.run",
+            "a round that outlives its coordinator has no step written to the disk any more",
+            "        self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known\n",
+            "",
         ),
     )
 )
