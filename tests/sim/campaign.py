@@ -10,8 +10,11 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
+from tests.sim.finishes import finishing_world
+from tests.sim.givers import late_giving_world, undrained_world
 from tests.sim.history import (
     coincident_keeping_world,
+    coincident_persisting_world,
     coincident_world,
     copying_world,
     hanging_world,
@@ -23,6 +26,7 @@ from tests.sim.history import (
     standby_world,
     staying_world,
     torn_world,
+    waiting_world,
 )
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
@@ -43,9 +47,17 @@ KINDS = (
 )
 """The kinds of small worlds, which take turns from seed to seed."""
 
-LAGGING_EVERY = 13
-"""One in so many seeds plays a world with late workers. It takes no place in `KINDS`, so that the other seeds play what
-they have always played. It has no divisor in common with their number, so that it takes as much from each of them."""
+APART = {
+    13: lagging_world,
+    17: coincident_persisting_world,
+    19: waiting_world,
+    23: finishing_world,
+    29: late_giving_world,
+    31: undrained_world,
+}
+"""One in so many seeds plays a world of these kinds; the first one that applies. They take no place in `KINDS`, so that
+the other seeds play what they have always played. Each number is a prime that does not divide theirs, so that it takes
+as much from each of them."""
 
 LARGE_EVERY = 250
 """One in so many seeds plays a large cluster, as they are in life. The others play small worlds, which find most."""
@@ -142,9 +154,8 @@ def play(seed: int, nodes: int = LARGE_NODES, *, loud: bool = False) -> World:
     """Play the history of one seed, of a small world of some kind or a large cluster. Raises whatever breaks it."""
     if nodes and seed % LARGE_EVERY == LARGE_EVERY - 1:
         return large_world(seed, nodes, LARGE_HOURS, loud=loud)
-    if seed % LAGGING_EVERY == LAGGING_EVERY - 1:
-        return lagging_world(seed, loud=loud)
-    return KINDS[seed % len(KINDS)](seed, loud=loud)
+    apart = next((kind for every, kind in APART.items() if seed % every == every - 1), None)
+    return (apart or KINDS[seed % len(KINDS)])(seed, loud=loud)
 
 
 def explain(seed: int, error: Exception) -> str:

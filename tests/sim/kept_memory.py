@@ -281,7 +281,7 @@ class KeptMemory:
         assert self.resumed is not None
         stored = Stored(training.key[0], parts, self.resumed[1], whole=False)
         self.places[place] = stored
-        self.later(COPY_S, self._commit, place, stored, then)
+        self.later(COPY_S, self._commit, place, stored, self._host.workers.starts, then)
 
     def _free_place(self, *, last: bool) -> int | None:
         """Return the place to overwrite, the oldest one; a `last` save overwrites the newest one rather than none.
@@ -294,9 +294,9 @@ class KeptMemory:
         older = [n for n in free if steps[n] is None or steps[n] != newest or newest in steps[:n]]
         return min(older or (free if last else ()), key=lambda n: steps[n] or KeptStep(-1, -1), default=None)
 
-    def _commit(self, place: int, stored: Stored, then: object) -> None:
-        if not self._host.workers.alive:
-            return  # it died while it saved
+    def _commit(self, place: int, stored: Stored, start: int, then: object) -> None:
+        if not self._host.workers.alive or self._host.workers.starts != start:
+            return  # it died while it saved, and with it what it had written; others may live by now
         if self.places[place] is stored:
             self.places[place] = replace(stored, whole=True)
         assert callable(then)
