@@ -97,6 +97,7 @@ class Agent:
         if not self.exited:
             self._handlers[type(event)](event, now)
             self._staying.hasten(self._group.alive, now)
+            self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
                 self._effects += self._kept.pursue(self._desired, self.run, self.round)
@@ -379,8 +380,7 @@ class Agent:
         return desired
 
     def _dismiss(self, _: float) -> None:
-        if self._staying.dismiss():
-            self._effects.append(effects.Dismiss())
+        self._effects += self._staying.dismiss()
 
     def _exit(self, ending: effects.Exit) -> None:
         self._dismiss(0.0)

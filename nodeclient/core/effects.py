@@ -108,7 +108,9 @@ class Hold:
 
 @frozen
 class Dismiss:
-    """End the workers that wait for a round, because they will not be in one."""
+    """End workers that wait for a round, because they will not be in one."""
+
+    local_ranks: tuple[int, ...]
 
 
 @frozen

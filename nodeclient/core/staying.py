@@ -13,9 +13,10 @@ from enum import Enum, auto
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import Begun
-from nodeclient.core.effects import LeaveRound, Terminate
+from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
 from nodeclient.core.events import WorkerRefuses
 from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
@@ -31,6 +32,7 @@ class StayState(Enum):
         ABLE ──> FAILED ──> HELD    it leaves unasked, since a collective has failed in it
         ABLE ──> REFUSES            it cannot leave; if it does after all, it is held too
         FAILED ──> LOST             its connection is gone, so it cannot be held any more
+        HELD ──> CUT_OFF            its connection is gone, so it cannot be given another round
 
     Nothing is noted of a worker any more when its process ends. The same holds where one that is ABLE or REFUSES loses
     its connection.
@@ -44,7 +46,11 @@ class StayState(Enum):
     """It failed as above and can only end now; its end is no second failure."""
     HELD = auto()
     """It is out of its round, and waits for the next one."""
+    CUT_OFF = auto()
+    """It is out of its round and would wait for ever, so it is to be ended before the next one."""
 
+
+_WAITING = frozenset({StayState.HELD, StayState.CUT_OFF})
 
 _MAY_LEAVE = frozenset({StayState.ABLE, StayState.FAILED})
 
@@ -100,6 +106,9 @@ class Staying:
             self._states.setdefault(local_rank, StayState.ABLE)
         elif state is StayState.FAILED:
             self._states[local_rank] = StayState.LOST
+        elif state is StayState.HELD:
+            self._states[local_rank] = StayState.CUT_OFF
+            self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
         elif state in {StayState.ABLE, StayState.REFUSES}:
             del self._states[local_rank]
 
@@ -184,13 +193,20 @@ class Staying:
         self._leave = Leave.OVER
         self.hold_until = now + HOLD_S if self._held else None
 
-    def dismiss(self) -> bool:
-        """Hold no worker any more; return whether any was held."""
-        held = self._held
-        for local_rank in held:
+    def dismiss(self) -> list[Dismiss]:
+        """Hold no worker any more; return what ends those that were held."""
+        return self._dismiss(_WAITING)
+
+    def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
+        """Return what ends those that cannot be reached any more, once no others are ending."""
+        return [] if phase is Phase.STOPPING else self._dismiss({StayState.CUT_OFF})
+
+    def _dismiss(self, states: AbstractSet[StayState]) -> list[Dismiss]:
+        gone = tuple(sorted(local_rank for local_rank, state in self._states.items() if state in states))
+        for local_rank in gone:
             del self._states[local_rank]
-        self.hold_until = None
-        return bool(held)
+        self.hold_until = self.hold_until if self._held else None
+        return [Dismiss(gone)] if gone else []
 
     @property
     def _held(self) -> list[int]:

@@ -262,8 +262,7 @@ class Node:
     async def _probe(self, probe: Probe) -> None:
         found = await look_for_master(probe)
         await self._starter.give_way(probe.assignment.group_rank)
-        await self._staying.dismissed()
-        await self._exit_reporter.settled()
+        await self._staying.dismissed(self._exit_reporter.settled)
         self.submit(found)
 
     def _start(self, start: Start) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from nodeclient.output.output import WorkerStreams
@@ -134,20 +135,21 @@ class LocalWorkers:
         for worker in self._workers.values():
             worker.held = False
 
-    async def dismiss(self, within_s: float) -> None:
-        """End the workers that are held; what has not ended by itself in this time is killed.
+    async def dismiss(self, local_ranks: AbstractSet[int], within_s: float) -> None:
+        """End some of the workers that are held; what has not ended by itself in this time is killed.
 
-        For the time between two rounds: no other worker lives then. Raises `UnkillableError` as `sweep` does, which
+        For the time between two rounds: no worker is in one then. Raises `UnkillableError` as `sweep` does, which
         goes on with them if it is called after that.
         """
-        held = [worker for worker in self._workers.values() if worker.held]
+        held = [worker for worker in self._workers.values() if worker.held and worker.local_rank in local_ranks]
         process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)
         until = asyncio.get_running_loop().time() + within_s
         while any(worker.exit_code() is None for worker in held if worker.pid in self._workers):
             if asyncio.get_running_loop().time() >= until:
                 break
             await asyncio.sleep(LOOK_S)
-        self.let_go()
+        for worker in held:
+            worker.held = False
         await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:

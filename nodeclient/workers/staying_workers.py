@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,19 +109,29 @@ class StayingWorkers:
                     self._send(connection, round_messages.AskToLeave(connection.round))
             case Hold(local_rank):
                 self._workers.hold(local_rank)
-            case Dismiss():
+            case Dismiss(local_ranks):
                 self._tries_again = True
-                self._dismissing = self._tasks.spawn(self._dismiss(), name="dismiss")
+                dismissal = self._dismiss(frozenset(local_ranks), self._dismissing)
+                self._dismissing = self._tasks.spawn(dismissal, name="dismiss")
 
-    async def dismissed(self) -> None:
-        """Wait until those that were dismissed have ended, however long one of them cannot be killed."""
-        if self._dismissing is not None:
-            await asyncio.shield(self._dismissing)
+    async def dismissed(self, reported: Callable[[], Awaitable[None]]) -> None:
+        """Wait until those that were dismissed have ended, however long one of them cannot be killed.
+
+        Then wait until their exits are `reported`. Others may be dismissed meanwhile: all have ended when this returns.
+        """
+        while True:
+            dismissing = self._dismissing
+            if dismissing is not None:
+                await asyncio.shield(dismissing)
+            await reported()
+            if dismissing is self._dismissing:
+                return
 
     async def settled(self) -> None:
         """Wait until those that were dismissed have ended, or cannot be killed: a sweep may try again then."""
         self._tries_again = False
-        await self.dismissed()
+        if self._dismissing is not None:
+            await asyncio.shield(self._dismissing)
 
     def close(self) -> None:
         """End all connections."""
@@ -140,8 +150,10 @@ class StayingWorkers:
             return False
         return True
 
-    async def _dismiss(self) -> None:
-        ending = self._workers.dismiss(self._dismissed_within_s)
+    async def _dismiss(self, local_ranks: frozenset[int], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before  # one at a time
+        ending = self._workers.dismiss(local_ranks, self._dismissed_within_s)
         while True:
             try:
                 await ending

@@ -226,9 +226,10 @@ class Host:
                 case effects.Hold(local_rank):
                     self._alive.remove(local_rank)
                     self._held.add(local_rank)
-                case effects.Dismiss():
-                    assert self._held, "nobody waits"
-                    self._held = set()
+                case effects.Dismiss(local_ranks):
+                    assert local_ranks, "nobody is meant"
+                    assert self._held >= set(local_ranks), "they do not wait"
+                    self._held -= set(local_ranks)
                 case effects.Exit():
                     assert not self._held, "no worker outlives the agent"
                     assert effect is wanted[-1]

@@ -37,6 +37,7 @@ class StayingWorkers:
         """The local ranks of processes that are out of their round: nothing of it is left in them."""
         self.failed: set[int] = set()
         """The local ranks of processes in which a collective has failed."""
+        self._severed = random.Random(f"{world.seed} {host.name} connections")  # noqa: S311 - repeatable on purpose
         self.able = False
         """Whether the processes of the present round can stay."""
 
@@ -75,13 +76,18 @@ class StayingWorkers:
                     elif answer < 0.9:
                         self._plan(LEAVES_WITHIN_S, self._refuse, rank)
             case Hold(rank):
-                if rank in workers.alive:  # otherwise it has died, and the nodeclient, which was stopped, sees it next
-                    workers.part(rank)
-                    self.held.add(rank)
-                if self._chance.random() < 0.1:
-                    self._plan(LEAVES_WITHIN_S, self._die, rank)
-            case Dismiss():
-                self.held.clear()
+                self._hold(rank)
+            case Dismiss(ranks):
+                self.held.difference_update(ranks)
+
+    def _hold(self, rank: int) -> None:
+        if rank in self._workers.alive:  # otherwise it has died, and the nodeclient, which was stopped, sees it next
+            self._workers.part(rank)
+            self.held.add(rank)
+        if self._chance.random() < 0.1:
+            self._plan(LEAVES_WITHIN_S, self._die, rank)
+        if self._severed.random() < 0.1:
+            self._plan_after(LEAVES_WITHIN_S * self._severed.random(), self._cut_off, rank)
 
     def see(self, rank: int, exit_code: int, error: str) -> None:
         """Let the nodeclient see the exit of a worker: at once, or later than what follows from it."""
@@ -92,8 +98,10 @@ class StayingWorkers:
             self._host.submit(exited)
 
     def _plan(self, within_s: float, act: object, *about: object) -> None:
-        starts, agent = self._workers.starts, self._host.agent
-        self._world.queue.plan(within_s * self._chance.random(), self._do, starts, agent, act, about)
+        self._plan_after(within_s * self._chance.random(), act, *about)
+
+    def _plan_after(self, seconds: float, act: object, *about: object) -> None:
+        self._world.queue.plan(seconds, self._do, self._workers.starts, self._host.agent, act, about)
 
     def _do(self, starts: int, agent: object, act: object, about: tuple[object, ...]) -> None:
         if (starts, agent) == (self._workers.starts, self._host.agent):
@@ -115,6 +123,11 @@ class StayingWorkers:
     def _refuse(self, rank: int) -> None:
         if rank in self._workers.alive:
             self._host.submit(WorkerRefuses(rank, "it is busy"))
+
+    def _cut_off(self, rank: int) -> None:
+        """Lose the connection to a process that waits: nobody can give it a round any more."""
+        if rank in self.held:
+            self._host.submit(WorkerStays(rank, able=False))
 
     def _die(self, rank: int) -> None:
         if rank in self.held:

@@ -239,11 +239,12 @@ class Bench:
                 assert local_rank in self.alive, "held one that is not in the round"
                 self.alive.remove(local_rank)
                 self.parked.add(local_rank)
-            case Dismiss():
-                assert self.parked, "dismissed nobody"
+            case Dismiss(local_ranks):
+                assert local_ranks, "dismissed nobody"
+                assert self.parked >= set(local_ranks), "dismissed those that do not wait"
                 assert not self.alive, "dismissed some of those that live"
                 assert not self.sweeping, "dismissed while all else was swept"
-                self.parked = set()
+                self.parked -= set(local_ranks)
             case LeaveRound():
                 assert self.alive, "nobody is there to leave"
             case SaveKept():

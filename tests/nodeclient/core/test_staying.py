@@ -289,6 +289,51 @@ def test_a_held_worker_that_ends_is_not_taken_and_is_no_failure() -> None:
     assert bench.last(Start).stays == (1,)
 
 
+def test_a_held_worker_that_cannot_be_reached_any_more_is_replaced_without_a_charge() -> None:
+    bench = held()
+    assert bench.stays(0, able=False) == [Dismiss((0,))]
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    assert bench.last(Start).stays == (1,)
+    bench.started(warm=1)
+    assert bench.observed.failure is None
+    assert bench.observed.begun == Begun(1, 1, 0, "a worker could not be reached any more while it waited for a round")
+
+
+def test_a_held_worker_that_cannot_be_reached_any_more_is_ended_when_its_round_is_swept() -> None:
+    bench = elastic()
+    bench.receive(Goal.STOP)
+    bench.left(0)
+    assert bench.stays(0, able=False) == []
+    bench.left(1)
+    assert bench.stays(1, able=False) == []
+    assert kinds(bench.swept())[0] is Dismiss
+    assert bench.last(Dismiss) == Dismiss((0, 1))
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    assert bench.last(Start).stays == ()
+
+
+def test_a_held_worker_that_cannot_be_reached_any_more_is_ended_before_the_round_begins() -> None:
+    bench = held()
+    bench.reaches = False
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    assert bench.stays(1, able=False) == [Dismiss((1,))]
+    bench.reached(2)
+    assert bench.last(Start).stays == (0,)
+
+
+def test_a_node_that_ends_ends_those_too_that_it_cannot_reach_any_more() -> None:
+    bench = elastic()
+    bench.receive(Goal.STOP)
+    bench.left(0)
+    bench.stays(0, able=False)
+    bench.leave()
+    bench.leave()
+    bench.exited(1, -15)
+    bench.swept()
+    assert bench.last(Dismiss) == Dismiss((0,))
+    assert isinstance(bench.effects[-1], Exit)
+
+
 def test_workers_are_not_held_for_long() -> None:
     bench = held()
     bench.advance(HOLD_S - 0.1)

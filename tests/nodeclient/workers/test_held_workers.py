@@ -62,6 +62,20 @@ def test_daemons_live_on_if_all_workers_are_held(tmp_path: Path) -> None:
     with_two(tmp_path, test)
 
 
+def test_one_that_is_dismissed_ends_and_the_other_one_lives_on(tmp_path: Path) -> None:
+    async def test(two: TwoWorkers) -> None:
+        await two.start()
+        stays = two.workers.pid_of(1)
+        two.workers.hold(0)
+        two.workers.hold(1)
+        await two.workers.dismiss({0}, TIMEOUT_S)
+        assert two.exits.get_nowait() == (0, -15)
+        assert two.workers.pids == {stays}
+        assert marked(two.mark) == [stays]
+
+    with_two(tmp_path, test)
+
+
 def test_daemons_are_swept_if_a_worker_is_not_held(tmp_path: Path) -> None:
     async def test(two: TwoWorkers) -> None:
         await two.start()

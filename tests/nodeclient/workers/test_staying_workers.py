@@ -174,6 +174,10 @@ def test_where_no_socket_can_be_made_no_worker_stays(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+async def reported() -> None:
+    """Wait for the reports of exits, of which there are none here."""
+
+
 KEPT_BY_THE_KERNEL = UnkillableError([4_711], 60.0)
 
 
@@ -197,10 +201,29 @@ def test_what_cannot_be_killed_is_named_and_killed_again_before_a_round(
             on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
             on.workers.hold(0)
             hang_in_the_kernel(monkeypatch, times=2)
-            on.staying.carry_out(effects.Dismiss())
-            await on.staying.dismissed()
+            on.staying.carry_out(effects.Dismiss((0,)))
+            await on.staying.dismissed(reported)
             assert on.complaints == [str(KEPT_BY_THE_KERNEL)] * 2
             assert not on.workers.pids, "the next round begins without them"
+
+    asyncio.run(play())
+
+
+def test_a_round_waits_for_all_that_are_dismissed_also_for_one_that_is_dismissed_last(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ)) for _ in range(2)])
+            on.workers.hold(0)
+            on.workers.hold(1)
+            lost = [1]
+
+            async def lose_another() -> None:
+                if lost:
+                    on.staying.carry_out(effects.Dismiss((lost.pop(),)))
+
+            on.staying.carry_out(effects.Dismiss((0,)))
+            await on.staying.dismissed(lose_another)
+            assert not on.workers.pids
 
     asyncio.run(play())
 
@@ -213,7 +236,7 @@ def test_a_sweep_goes_on_with_what_was_dismissed_and_cannot_be_killed(
             on.workers.start([WorkerCommand(("sleep", "1000"), dict(os.environ))])
             on.workers.hold(0)
             hang_in_the_kernel(monkeypatch, times=1)
-            on.staying.carry_out(effects.Dismiss())
+            on.staying.carry_out(effects.Dismiss((0,)))
             await on.staying.settled()
             assert on.complaints == [str(KEPT_BY_THE_KERNEL)]
             await on.workers.sweep()

@@ -79,6 +79,8 @@ class Conduct:
         self.refused_for_good = False
         self.held_since: float | None = None
         """When it last had a process wait for a round."""
+        self.unreachable: set[int] = set()
+        """The local ranks of processes that waited for a round when it heard that nothing can be told them any more."""
 
 
 class AgentInvariants(NodeInvariants):
@@ -145,6 +147,8 @@ class AgentInvariants(NodeInvariants):
                 conduct.leave_signal = event.signum
             case events.Swept(port):
                 conduct.port = port
+            case events.WorkerStays(rank, able=False) if rank in host.workers.staying.held:
+                conduct.unreachable.add(rank)
             case events.TurnedAway(refused) if not refused.retry:
                 self.check(refused.code in FOR_GOOD, "%s is refused for good: %s", host.name, refused.message)
                 conduct.refused_for_good = True
@@ -209,6 +213,9 @@ class AgentInvariants(NodeInvariants):
     def stays(self, host: Host, start: Start, held: AbstractSet[int], out: AbstractSet[int]) -> None:
         """Check which processes a round begins with: all that wait and are out of their round, and only to resume."""
         self.check(set(start.stays) == held, "%s takes over %s, and %s wait", host.name, start.stays, sorted(held))
+        lost = self.conduct(host).unreachable
+        self.check(not lost & held, "%s takes over %s, and cannot reach %s", host.name, held, sorted(lost))
+        lost.clear()
         self.check(held <= out, "%s takes over %s, and %s are out of their round", host.name, held, sorted(out))
         self.taken_over += len(start.stays)
         agent = host.agent

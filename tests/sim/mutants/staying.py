@@ -65,6 +65,22 @@ MUTANTS = (
         PLAYS,
     ),
     Mutant(
+        "node-takes-the-unreachable",
+        STAYING,
+        "a process that can be told nothing any more is to go on, and its end is charged to the round that it misses",
+        "            self._states[local_rank] = StayState.CUT_OFF\n",
+        "            pass\n",
+        PLAYS,
+    ),
+    Mutant(
+        "node-keeps-the-unreachable",
+        STAYING,
+        "a process that can be told nothing any more lives on beside the one in its place",
+        "        return [] if phase is Phase.STOPPING else self._dismiss({StayState.CUT_OFF})\n",
+        "        return []\n",
+        PLAYS,
+    ),
+    Mutant(
         "node-holds-for-ever",
         STAYING,
         "processes wait for a round that never comes",
