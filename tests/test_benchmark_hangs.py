@@ -35,6 +35,7 @@ def test_a_thousand_workers_are_asked_with_less_than_a_megabyte(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_is_named_that_cannot_answer_since_it_waits_for_a_disk(tmp_path: Path) -> None:
     report = tmp_path / "hangs.json"
     [found] = run("hangs", report, "--kinds", "disk", "--layouts", "1x3")

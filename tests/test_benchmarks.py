@@ -188,6 +188,7 @@ def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sharded_training_goes_on_with_another_node(tmp_path: Path) -> None:
     printed, [result] = run("kept", tmp_path, "--only", "more", "--side", "kept")
     assert "node joins, FSDP2 + AdamW, 10 MB" in printed

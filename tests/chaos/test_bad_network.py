@@ -28,6 +28,9 @@ CUTS = {
     "from the coordinator": [(COORDINATOR, "c")],
 }
 
+LONG = {"both ways": pytest.mark.long}
+"""The next test cuts both ways too."""
+
 
 def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> None:
     with LinkedSite("abc", *QUICK, seed=SEED) as site:
@@ -45,7 +48,7 @@ def test_30_percent_loss_and_200_ms_delay_lose_nobody_at_the_default_lease() -> 
         assert " lost" not in site.coordinator.output
 
 
-@pytest.mark.parametrize("ways", list(CUTS.values()), ids=list(CUTS))
+@pytest.mark.parametrize("ways", [pytest.param(ways, id=name, marks=LONG.get(name, ())) for name, ways in CUTS.items()])
 def test_a_cut_between_a_node_and_the_coordinator_is_a_loss_and_the_node_ends_its_workers(
     ways: list[tuple[str, str]],
 ) -> None:

@@ -8,11 +8,10 @@ import pytest
 
 from tests.support.kept_chaos import draw, play, undisturbed_training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
-SEEDS = (2, pytest.param(1, marks=pytest.mark.long))
-"""Workers die in steps and saves, and the coordinator; the other one has ten rounds, and workers that die in a
-restoration."""
+SEEDS = (1, 2)
+"""In the first, workers die in restorations, in ten rounds; in the second one the coordinator dies too."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)

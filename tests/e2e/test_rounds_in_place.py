@@ -120,6 +120,7 @@ def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> 
     assert by_round[with_three + 1] <= by_round[with_three] & by_round[again], by_round
 
 
+@pytest.mark.long
 def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cluster: Cluster, notes: Path) -> None:
     flags = ("--nnodes", str(WORLD_SIZE), *WARM, "--abort-timeout", "20", "--stop-timeout", "10")
     nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:forward:SIGSTOP")) for name in "abc"]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
         pytest.param("ddp", "collective", marks=pytest.mark.long),
         ("fsdp", "collective"),
         ("ddp", "warm-up"),
-        ("fsdp", "before the first step"),
+        pytest.param("fsdp", "before the first step", marks=pytest.mark.long),
     ],
 )
 def test_the_newest_whole_state_is_on_the_disk_after_sigterm(kind: str, moment: str, tmp_path: Path) -> None:

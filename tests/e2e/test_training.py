@@ -36,6 +36,7 @@ def test_training_goes_on_after_a_lost_node_for_free_and_after_a_killed_worker_f
     assert (a.wait(), b.wait()) == (0, 0)
 
 
+@pytest.mark.long
 def test_training_goes_on_without_the_node_of_rank_0(cluster: Cluster) -> None:
     nodes = [cluster.join(name, "--nnodes", "1:2", command=TRAINING) for name in "ab"]
     first, second = sorted(nodes, key=lambda node: node.await_event("sum", sum=2)["rank"])
