@@ -11,7 +11,7 @@ from tests.support.kept_chaos import draw, play, undisturbed_training
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SEEDS = (1, 2)
-"""In the first, workers die in restorations, in ten rounds; in the second one the coordinator dies too."""
+"""Workers die in ten rounds of the first one, also while they restore; the coordinator dies in the second one too."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
