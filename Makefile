@@ -56,7 +56,7 @@ $(VENV)/.complete: pyproject.toml Makefile
 demo: setup  ## train a small network on three nodes and break things on purpose
 	$(BIN)/python examples/demo.py
 
-test: lint types tests  ## formatting, lint, strict types and all tests
+test: lint types tests  ## formatting, lint, strict types and all tests but those of `make long`
 
 format: setup  ## put the code into its format
 	$(BIN)/ruff format .
