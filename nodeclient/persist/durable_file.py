@@ -22,9 +22,10 @@ CHUNK_BYTES = 4 << 20
 """How many bytes are written or read in one go: that takes a fast disk a few milliseconds, and progress is seen after
 each."""
 
-FLUSH_BYTES = 64 << 20
-"""How many bytes are flushed in one go. Only flushed bytes count as progress. A disk that needs minutes to flush all at
-the end would look as if it hangs. One that flushes 64 MiB in 20 s does not."""
+FLUSH_BYTES = 16 << 20
+"""How many bytes are flushed in one go. Only flushed bytes count as progress, and nothing tells how far a flush is that
+has not come back. A disk that needs minutes to flush all at the end would look as if it hangs. One that flushes 16 MiB
+in 30 s does not: it may be that of a file server which a hundred nodes write to."""
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""

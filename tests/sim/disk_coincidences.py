@@ -12,7 +12,11 @@ from coordinatord.core.values.admin_requests import StopJob
 from tests.sim.coincidences import once, trains
 from tests.sim.faults import Strike
 from tests.sim.host import Host
+from tests.sim.kept_disk import DiskFault
 from tests.sim.world import JOB, World
+
+SLOW_S = 21.0, 26.0
+"""How long a disk stands still that does not hang: a node finds out the difference after 30 s."""
 
 AWAY_S = 25.0
 """The longest time for which a host does not see the directory, or cannot read it; a node waits for longer."""
@@ -43,6 +47,17 @@ def _goes_on_without_coordinator(world: World) -> None:
         world.queue.plan(world.chance.uniform(0.1, 2.0), world.daemon.start)
 
     once(world, lambda: trains(world) and _steps(world) > world.seed % STEPS_MAX, kill)
+
+
+def _stopped_on_a_slow_disk(world: World) -> None:
+    """Let the disk stand still while nodes write the last step of a run that an operator ends, and go on in the end."""
+
+    def stand_still() -> None:
+        world.disks.break_down(DiskFault.HANGS)
+        world.queue.plan(world.chance.uniform(*SLOW_S), world.disks.heal)
+
+    _end_run(world, lambda: None)
+    once(world, lambda: world.state is State.FORMING and world.run.durable.stop_asked, stand_still)
 
 
 def _unreadable(world: World) -> None:
@@ -109,6 +124,7 @@ STEPS_MAX = 20
 
 PERSISTING: dict[str, Strike] = {
     "run ends with a step to write": _stopped,
+    "disk stands still under the last step": _stopped_on_a_slow_disk,
     "coordinator dies before the last step is written": _stopped_without_coordinator,
     "coordinator dies and the round goes on": _goes_on_without_coordinator,
     "steps on the disk unreadable": _unreadable,

@@ -135,10 +135,12 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
     stage.play("ask stop default")
     keep(stage, 100, 101, options="shards=2 of=2", protect=False)
     stage.play("stopped n1 n2")
-    stage.play("advance 20s")
+    stage.play("advance 34s")
+    assert stage.coordinator.jobs["default"].durable.state is State.FORMING, "a node says before if its disk hangs"
+    stage.play("advance 6s")
     ended = stage.coordinator.jobs["default"].durable
     assert ended.state is State.STOPPED
-    assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 20 s"
+    assert ended.reason == "stopped by alice; step 101 is not on the disk: nothing was written for 40 s"
 
 
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:

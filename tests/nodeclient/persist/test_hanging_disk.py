@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.core.policy import Policy
+from coordinatord.core.queries.persistence import END_IDLE_S, END_S
+from coordinatord.core.state.persisting import STUCK_S
 from coordinatord.protocol.persisted_state import PersistState
 from nodeclient.core.effects import Persist
 from nodeclient.persist import disk_thread
@@ -34,6 +37,11 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
     yield heal
     heal.set()
+
+
+def test_a_node_says_that_its_disk_hangs_before_the_coordinator_gives_the_last_step_up() -> None:
+    said_s = disk_thread.STALL_S + disk_thread.LOOK_AGAIN_S + 2 * Policy().heartbeat_s
+    assert said_s < END_IDLE_S < STUCK_S < END_S
 
 
 @pytest.mark.asyncio

@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
-from coordinatord.core.queries.persistence import END_IDLE_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member
 from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.records import RoundFormed, RoundStopped
 from coordinatord.protocol.kept_parts import KeptStep
+from nodeclient.persist.disk_thread import STALL_S
 from tests.sim.invariants.root_cause import ROUGHLY
 from tests.sim.kept_disk import Directory, OnDisk, Step
 from tests.sim.kept_memory import KeptMemory
@@ -105,12 +105,12 @@ class PersistedStateInvariants:
     def judge_stopped(self, run: Run, kept: KeptStep | None) -> None:
         """Check that a run which an operator ends leaves its last whole step on the disk, or says why it does not.
 
-        It waits for as long as something is written. Where messages come out of order, or a host does not see the
-        directory, the step may be elsewhere.
+        It waits for as long as something is written, or may be: until a node says that the disk hangs. Where messages
+        come out of order, or a host does not see the directory, the step may be elsewhere.
         """
-        waited = self._world.queue.now - self._stopped.get(run.id, 0.0) >= ROUGHLY * END_IDLE_S
+        waited = self._world.queue.now - self._stopped.get(run.id, 0.0) >= ROUGHLY * STALL_S
         idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
-        stuck = waited or idle_s >= ROUGHLY * END_IDLE_S
+        stuck = waited or idle_s >= ROUGHLY * STALL_S
         excused = run.kept.disk.problem or stuck
         unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
         if kept is None or excused or unsure:

@@ -14,6 +14,7 @@ NEEDS_A_COINCIDENCE = {
     "unusable-step-ignored",
     "written-to-the-disk-though-gone",
     "last-step-left-out",
+    "slow-disk-not-awaited",
     "kept-forgotten-at-restart",
     "nothing-written-after-a-restart",
 }
@@ -131,6 +132,13 @@ MUTANTS = tuple(
             "a run that ends does not wait for its last step to be on the disk",
             "return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)",
             "return -math.inf",
+        ),
+        (
+            "slow-disk-not-awaited",
+            "coordinatord.core.queries.persistence",
+            "a run that ends gives its last step up while the disk may still be slow",
+            "END_IDLE_S = 40.0\n",
+            "END_IDLE_S = 20.0\n",
         ),
         (
             "last-step-left-out",
