@@ -245,10 +245,13 @@ def persist_due(run: Run) -> float | None:
 def last_step_due(run: Run) -> float | None:
     """Nodes are about to go between two rounds, and keep a newer step than the disk has.
 
-    An older one was still being written as the round ended, or the run is stopped only now.
+    An older one was still being written as the round ended, or the run is stopped only now. Nodes that wait for others
+    for a while may wait in vain, and then memory goes with them.
     """
-    goes = run.durable.stop_asked or run.count(MemberState.GIVING)
-    return persistence.last_step_at(run) if goes else None
+    at = persistence.last_step_at(run)
+    if at is None or run.durable.stop_asked or run.count(MemberState.GIVING):
+        return at
+    return max(at, _by_patience(run, run.durable.entered_at + persistence.WAITS_S))
 
 
 def persist_written(run: Run) -> float | None:

@@ -23,6 +23,11 @@ END_IDLE_S = 40.0
 to then the disk may be slow. This is for a node that does not come to say so."""
 
 
+WAITS_S = 10.0
+"""How long nodes wait for a round before their newest step is written: a round mostly follows within seconds, and its
+workers need all places for their own steps."""
+
+
 def step_to_write(run: Run) -> KeptStep | None:
     """Return the newest whole step that nobody overwrites; None if the disk has it, or there is none.
 

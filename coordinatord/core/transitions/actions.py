@@ -382,16 +382,3 @@ def left(member: Member) -> Outcome:
     """Return the outcome of a node that left because it was asked to."""
     why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
     return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why))
-
-
-def timed_out(run: Run, member: Member) -> Outcome:
-    """Return the outcome of a node that waited in vain."""
-    waited, why = f"{member.offer.join_timeout_s:g} s", Reasons(run).waiting_for
-    least = run.spec.nodes_min
-    text = (
-        f"not enough nodes within {waited}: {why}. Start {least} nodes with the same --job-id and --coord, or give a"
-        " longer --join-timeout"
-    )
-    if run.count(MemberState.READY) >= least:
-        text = f"no round within {waited}: {why}"
-    return Outcome(Result.TIMED_OUT, ExitCode.TEMPFAIL, clip(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.core.state.durable import State
+from coordinatord.protocol.messages import Result
 from coordinatord.protocol.persisted_state import PersistOrder
 from tests.support.script import Stage
 
@@ -179,6 +180,62 @@ def stopped_pair() -> Stage:
 
 def state_of(stage: Stage) -> State:
     return stage.coordinator.jobs["default"].durable.state
+
+
+def alone(stage: Stage) -> None:
+    """Let two nodes of which none can be missed keep step 100, and lose one of them."""
+    for node in ("n1", "n2"):
+        stage.play(f"join {node} min=2 max=2 keeps=600s join_timeout_s=30")
+    stage.play("running n1 n2")
+    keep(stage, 100, options="")
+    stage.play("drop n2")
+    stage.play("advance 2s")
+    stage.play("stopped n1")
+
+
+def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -> None:
+    stage = Stage()
+    alone(stage)
+    assert order(stage, "n1") is None, "the other one may be back in a moment"
+    stage.play("advance 10s")
+    assert (persist := order(stage, "n1")) is not None
+    assert persist.step == 100
+    stage.play("write n1 written")
+    stage.play("write n1 committed")
+    stage.play("advance 30s")
+    assert "is not on the disk" not in end_of_n1(stage)
+
+
+def end_of_n1(stage: Stage) -> str:
+    """Return what a node is told that has waited in vain."""
+    desired = stage.puppets["n1"].desired
+    assert desired is not None
+    assert desired.outcome is not None
+    assert desired.outcome.result is Result.TIMED_OUT
+    return desired.outcome.summary
+
+
+def test_a_node_that_has_waited_in_vain_says_which_step_is_lost_with_it() -> None:
+    stage = Stage()
+    alone(stage)
+    stage.play("advance 12s")
+    stage.play("write n1 failed why=full")
+    stage.play("advance 18s")
+    assert end_of_n1(stage).endswith("; step 100 is not on the disk: node n1: full")
+
+
+def test_a_node_that_has_waited_in_vain_stays_while_it_writes_and_no_longer() -> None:
+    stage = Stage()
+    alone(stage)
+    stage.play("advance 29s")
+    assert order(stage, "n1") is not None
+    stage.play("write n1 written")
+    stage.play("advance 5s")
+    assert state_of(stage) is State.FORMING
+    stage.play("write n1 committed")
+    stage.play("advance 1s")
+    assert state_of(stage) is State.FAILED
+    assert "is not on the disk" not in end_of_n1(stage)
 
 
 def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_written() -> None:

@@ -85,8 +85,11 @@ class KeptStateInvariants:
             whole = self._whole_of(run, parts)
             self.persisted.judge_stopped(run, max((at for at in whole if at.round), default=None))
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
-        if isinstance(record, NodeReleased) and record.outcome.result is Result.LEFT and record.node in run.members:
-            self._judge_released(run, record.node)
+        if isinstance(record, NodeReleased) and record.node in run.members:
+            if record.outcome.result is Result.LEFT:
+                self._judge_released(run, record.node)
+            elif writes and record.outcome.result is Result.TIMED_OUT:
+                self._judge_in_vain(run, record.node)
         if isinstance(record, RoundFormed):
             chosen = None if record.resume is None else record.resume.at
             self._resumes[record.run, record.round] = chosen
@@ -113,6 +116,13 @@ class KeptStateInvariants:
         whole = set(self._whole_of(run, theirs))
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
         self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
+
+    def _judge_in_vain(self, run: Run, node: str) -> None:
+        reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
+        parts = [*self._parts_of(run, reachable), *self._parts_of(run, [run.members[node]], gone=True)]
+        self.persisted.judge_in_vain(
+            run, node, max((at for at in self._whole_of(run, parts) if at.round), default=None)
+        )
 
     def _has_restored(self, member: Member) -> bool:
         kept = member.observed.kept

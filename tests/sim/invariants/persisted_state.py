@@ -112,11 +112,25 @@ class PersistedStateInvariants:
         idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
         stuck = waited or idle_s >= ROUGHLY * STALL_S
         excused = run.kept.disk.problem or stuck
-        unsure = self._world.scenario.network.harsh or self._world.disks.was_unmounted
-        if kept is None or excused or unsure:
+        if not excused:
+            self._judge_there(run, kept, "the run has ended")
+
+    def judge_in_vain(self, run: Run, node: str, kept: KeptStep | None) -> None:
+        """Check that a node which has waited in vain takes no step along that it was to write to the disk.
+
+        That is not asked of a coordinator that does not know all yet, because it was started again.
+        """
+        work = run.kept.disk.work
+        idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
+        stuck = run.kept.disk.problem or idle_s >= ROUGHLY * STALL_S
+        if not (stuck or self.unheard.get(run.id)) and (work is None or node in work.writers):
+            self._judge_there(run, kept, f"{node} has gone")
+
+    def _judge_there(self, run: Run, kept: KeptStep | None, what: str) -> None:
+        if kept is None or self._world.scenario.network.harsh or self._world.disks.was_unmounted:
             return
         there = max((step.of[1] for step in self._world.disks.shared.whole if step.of[0] == run.id), default=None)
-        self._check(there is not None and there >= kept, "the run has ended with %s on the disk, not %s", there, kept)
+        self._check(there is not None and there >= kept, "%s with %s on the disk, not %s", what, there, kept)
 
     def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept

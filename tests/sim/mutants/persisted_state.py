@@ -144,7 +144,14 @@ MUTANTS = tuple(
             "last-step-left-out",
             "coordinatord.core.queries.conditions",
             "a run ends when an older step is on the disk that was being written as its round ended",
-            "    return persistence.last_step_at(run) if goes else None\n",
+            "    if at is None or run.durable.stop_asked or run.count(MemberState.GIVING):\n",
+            "    if at is None:\n",
+        ),
+        (
+            "step-lost-in-vain",
+            "coordinatord.core.queries.conditions",
+            "nodes that have waited in vain take along a step that the disk lacks",
+            "    return max(at, _by_patience(run, run.durable.entered_at + persistence.WAITS_S))\n",
             "    return None\n",
         ),
         (
