@@ -9,6 +9,7 @@ from coordinatord.core.effects import Answer
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import UNHEARD
 from coordinatord.core.values.admin_requests import (
     AdminResult,
     DrainNode,
@@ -65,10 +66,15 @@ class AdminInvariants(RoundInvariants):
         super().durable(decided)
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that a run that is to end waits for nothing between two rounds, except for its disk."""
+        """Check that a run that is to end waits for nothing between two rounds, except for its disk.
+
+        A coordinator that was started again knows what is to be written when it has heard all nodes.
+        """
         super().settled(machine)
         for run in machine.jobs.values():
-            waits = run.id in self._to_end and run.durable.state is State.FORMING and run.kept.disk.work is None
+            unheard = any(member.observed is UNHEARD for member in run.members.values())
+            written = run.kept.disk.work is None and not (unheard and run.durable.has_had_rounds)
+            waits = run.id in self._to_end and run.durable.state is State.FORMING and written
             self.check(not waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
