@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from workerlib import gloo
 from workerlib.stop import REQUEST
 
 
@@ -32,6 +33,8 @@ def any_of(mine: bool) -> bool:
 
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return mine
+    # The script may end right after this collective, with a group that nobody destroys (3 of 60 workers aborted then).
+    gloo.finish_before_exit()
     # gloo and mpi reduce in host memory; the other backends know only their own device.
     on_host = any(name in torch.distributed.get_backend() for name in ("gloo", "mpi"))
     name = "cuda" if torch.cuda.is_available() and not on_host else "cpu"

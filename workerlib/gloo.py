@@ -6,11 +6,14 @@ C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the
 the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen once
 the threads are idle.
 
-`Context.close` calls this; so does the hook of `nodeclient --preload`, which loads this file by its path.
+`Context.close` calls `let_threads_finish`; so does the hook of `nodeclient --preload`, which loads this file by its
+path. For a script that has no context, `agreement` has Python call it at its end.
 """
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import sys
 import threading
@@ -50,6 +53,12 @@ def let_threads_finish() -> None:
             pause.wait(LOOK_AGAIN_S)
     except OSError:  # a kernel that does not show it
         pause.wait(RELEASE_S)
+
+
+@functools.cache  # registers once
+def finish_before_exit() -> None:
+    """Call `let_threads_finish` when Python ends."""
+    atexit.register(let_threads_finish)
 
 
 def _idle() -> bool:

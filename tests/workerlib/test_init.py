@@ -248,13 +248,35 @@ main()
 def test_a_worker_ends_although_a_model_outlives_the_context(port: int) -> None:
     skip_where_gloo_needs_no_python()
     first, second = _pair(port)
-    with _start(OUTLIVED, first) as zero, _start(OUTLIVED, second) as one:
+    _end_well(OUTLIVED, first, second)
+
+
+def _end_well(program: str, first: WorkerEnvironment, second: WorkerEnvironment) -> None:
+    with _start(program, first) as zero, _start(program, second) as one:
         for process in (zero, one):
             try:
                 _, errors = process.communicate(timeout=TIMEOUT_S)
             finally:
                 process.kill()
             assert process.returncode == 0, errors
+
+
+BUSY_WITHOUT_A_CONTEXT = f"""
+import atexit, workerlib
+{BUSY_AT_THE_END}
+kept = []
+dist.init_process_group("gloo")
+workerlib.should_stop()
+atexit.register(lambda: kept.append(be_busy_at_the_end()))
+"""
+"""Is busy where nobody gets the interpreter any more before Python ends, but who waits for gloo's threads there."""
+
+
+@pytest.mark.slow
+def test_a_worker_that_asked_without_a_context_ends_although_gloo_is_busy(port: int) -> None:
+    skip_where_gloo_needs_no_python()
+    first, second = _pair(port)
+    _end_well(BUSY_WITHOUT_A_CONTEXT, first, second)
 
 
 def test_a_process_without_a_launcher_gets_an_error_with_what_to_do() -> None:
