@@ -2,12 +2,13 @@
 
 Standard library only. It prints one JSON object a line. SIGUSR1 makes it succeed, SIGUSR2 exit with 17, SIGTERM save
 and exit; with `--deaf` it ignores SIGTERM. With `--mesh` it holds a connection between rank 0 and every other rank, and
-fails with 1 when one breaks, as a collective does. With `--family` it has a child, a child in another session and an
-orphan, all of which ignore SIGTERM.
+fails with 1 when one breaks, as a collective does; a peer that succeeds says so first. With `--family` it has a child,
+a child in another session and an orphan, all of which ignore SIGTERM.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -24,6 +25,9 @@ orphan=$(setsid sh -c 'sleep 1000 > /dev/null & echo $!')
 echo $child $session $orphan
 wait
 """
+
+DONE = b"."
+"""What a worker that succeeds sends to those that it is connected with."""
 
 NUMBERS = {
     "rank": "RANK",
@@ -75,7 +79,8 @@ def main() -> None:
     waking, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)  # a signal that comes just before the wait is seen in it
-    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+    connections: list[socket.socket] = []
+    signal.signal(signal.SIGUSR1, lambda *_: succeed(connections))
     signal.signal(signal.SIGUSR2, lambda *_: sys.exit(17))
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, signal.SIG_IGN if "--deaf" in options else save)
@@ -84,13 +89,30 @@ def main() -> None:
         shell = subprocess.Popen(["sh", "-c", FAMILY], stdout=subprocess.PIPE, text=True)  # noqa: S607 - any sh
         family = [shell.pid, *map(int, shell.stdout.readline().split())] if shell.stdout else []
     emit("started", family=family)
-    connections = connect() if "--mesh" in options else []
+    connections += connect() if "--mesh" in options else []
     if connections:
         emit("connected")
     waited_for: list[int | socket.socket] = [waking, *connections]
-    select.select(waited_for, [], [])
+    while all(map(is_done, ready := select.select(waited_for, [], [])[0])):
+        waited_for = [connection for connection in waited_for if connection not in ready]
     emit("broken")
     sys.exit(1)
+
+
+def is_done(ready: int | socket.socket) -> bool:
+    """Return whether what can be read is a peer that succeeds; its connection may break from now on."""
+    try:
+        return isinstance(ready, socket.socket) and ready.recv(len(DONE)) == DONE
+    except ConnectionError:
+        return False
+
+
+def succeed(connections: list[socket.socket]) -> None:
+    """Exit with 0, and let the peers know that this is no failure."""
+    for connection in connections:
+        with contextlib.suppress(ConnectionError):
+            connection.send(DONE)
+    sys.exit(0)
 
 
 def save(*_: object) -> None:
