@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.events import AdminRequested, Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.table import next_row
+from coordinatord.core.values.admin_requests import UndrainNode
 from coordinatord.protocol.messages import Phase
 
 if TYPE_CHECKING:  # the world imports its invariants
@@ -65,6 +66,8 @@ class PreparingNodes:
             elif member.state is not MemberState.READY:  # also one whose messages overtook each other
                 self._came_at = now
         else:
+            if isinstance(event, AdminRequested) and isinstance(event.request, UndrainNode):
+                self._came_at = now  # a node that is to stay again arrives, where one of that name was to leave
             return late
         if observed.phase is not Phase.PREPARING:
             self._first_ready.setdefault((node, incarnation), self._world.queue.now)
