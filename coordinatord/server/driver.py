@@ -28,7 +28,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.paced_effects import PacedEffects
 from coordinatord.server.refusal_log import Refusals
-from coordinatord.store.interface import Entry, LeadershipLostError, Store, StoreError
+from coordinatord.store.interface import OVER, Entry, LeadershipLostError, Store, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,6 @@ SHOWN_AT_ONCE = 100
 
 RETRY_S = 1.0
 """The pause between attempts to write: when somebody makes room on a disk, the jobs go on at once."""
-
-
-OVER = "the lease is over, so another coordinator may lead: this one says nothing more"
 
 
 Carried = TypeVar("Carried", bound=Effect | Look)

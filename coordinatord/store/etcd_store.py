@@ -58,6 +58,7 @@ class EtcdStore(DatabaseStore):
         try:
             if stored.about.version != len(STEPS):
                 await history.replace(replica.rows(), stored.about.identity)
+            candidate.demand()  # this host may have slept meanwhile
             return cls(gateway, candidate, history, replica)
         except BaseException:
             replica.close()

@@ -38,6 +38,9 @@ class LeadershipLostError(OperationalError):
     exit_code = ExitCode.TEMPFAIL
 
 
+OVER = "the lease is over, so another coordinator may lead: this one says nothing more"
+
+
 @frozen
 class Entry:
     """A record and when it was made."""

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.server.driver import OVER, RETRY_S
+from coordinatord.server.driver import RETRY_S
 from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S
 from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import KeyValue, text_of
 from coordinatord.store.etcd.roster import Coordinatord
-from coordinatord.store.interface import Entry, LeadershipLostError, NothingStoredError, StoreError
+from coordinatord.store.interface import OVER, Entry, LeadershipLostError, NothingStoredError, StoreError
 from nodeclient.access.turns import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.crash_point import CrashPoint
@@ -269,6 +269,7 @@ class Contender(SimulatedCoordinator):
             await self._history.begin()
             found = await self._history.read()
         await self._history.sweep()
+        self._candidate.demand()
         return found
 
     def _lead(self, found: StoredHistory) -> None:

@@ -31,7 +31,7 @@ from coordinatord.store.etcd.requests import (
     txn,
 )
 from coordinatord.store.etcd.roster import Coordinatord, Roster
-from coordinatord.store.interface import LeadershipLostError, StoreError
+from coordinatord.store.interface import OVER, LeadershipLostError, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +187,11 @@ class Candidate:
     def holds(self) -> bool:
         """Whether this one may speak as the leader now."""
         return self.election.may_speak(self._clock())
+
+    def demand(self) -> None:
+        """Raise `LeadershipLostError` if this one may not speak as the leader now."""
+        if not self.holds():
+            raise LeadershipLostError(OVER)
 
     def status(self) -> SharedStatus:
         """Return who leads, which is this one, and who stands by."""

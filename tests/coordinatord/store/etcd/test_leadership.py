@@ -239,3 +239,14 @@ async def test_records_of_an_older_version_are_brought_up_to_date(etcd: EtcdClus
 
 def _about(space: EtcdNamespace, identity: str, version: int, generation: int) -> dict[str, object]:
     return dict(put(space.keys.about, About(identity, version, generation).packed())["request_put"])
+
+
+async def test_one_whose_lease_ends_while_it_reads_the_history_does_not_begin_to_lead(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    async with candidate_in(space, "h1") as candidate:
+        await candidate.win_at_once()
+        candidate.election.end()
+        gateway = Gateway(space.place)
+        with pytest.raises(LeadershipLostError, match="the lease is over"):
+            await EtcdStore.open(gateway, space.keys, candidate)
+        await gateway.close()
