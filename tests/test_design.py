@@ -103,5 +103,10 @@ def test_every_decision_has_its_number_as_an_anchor_and_says_why() -> None:
             assert "**Why.** " in decision, decision
 
 
+def test_each_page_of_decisions_is_in_the_table_of_subjects() -> None:
+    subjects = re.findall(r"^\| \[[^]]+\]\(([^)]+)\) \|", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    assert sorted(subjects) == sorted(page.name for page in _pages_of_decisions())
+
+
 def _pages_of_decisions() -> list[Path]:
     return [page for page in sorted(DECISIONS.glob("*.md")) if page.name != "README.md"]
