@@ -29,7 +29,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -74,11 +73,10 @@ ENTRY = '{"collective_seq_id":'
 COUNTERS_APART_S = 0.02
 """The counters of a worker that trains change within that time; one whose steps take longer loses little by a look."""
 
-RECORDERS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""Functions of torch's flight recorder, which are not public: a torch may have one, both or none of them."""
-
-HANDLERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
-"""The names of the same in torch's server for workers (torch/csrc/distributed/c10d/control_plane)."""
+RECORDERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
+"""The functions that dump torch's flight recorders, that of NCCL and that of gloo and all others, each with the name of
+the same in torch's server for workers (torch/csrc/distributed/c10d/control_plane). None of it is public: a torch may
+have one recorder, both or none of them."""
 
 C10D = "torch._C._distributed_c10d"
 
@@ -208,26 +206,58 @@ def _places(frame: Any) -> list[tuple[str, int, str]]:
 
 
 def _collectives() -> list[dict[str, Any]]:
-    """Return where this worker is in each process group; an empty list if this torch does not tell."""
-    c10d = sys.modules.get(C10D)
-    dumps = (getattr(c10d, name, None) for name in RECORDERS)
-    return next(filter(None, map(_read, filter(None, dumps))), [])
+    """Return where this worker is in each process group, those first in which it waits; nothing if torch does not tell.
 
-
-def _read(dump: Callable[[bool], bytes]) -> list[dict[str, Any]]:
-    """Return what a recorder has; an empty list if it is another than those that are known.
-
-    The counters cost 20 microseconds. All entries cost a tenth of a second, in which no other thread runs Python. So a
-    worker that is at work is not asked for them.
+    The counters cost 20 microseconds, and all entries a twentieth of a second. So a worker that is at work is not asked
+    for its entries, whichever recorder shows that it is.
     """
-    try:
-        before = dump(False)
-        time.sleep(COUNTERS_APART_S)  # noqa: TID251 - this thread waits for nothing else
-        if dump(False) != before:
-            return _counted(json.loads(before)["pg_status"])
-        return _by_group(_last_entries(dump(True).decode(), ENTRIES_MAX))
-    except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
+    c10d = sys.modules.get(C10D)
+    before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
+    if not any(before.values()):
         return []
+    time.sleep(COUNTERS_APART_S)  # noqa: TID251 - this thread waits for nothing else
+    moves = any(_counters(c10d, recorder) != counters for recorder, counters in before.items())
+    found: list[dict[str, Any]] = []
+    for recorder, counters in before.items():
+        with suppress(Exception):  # its interface is not public, so it may have changed in any way
+            if counters:
+                entries = [] if moves else _last_entries(_dump(c10d, recorder), ENTRIES_MAX)
+                found += _counted(counters) if moves else _by_group(entries)
+    return sorted(found, key=lambda collective: collective["state"] != "waits")
+
+
+def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
+    """Return how many collectives a recorder counts, by process group; nothing if it has none, or is not known."""
+    try:
+        return dict(json.loads(getattr(c10d, recorder)(False))["pg_status"])
+    except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
+        return {}
+
+
+def _dump(c10d: Any, recorder: str) -> str:
+    """Return what a recorder holds; under Python's lock, where no other thread runs, only if there is no other way."""
+    if _dumping.acquire(blocking=False):
+        try:
+            return _dump_beside(c10d, recorder)
+        except Exception:  # noqa: BLE001, S110 - this torch has no such handlers
+            pass
+        finally:
+            _dumping.release()
+    return str(getattr(c10d, recorder)(True).decode())
+
+
+def _dump_beside(c10d: Any, recorder: str) -> str:
+    """Return what a recorder holds, while the script goes on; `_dumping` is held.
+
+    The handlers of torch's server for workers can be called without that server. They run without the interpreter's
+    lock, and a tenth of a second without it is no pause.
+    """
+    told: list[str] = []
+    request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
+    takes = {"set_content": lambda _, content, __: told.append(content), "set_status": lambda _, __: None}
+    response = type("Response", (c10d._Response,), takes)  # noqa: SLF001 - none of it is public
+    c10d._get_handler(RECORDERS[recorder])(request(), response())  # noqa: SLF001 - as above
+    return told[0]
 
 
 def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
@@ -278,38 +308,23 @@ def _group(name: str, description: str) -> str:
 
 def _arrivals(question: bytes) -> bytes:
     """Return when this worker arrived in its last collectives, by process group; nothing if torch does not tell."""
-    try:
-        text = _dump_beside(sys.modules.get(C10D))
-        found = _series(_last_entries(text, int(question.removeprefix(ARRIVALS))))
-    except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
-        found = []
-    return json.dumps({"arrivals": found}).encode()
-
-
-def _dump_beside(c10d: Any) -> str:
-    """Return what a recorder holds, while the script goes on; empty if it holds nothing.
-
-    The handlers of torch's server for workers can be called without that server. They run without the interpreter's
-    lock, and a tenth of a second without it is no pause.
-    """
-    handlers = [
-        handler
-        for name, handler in HANDLERS.items()
-        if hasattr(c10d, name) and json.loads(getattr(c10d, name)(False))["pg_status"]
-    ]
-    if not handlers:
-        return ""
-    told: list[str] = []
-    request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
-    takes = {"set_content": lambda _, content, __: told.append(content), "set_status": lambda _, __: None}
-    response = type("Response", (c10d._Response,), takes)  # noqa: SLF001 - none of it is public
-    with _dumping:
-        c10d._get_handler(handlers[0])(request(), response())  # noqa: SLF001 - as above
-    return told[0]
+    c10d, most = sys.modules.get(C10D), int(question.removeprefix(ARRIVALS))
+    found: list[dict[str, Any]] = []
+    for recorder in RECORDERS:
+        with suppress(Exception):  # its interface is not public, so it may have changed in any way
+            if _counters(c10d, recorder):
+                with _dumping:
+                    text = _dump_beside(c10d, recorder)
+                found += _series(_last_entries(text, most))
+    found.sort(key=lambda series: -len(series["times_ns"]))
+    return json.dumps({"arrivals": found[:GROUPS_MAX]}).encode()
 
 
 def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the arrivals of each group in collectives that follow on one another up to the last one."""
+    """Return the arrivals of each group in collectives that follow on one another up to the last one.
+
+    A group of two backends counts the collectives of each by itself, so it is two groups here.
+    """
     groups: dict[str, dict[str, Any]] = {}
     for entry in entries:
         if entry["is_p2p"]:
@@ -319,6 +334,7 @@ def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if series is not None and number == series["first"] + len(series["times_ns"]) - 1:
             continue  # several operations may be one collective
         if series is None or number != series["first"] + len(series["times_ns"]):
-            series = groups[name] = {"group": _group(*entry["process_group"]), "first": number, "times_ns": []}
+            backend, group = entry["profiling_name"].partition(":")[0], _group(*entry["process_group"])
+            series = groups[name] = {"group": f"{backend} {group}", "first": number, "times_ns": []}
         series["times_ns"].append(entry["time_created_ns"])
-    return sorted(groups.values(), key=lambda series: -len(series["times_ns"]))[:GROUPS_MAX]
+    return list(groups.values())

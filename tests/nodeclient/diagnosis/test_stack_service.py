@@ -6,132 +6,15 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals, unpack_ages
-from coordinatord.protocol.stack_messages import AskStacks, StackOrigin, Stacks, WorkerStacks, unpack_stacks
-from coordinatord.runtime.tasks import Tasks
-from nodeclient.diagnosis.stack_service import StackService
-from tests.support.programs import clean_environ
+from coordinatord.protocol.arrival_messages import unpack_ages
+from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, unpack_stacks
+from tests.nodeclient.diagnosis.stage import KNOWN, TORCH, staged
 
 pytestmark = pytest.mark.asyncio
-
-SCRIPT = """
-import itertools, threading
-{imports}
-def lock():
-    held = threading.Lock()
-    held.acquire()
-    ready()
-    held.acquire()
-def spin():
-    ready()
-    while True:
-        pass
-def gil():
-    ready()
-    sum(itertools.repeat(0))
-def trains():
-    import torch.distributed as dist
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    some = torch.ones(1)
-    for _ in range(60):
-        dist.all_reduce(some)
-    ready()
-    threading.Event().wait()
-def ends():
-    import torch.distributed as dist
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    some = torch.ones(1)
-    for _ in range(2500):  # as many as the recorder holds: to write these out takes a while
-        dist.all_reduce(some)
-    c10d, asked = torch._C._distributed_c10d, threading.Event()
-    get_handler = c10d._get_handler
-    def get_when_asked(name):
-        asked.set()
-        return get_handler(name)
-    c10d._get_handler = get_when_asked
-    ready()
-    asked.wait()
-def ready():
-    print("ready", flush=True)
-{call}()
-"""
-
-KNOWN = "import workerlib"
-
-
-class Stage:
-    """A node with one worker."""
-
-    def __init__(self, service: StackService, tasks: Tasks, folder: Path, stack: ExitStack) -> None:
-        self.service = service
-        self._tasks = tasks
-        self._folder = folder
-        self._stack = stack
-        self.pid = 0
-        self.looked = asyncio.Event()
-        """Set when the service has asked for the worker's process id: it looks at the worker from then on."""
-        self.poll: Callable[[], int | None] = lambda: None
-        """Returns the exit code of a worker that has ended."""
-
-    def pid_of(self) -> int:
-        """Return the worker's process id, as nodeclient has it."""
-        self.looked.set()
-        return self.pid
-
-    def start(self, call: str, imports: str = KNOWN) -> None:
-        """Start the worker and wait until it is where it stays."""
-        variables = self.service.listen(self._folder, "run", 1, range(5, 6))
-        environ = {**clean_environ(), **variables, "LOCAL_RANK": "0", "PYTHONPATH": str(Path.cwd())}
-        script = SCRIPT.format(call=call, imports=imports)
-        worker = subprocess.Popen((sys.executable, "-S", "-c", script), env=environ, stdout=subprocess.PIPE)
-        self._stack.callback(worker.stdout.close)  # type: ignore[union-attr]  # it is a pipe
-        self._stack.callback(worker.wait)
-        self._stack.callback(worker.kill)
-        assert worker.stdout is not None
-        assert worker.stdout.readline() == b"ready\n"
-        self.pid, self.poll = worker.pid, worker.poll
-
-    async def ask(self, number: int = 1) -> Stacks:
-        """Ask where the worker stands, and another one that there is not."""
-        answer: asyncio.Future[Stacks] = asyncio.get_running_loop().create_future()
-        self.service.read(AskStacks(3, "run", number, (0, 7)), answer.set_result)
-        async with asyncio.timeout(60):
-            return await self._tasks.guard(answer)
-
-    async def arrivals(self, number: int = 1) -> Arrivals:
-        """Ask when the worker came to its last 50 collectives, and another one that there is not."""
-        answer: asyncio.Future[Arrivals] = asyncio.get_running_loop().create_future()
-        self.service.read_arrivals(AskArrivals(3, "run", number, (0, 7), 50), answer.set_result)
-        async with asyncio.timeout(60):
-            return await self._tasks.guard(answer)
-
-    async def look(self, until: Callable[[WorkerStacks], bool]) -> WorkerStacks:
-        """Ask until this is so: a busy host may take its time."""
-        async with asyncio.timeout(60):
-            while True:
-                [found] = (await self.ask()).workers
-                if until(found):
-                    return found
-
-
-@asynccontextmanager
-async def staged(folder: Path) -> AsyncIterator[Stage]:
-    tasks = Tasks()
-    with ExitStack() as stack:
-        stage = Stage(StackService(lambda _: stage.pid_of(), tasks), tasks, folder, stack)
-        try:
-            yield stage
-        finally:
-            stage.service.close()
-            await tasks.cancel()
 
 
 def innermost(found: WorkerStacks) -> str:
@@ -234,14 +117,14 @@ async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path
 
 async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        stage.start("trains", imports=f"import site; site.main(); import torch; {KNOWN}")
+        stage.start("trains", imports=TORCH)
         arrivals = await stage.arrivals()
         while not arrivals.workers:  # a busy host may take its time
             arrivals = await stage.arrivals()
         [worker] = arrivals.workers
         [group] = worker.groups
         ages = unpack_ages(group.ages)
-        assert (arrivals.request, arrivals.problem, worker.rank, group.group) == (3, "", 5, "default_pg")
+        assert (arrivals.request, arrivals.problem, worker.rank, group.group) == (3, "", 5, "gloo default_pg")
         assert len(ages) == 50
         assert ages == sorted(ages, reverse=True)
         assert 0 <= arrivals.held_s <= arrivals.clock_s
@@ -251,7 +134,7 @@ async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path
 
 async def test_a_worker_that_ends_while_it_is_asked_when_it_came_ends_well(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        stage.start("ends", imports=f"import site; site.main(); import torch; {KNOWN}")
+        stage.start("ends", imports=TORCH)
         while stage.poll() is None:  # its first answers may be that nobody has connected yet
             await stage.arrivals()
         assert stage.poll() == 0

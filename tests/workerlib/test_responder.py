@@ -1,0 +1,147 @@
+"""What a worker tells of its collectives, where torch has one flight recorder, two or none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workerlib import responder
+
+NCCL, GLOO = responder.RECORDERS
+
+Entries = list[dict[str, Any]]
+
+
+def entry(operation: str, number: int, *, retired: bool) -> dict[str, Any]:
+    """Return an entry of a recorder, with its keys in torch's order."""
+    return {
+        "collective_seq_id": number,
+        "input_dtypes": ["Float"],
+        "input_sizes": [[8]],
+        "is_p2p": False,
+        "process_group": ["0", "default_pg"],
+        "profiling_name": operation,
+        "retired": retired,
+        "time_created_ns": number,
+    }
+
+
+class Recorder:
+    """A flight recorder as torch has it: the counters of its groups, and its entries, which are dear."""
+
+    def __init__(self, entries: Entries, *, gets_on: bool = False) -> None:
+        self.entries = entries
+        self.gets_on = gets_on
+        self.dumped = 0
+        self.held_lock = 0
+
+    def dump(self, whole: bool) -> bytes:
+        """Return the counters, or all that there is; the lock of Python is held meanwhile."""
+        if whole:
+            self.held_lock += 1
+            return self.text.encode()
+        number = self.entries[-1]["collective_seq_id"] if self.entries else 0
+        if self.gets_on:
+            self.entries = [*self.entries, entry("gloo:all_reduce", number + 1, retired=False)]
+        status = {"0": {"last_enqueued_collective": str(number)}} if self.entries else {}
+        return json.dumps({"pg_status": status}).encode()
+
+    def handle(self, _: object, response: Any) -> None:
+        """Give all that there is to torch's server for workers."""
+        self.dumped += 1
+        response.set_content(self.text, "application/json")
+
+    @property
+    def text(self) -> str:
+        """Return all that there is."""
+        return json.dumps({"entries": self.entries}, separators=(",", ":"))
+
+
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Let this process have a torch with these recorders."""
+
+    def install(handlers: bool = True, **recorders: Recorder) -> None:
+        named = {{"nccl": NCCL, "gloo": GLOO}[name]: recorder for name, recorder in recorders.items()}
+        c10d = SimpleNamespace(**{name: recorder.dump for name, recorder in named.items()})
+        if handlers:
+            by_handler = {responder.RECORDERS[name]: recorder.handle for name, recorder in named.items()}
+            c10d._Request, c10d._Response, c10d._get_handler = object, object, by_handler.__getitem__
+        monkeypatch.setitem(sys.modules, responder.C10D, c10d)
+
+    return install
+
+
+def told() -> list[tuple[str, int, str]]:
+    """Return what the worker tells of its collectives."""
+    found = json.loads(responder._answer())["collectives"]
+    return [(each.get("operation", ""), int(each["number"]), each["state"]) for each in found]
+
+
+def test_a_wait_in_either_of_two_backends_is_told_first(install: Install) -> None:
+    done, waits = entry("nccl:all_reduce", 100, retired=True), entry("gloo:barrier", 7, retired=False)
+    install(nccl=Recorder([done]), gloo=Recorder([waits]))
+    assert told() == [("gloo:barrier", 7, "waits"), ("nccl:all_reduce", 100, "done")]
+
+
+@pytest.mark.parametrize("moving", ["nccl", "gloo"])
+def test_a_worker_whose_one_backend_gets_on_waits_in_neither(install: Install, moving: str) -> None:
+    still = Recorder([entry("nccl:all_reduce", 100, retired=False)])
+    moves = Recorder([entry("gloo:all_reduce", 7, retired=False)], gets_on=True)
+    install(**{"nccl": still, "gloo": still, moving: moves})
+    assert {state for _, _, state in told()} == {"moves"}
+    assert still.dumped + still.held_lock + moves.dumped + moves.held_lock == 0, "its training goes on undisturbed"
+
+
+def test_a_recorder_is_read_beside_the_lock_of_python_where_torch_can_do_that(install: Install) -> None:
+    recorder = Recorder([entry("gloo:all_reduce", 7, retired=False)])
+    install(gloo=recorder)
+    assert told() == [("gloo:all_reduce", 7, "waits")]
+    assert (recorder.dumped, recorder.held_lock) == (1, 0)
+
+
+def test_an_older_torch_is_read_all_the_same(install: Install) -> None:
+    install(handlers=False, nccl=Recorder([entry("nccl:all_reduce", 7, retired=False)]))
+    assert told() == [("nccl:all_reduce", 7, "waits")]
+
+
+def test_a_process_that_ends_tells_where_it_stands_too(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responder, "_dumping", threading.Lock())
+    responder._await_dump()
+    recorder = Recorder([entry("gloo:barrier", 7, retired=False)])
+    install(gloo=recorder)
+    assert told() == [("gloo:barrier", 7, "waits")]
+    assert (recorder.dumped, recorder.held_lock) == (0, 1)
+
+
+def test_of_two_recorders_one_may_be_strange(install: Install) -> None:
+    strange = Recorder([{"collective_seq_id": 5}])
+    install(nccl=strange, gloo=Recorder([entry("gloo:barrier", 7, retired=False)]))
+    assert told() == [("gloo:barrier", 7, "waits")]
+
+
+def test_without_a_recorder_nothing_is_told(install: Install) -> None:
+    install()
+    assert told() == []
+    install(nccl=Recorder([]), gloo=Recorder([]))
+    assert told() == []
+
+
+def test_the_arrivals_of_both_backends_of_a_group_are_told_apart(install: Install) -> None:
+    install(
+        nccl=Recorder([entry("nccl:all_reduce", number, retired=True) for number in (8, 9, 10)]),
+        gloo=Recorder([entry("gloo:all_reduce", number, retired=True) for number in range(1, 6)]),
+    )
+    assert json.loads(responder._arrivals(b"arrivals 4"))["arrivals"] == [
+        {"group": "gloo default_pg", "first": 2, "times_ns": [2, 3, 4, 5]},
+        {"group": "nccl default_pg", "first": 8, "times_ns": [8, 9, 10]},
+    ]
