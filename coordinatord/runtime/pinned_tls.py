@@ -19,6 +19,9 @@ _INTEGER, _SEQUENCE, _VERSION = 0x02, 0x30, 0xA0
 _LONG = 0x80
 """The bit of a length in DER that says that the length itself is in further bytes."""
 
+_HOSTS = frozenset({"DNS", "IP Address"})
+"""Kinds of alternative names that name a host, as `getpeercert` calls them."""
+
 _BEFORE_KEY = (_INTEGER, _SEQUENCE, _SEQUENCE, _SEQUENCE, _SEQUENCE)
 """Fields of a certificate before its key: serial number, algorithm, issuer, validity, subject (RFC 5280, 4.1)."""
 
@@ -177,6 +180,9 @@ def _content(data: bytes, kind: int) -> tuple[bytes, bytes, bytes]:
 
 
 def names_of(certificate: dict[str, Any]) -> frozenset[str]:
-    """Return the names in a certificate as `getpeercert` gives it: its common names and DNS names."""
+    """Return the names of hosts in a certificate as `getpeercert` gives it.
+
+    These are its common names, DNS names and IP addresses. It may have none: a URI or an e-mail address names no host.
+    """
     subject = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
-    return frozenset(subject | {value for key, value in certificate.get("subjectAltName", ()) if key == "DNS"})
+    return frozenset(subject | {value for key, value in certificate.get("subjectAltName", ()) if key in _HOSTS})

@@ -55,8 +55,8 @@ class Caller:
 
     token: KnownToken | None
     """None where everybody is let in (`--insecure`)."""
-    names: frozenset[str] = frozenset()
-    """The names in the certificate that the caller has shown; empty if none was asked for."""
+    names: frozenset[str] | None = None
+    """The names in the certificate that the caller has shown, which may have none; None if it was not asked for one."""
     in_browser: bool = False
     """It is a browser's session, which sends its cookie unasked, and not the bearer of a token."""
 
@@ -76,10 +76,14 @@ class Caller:
 
         It is for node ids that are one of its names, and for those that continue one after a dash, as `gpu7-2` does.
         """
-        if self.names and not any(node == name or node.startswith(f"{name}-") for name in self.names):
+        if self.names is None or any(node == name or node.startswith(f"{name}-") for name in self.names):
+            return
+        if not self.names:
+            text = "the client's certificate names no node: it has no common name, DNS name or IP address"
+        else:
             named = ", ".join(sorted(self.names)[:3])
             text = f"the client's certificate is for {named}, so it cannot be the node {node}: see --node-id"
-            raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_node", text)
+        raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_node", text)
 
 
 ANYBODY = Caller(None)

@@ -329,4 +329,4 @@ def shown_by(transport: asyncio.BaseTransport | None, caller: Caller) -> Caller:
     """Return a caller with the names in the certificate of its connection, if it had to show one."""
     connection = transport.get_extra_info("ssl_object") if transport is not None else None
     certificate = connection.getpeercert() if connection is not None else None
-    return dataclasses.replace(caller, names=names_of(certificate)) if certificate else caller
+    return dataclasses.replace(caller, names=names_of(certificate)) if certificate is not None else caller

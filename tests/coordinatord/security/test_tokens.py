@@ -248,6 +248,13 @@ def test_a_certificate_bounds_node_ids() -> None:
             caller.check_node(node)
 
 
+def test_a_certificate_without_a_name_is_for_no_node_and_without_one_asked_for_any_is_let_in() -> None:
+    with pytest.raises(DeniedError, match="names no node") as refused:
+        Caller(None, frozenset()).check_node("gpu8")
+    assert refused.value.code == "foreign_node"
+    Caller(None).check_node("gpu8")
+
+
 def test_failures_of_an_address_are_bounded_and_valid_tokens_are_not(
     store: TokenStore, caplog: pytest.LogCaptureFixture
 ) -> None:

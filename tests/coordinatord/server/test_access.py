@@ -306,21 +306,46 @@ async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:
             await asyncio.open_connection(host, int(port), ssl=old)
 
 
-async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(tmp_path: Path) -> None:
-    authority = trustme.CA()
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def mutual(tmp_path: Path, authority: trustme.CA) -> Secured:
+    """Have clients show a certificate of this authority, which is in `ca.pem`."""
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     issued = authority.issue_cert("coord.example")
     issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
     issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
     certificate, key, authorities = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem"))
-    ours = secured(tmp_path, certificate=certificate, key=key, client_authorities=authorities)
-    shown = pinned_context(lambda _: None)
-    authority.issue_cert("gpu7").configure_cert(shown)
-    async with serving(ours) as server:
-        for node in ("gpu7", "gpu7-2"):
-            async with wire(server.url, session(ours.token(), join(node, job=node)), tls=shown) as peer:
+    return secured(tmp_path, certificate=certificate, key=key, client_authorities=authorities)
+
+
+def showing(authority: trustme.CA, *names: str) -> ssl.SSLContext:
+    """Return the context of a client that shows a certificate with these names."""
+    context = pinned_context(lambda _: None)
+    authority.issue_cert(*names).configure_cert(context)
+    return context
+
+
+async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(mutual: Secured, authority: trustme.CA) -> None:
+    shown = showing(authority, "gpu7", "10.0.0.7")
+    async with serving(mutual) as server:
+        for node in ("gpu7", "gpu7-2", "10.0.0.7"):
+            async with wire(server.url, session(mutual.token(), join(node, job=node)), tls=shown) as peer:
                 assert await goal(peer) is Goal.RUN
-        async with wire(server.url, session(ours.token(), join("gpu8")), tls=shown) as peer:
+        async with wire(server.url, session(mutual.token(), join("gpu8")), tls=shown) as peer:
             refused = await refusal(peer)
         assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
-        assert refused.message.startswith("the client's certificate is for gpu7, so it cannot be the node gpu8")
+        assert "the client's certificate is for 10.0.0.7, gpu7, so it cannot be the node gpu8" in refused.message
+
+
+async def test_a_client_s_certificate_that_names_no_host_is_for_no_node(mutual: Secured, authority: trustme.CA) -> None:
+    async with (
+        serving(mutual) as server,
+        wire(server.url, session(mutual.token(), join("gpu8")), tls=showing(authority, "ana@example.org")) as peer,
+    ):
+        refused = await refusal(peer)
+    assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
+    assert refused.message.startswith("the client's certificate names no node")
