@@ -270,8 +270,11 @@ class KeptIndex:
         self.copies[at], self._domains = copies, copies.domains
 
     def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
-        """Return who has a copy of what a node alone keeps, and of which step; None if nobody has."""
-        for at in sorted(self.copies, reverse=True):
+        """Return who has a copy of what a node alone keeps, and of which step; None if nobody has.
+
+        A step that is protected no more does not count: its copy may have been overwritten already.
+        """
+        for at in sorted(self.copies.keys() & {*(self.protected or ())}, reverse=True):
             plan = self.copies[at]
             taker = plan.pairs.get(node, "")
             if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.holders(at), of=node):

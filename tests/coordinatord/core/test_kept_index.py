@@ -190,3 +190,13 @@ def test_a_round_that_resumes_from_nothing_protects_nothing_of_what_was_before()
     index.begin_round(None)
     keep(index, 8, protected=True)
     assert (index.whole, named(index)) == (None, [])
+
+
+def test_a_copy_of_a_step_that_is_protected_for_the_disk_alone_is_none_any_more_once_it_is_written() -> None:
+    index = KeptIndex(a_record())
+    at = index.pinned = KeptStep(1, 8)
+    index.note("n1", (shard(0, 8, protected=True),))
+    index.note_plan(at, CopyPlan({"n0": "n1"}, wanted={"n1": {"n0": [0]}}))
+    assert index.copy_of("n0") == ("n1", at)
+    index.pinned = None
+    assert index.copy_of("n0") is None
