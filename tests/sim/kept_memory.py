@@ -240,8 +240,8 @@ class KeptMemory:
             self.later(0.5, self._look, training)
 
     def damage(self) -> bool:
-        """Flip a bit of something that is kept; return whether there was anything."""
-        places = [number for number, place in enumerate(self.places) if place is not None]
+        """Flip a bit of a step that is whole; return whether there was any."""
+        places = [number for number, place in enumerate(self.places) if place is not None and place.whole]
         if places:
             place = self._world.chance.choice(places)
             stored = self.places[place]
