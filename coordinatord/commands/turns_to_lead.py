@@ -124,7 +124,7 @@ class TurnsToLead:
         """Say who leads until this one does, or the program ends."""
         candidate.changed = lambda: self._say(candidate)
         security = self._security
-        gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
+        gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
         reload = (lambda: None) if security is None else security.reload
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
         won: asyncio.Future[None] = asyncio.get_running_loop().create_future()

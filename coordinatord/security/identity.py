@@ -73,10 +73,25 @@ def own_identity(directory: Path) -> Identity:
     return identity
 
 
-def load_passing_identity(context: ssl.SSLContext) -> str:
-    """Let a context show an identity that is kept nowhere, and ends with this process; return the pin of its key."""
-    with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:
-        return own_identity(Path(folder)).load_into(context)
+@frozen
+class PassingIdentity:
+    """A key and a certificate that no file keeps, and that end with this process."""
+
+    key: str
+    certificate: str
+
+    @classmethod
+    def make(cls) -> PassingIdentity:
+        """Make one."""
+        return cls(*_make())
+
+    def load_into(self, context: ssl.SSLContext) -> str:
+        """Let a context show this certificate; return the pin of its key."""
+        with tempfile.TemporaryDirectory(prefix="coordinatord-key-") as folder:  # TLS reads them from files alone
+            identity = Identity(Path(folder) / CERTIFICATE, Path(folder) / KEY)
+            write_private(identity.certificate, self.certificate)
+            write_private(identity.key, self.key)
+            return identity.load_into(context)
 
 
 def _make() -> tuple[str, str]:

@@ -17,7 +17,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.security.identity import Identity, IdentityError, load_passing_identity, own_identity
+from coordinatord.security.identity import Identity, IdentityError, PassingIdentity, own_identity
 from coordinatord.security.token_store import KnownToken, TokenStore
 
 log = logging.getLogger(__name__)
@@ -59,8 +59,12 @@ class Security:
         self._settings = settings
         self._store = store
         self._passing: Path | None = None
+        self._passing_identity: PassingIdentity | None = None
+        self._authorities = b""
+        """What is in the file with the authorities of clients; empty if there is none."""
         self.gatekeeper = gatekeeper
         self.context: ssl.SSLContext
+        """What connections from now on agree on TLS with: another one once clients have other authorities."""
         self.pin = ""
         self._certificate = ""
         """The organisation's certificate that is shown, in PEM; empty for one of our own."""
@@ -73,12 +77,8 @@ class Security:
         """
         store = TokenStore(settings.directory)
         security = cls(settings, Gatekeeper(store, clock), store)
-        authorities = settings.client_authorities
-        try:
-            security.context = server_context(None if authorities is None else str(authorities))
-        except OSError as error:
-            raise IdentityError(f"the authorities {authorities} cannot be read: {error.strerror or error}") from error
-        security.pin = security._load_identity()
+        security._authorities, security.context = security._read_authorities(), security._context()
+        security.pin = security._load_identity(security.context)
         store.refresh()
         # Others may be there before the first start, by `coordinatord token new`.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
@@ -101,24 +101,39 @@ class Security:
         return frozenset(token.name for token in self._store.tokens if token.revoked_at is None)
 
     def reload(self) -> None:
-        """Read certificate and tokens again, for connections from now on.
+        """Read certificate, authorities and tokens again, for connections from now on.
 
         What cannot be read is logged, and stays as it was.
         """
-        if self._settings.directory is not None or self._settings.certificate is not None:
-            before = self._certificate
-            try:
-                pin = self._load_identity()
-            except (IdentityError, PrivateFileError) as error:
-                log.error("the certificate stays as it was: %s", error, extra=fields("certificate_unreadable"))  # noqa: TRY400
-            else:
-                if pin != self.pin:
-                    text = "the key of the certificate is another one now: tokens of the old one no longer fit"
-                    log.warning(text, extra=fields("key_changed"))
-                elif self._certificate != before:
-                    log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
-                self.pin = pin
+        before, authorities, context = self._certificate, self._authorities, self.context
+        try:
+            authorities = self._read_authorities()
+            if authorities != self._authorities:
+                context = self._context()
+        except IdentityError as error:
+            text = "clients have to show a certificate of the authorities that were there before: %s"
+            log.error(text, error, extra=fields("client_authorities_unreadable"))  # noqa: TRY400
+        try:
+            pin = self._load_identity(context)
+        except (IdentityError, PrivateFileError) as error:
+            same = context is self.context
+            what = "certificate stays as it was" if same else "certificate and clients' authorities stay as they were"
+            log.error("the %s: %s", what, error, extra=fields("certificate_unreadable"))  # noqa: TRY400
+        else:
+            if context is not self.context:
+                self.context, self._authorities = context, authorities
+                text = "clients have to show a certificate of other authorities from now on"
+                log.info(text, extra=fields("client_authorities_changed"))
+            self._note_identity(pin, before)
         self.refresh()
+
+    def _note_identity(self, pin: str, before: str) -> None:
+        if pin != self.pin:
+            text = "the key of the certificate is another one now: tokens of the old one no longer fit"
+            log.warning(text, extra=fields("key_changed"))
+        elif self._certificate != before:
+            log.info("another certificate is shown from now on", extra=fields("certificate_changed"))
+        self.pin = pin
 
     def refresh(self) -> None:
         """Read the tokens again if their file has changed."""
@@ -133,11 +148,32 @@ class Security:
         if self._passing is not None:
             self._passing.unlink(missing_ok=True)
 
-    def _load_identity(self) -> str:
+    def _read_authorities(self) -> bytes:
+        """Return what is in the file with the authorities of clients. Raises `IdentityError`."""
+        path = self._settings.client_authorities
+        try:
+            return b"" if path is None else path.read_bytes()
+        except OSError as error:
+            raise IdentityError(f"the authorities {path} cannot be read: {error.strerror}") from error
+
+    def _context(self) -> ssl.SSLContext:
+        """Return a context with the authorities of clients, and without a certificate. Raises `IdentityError`.
+
+        It knows no session of another context. So whoever had shown a certificate of authorities that are no longer
+        there does not come in by resuming.
+        """
+        path = self._settings.client_authorities
+        try:
+            return server_context(None if path is None else str(path))
+        except OSError as error:
+            raise IdentityError(f"the authorities {path} cannot be read: {error.strerror or error}") from error
+
+    def _load_identity(self, context: ssl.SSLContext) -> str:
+        """Let a context show the certificate; return the pin of its key. Raises `IdentityError`, `PrivateFileError`."""
         settings = self._settings
         if settings.certificate is not None and settings.key is not None:
             identity = Identity(settings.certificate, settings.key)
-            pin = identity.load_into(self.context)
+            pin = identity.load_into(context)
             with suppress(OSError, ValueError):  # it was read a moment ago
                 self._certificate = identity.text
             if settings.directory is not None and pin != self.pin:
@@ -145,8 +181,10 @@ class Security:
             return pin
         if settings.directory is not None:
             (settings.directory / PIN).unlink(missing_ok=True)
-            return own_identity(settings.directory).load_into(self.context)
-        return load_passing_identity(self.context)
+            return own_identity(settings.directory).load_into(context)
+        if self._passing_identity is None:
+            self._passing_identity = PassingIdentity.make()
+        return self._passing_identity.load_into(context)
 
     def _hand_out(self, environ: Mapping[str, str]) -> None:
         """Make the first tokens, and leave them where nodes and commands of this user find them.

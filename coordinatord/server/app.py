@@ -159,7 +159,7 @@ async def serve(
     driver.watchers.append(change_signal.note)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
     stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, shared, insecure=security is None)
-    gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, security.context)
+    gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
     metrics = Metrics(driver, counters, gatekeeper, shared)
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)

@@ -18,7 +18,6 @@ import asyncio
 import dataclasses
 import logging
 import socket
-import ssl
 from collections import Counter, deque
 from collections.abc import Iterable
 from contextvars import ContextVar
@@ -37,7 +36,7 @@ from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
 from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits, Silent, Unproven
 from coordinatord.server.node_sessions import NodeSessions
-from coordinatord.server.tls_listener import TlsListener, site_of
+from coordinatord.server.tls_listener import TlsListener, TlsNow, site_of
 
 BACKLOG = 4_096
 """Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux's own limit since 5.4."""
@@ -112,9 +111,7 @@ class Connections:
         self._taken_over: set[web.RequestHandler] = set()
         """The connections that are sessions now: they do not count as connections over HTTP."""
 
-    async def accept(
-        self, listeners: Iterable[socket.socket], runner: web.AppRunner, tls: ssl.SSLContext | None
-    ) -> None:
+    async def accept(self, listeners: Iterable[socket.socket], runner: web.AppRunner, tls: TlsNow | None) -> None:
         """Begin to accept connections, for `runner`, which must be set up, and for sessions; with `tls`, over TLS."""
         assert runner.server is not None  # noqa: S101 - it is there after the setup
         self._http = runner.server

@@ -5,7 +5,6 @@ Whoever asks for anything is sent to the leader by a redirect, which nodes, comm
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from socket import socket
@@ -22,6 +21,7 @@ from coordinatord.server.connections import LINE_BYTES_MAX, REQUEST_BYTES_MAX, C
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
+from coordinatord.server.tls_listener import TlsNow
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
@@ -39,7 +39,7 @@ async def serve_standby(
     listeners: Iterable[socket],
     leader: Callable[[], Coordinatord | None],
     gatekeeper: Gatekeeper | None,
-    tls: ssl.SSLContext | None,
+    tls: TlsNow | None,
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[None]:
     """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in.

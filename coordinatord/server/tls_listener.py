@@ -29,6 +29,9 @@ PAUSE_S = 0.1
 
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+TlsNow = Callable[[], ssl.SSLContext]
+"""Returns what a connection of now agrees on TLS with: authorities of clients may be others after a reload."""
+
 
 class TlsListener:
     """One listening socket."""
@@ -36,12 +39,12 @@ class TlsListener:
     def __init__(
         self,
         listener: socket.socket,
-        tls: ssl.SSLContext,
+        tls: TlsNow,
         newcomer: Callable[[], asyncio.Protocol],
         silent: Unproven[Silent],
         tasks: Tasks,
     ) -> None:
-        """Begin to accept; `newcomer` makes the protocol of a connection that has agreed on TLS."""
+        """Begin to accept; `newcomer` makes the protocol of a connection that has agreed on TLS as `tls` says then."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._tls = tls
@@ -91,7 +94,7 @@ class TlsListener:
         send_alert.set(accepted.send)
         try:
             await self._loop.connect_accepted_socket(
-                self._newcomer, accepted, ssl=self._tls, ssl_handshake_timeout=ASK_WITHIN_S
+                self._newcomer, accepted, ssl=self._tls(), ssl_handshake_timeout=ASK_WITHIN_S
             )
         except OSError as error:  # it speaks no TLS, takes too long, or went away
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))

@@ -170,6 +170,40 @@ def test_that_a_renewed_certificate_is_shown_is_said(tmp_path: Path, caplog: pyt
     assert "another certificate is shown from now on" in caplog.text
 
 
+def test_other_authorities_of_clients_leave_the_key_as_it_is(tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    for folder in (None, tmp_path / "state"):
+        trustme.CA().cert_pem.write_to_path(str(authorities))
+        home = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+        security = opened(folder, home, client_authorities=authorities)
+        context, pin = security.context, security.pin
+        security.reload()
+        assert security.context is context
+        trustme.CA().cert_pem.write_to_path(str(authorities))
+        security.reload()
+        assert security.context is not context
+        assert security.pin == pin
+
+
+def test_authorities_stay_with_a_certificate_that_cannot_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = _organisation(tmp_path)
+    authorities = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authorities))
+    security = opened(tmp_path / "s", certificate=certificate, key=key, client_authorities=authorities)
+    context = security.context
+    trustme.CA().cert_pem.write_to_path(str(authorities))
+    right = key.read_text()
+    key.write_text("")
+    security.reload()
+    assert security.context is context
+    assert "the certificate and clients' authorities stay as they were" in caplog.text
+    key.write_text(right)
+    security.reload()
+    assert security.context is not context
+
+
 def test_a_certificate_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     certificate, _ = _organisation(tmp_path)
     (tmp_path / "other").mkdir()

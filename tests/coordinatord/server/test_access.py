@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import ssl
 from collections.abc import AsyncIterator
@@ -349,3 +350,35 @@ async def test_a_client_s_certificate_that_names_no_host_is_for_no_node(mutual: 
         refused = await refusal(peer)
     assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
     assert refused.message.startswith("the client's certificate names no node")
+
+
+async def test_other_authorities_of_clients_count_after_a_reload(
+    mutual: Secured, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = trustme.CA()
+    old, new = showing(authority, "gpu7"), showing(other, "gpu7")
+    caplog.set_level(logging.INFO)
+
+    async def comes_in(server: Server, shown: ssl.SSLContext) -> bool:
+        try:
+            async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
+                return await goal(peer) is Goal.RUN
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+    async with serving(mutual) as server:
+        assert server.revocations is not None
+        assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
+        server.revocations.reload()
+        assert "client_authorities_changed" not in [record.__dict__.get("event") for record in caplog.records]
+        (tmp_path / "ca.pem").write_text("no certificate")
+        server.revocations.reload()
+        assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
+        other.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        server.revocations.reload()
+        assert [await comes_in(server, shown) for shown in (old, new)] == [False, True]
+    said = [record.__dict__.get("event") for record in caplog.records]
+    assert [event for event in said if str(event).startswith("client_")] == [
+        "client_authorities_unreadable",
+        "client_authorities_changed",
+    ]

@@ -126,7 +126,7 @@ async def test_over_tls_too_those_count_that_have_not_agreed_on_anything(tmp_pat
     of_address = int(FEW.silent_beside(0) * SHARE_OF_ADDRESS)
     where = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with (
-        serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, ours.security.context, FEW),
+        serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, lambda: ours.security.context, FEW),
         AsyncExitStack() as stack,
     ):
         flood = [await stack.enter_async_context(wire(where)) for _ in range(of_address + 2)]
