@@ -36,7 +36,7 @@ from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.connection_limits import ConnectionLimits
 from coordinatord.server.connections import BACKLOG, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.counters import Counters
-from coordinatord.server.driver import OVER, Driver
+from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
 from coordinatord.server.http.access_guard import AccessGuard
 from coordinatord.server.http.admin_api import Requests
@@ -55,7 +55,7 @@ from coordinatord.server.rounds_reader import RoundsReader
 from coordinatord.server.series_sampler import SeriesSampler
 from coordinatord.server.stack_reads import HangLooks
 from coordinatord.store.error_texts import REMEDY
-from coordinatord.store.interface import Store, UnreadableStoreError
+from coordinatord.store.interface import OVER, Store, UnreadableStoreError
 
 log = logging.getLogger(__name__)
 
@@ -165,8 +165,8 @@ async def serve(
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
     browsers = Browsers(_names(host, allowed_hosts))
-    guards = [complain_alike, connections.note, browsers.guard, access.guard, _while_leading(driver)]
-    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
+    guards = [complain_alike, connections.note, browsers.guard, access.guard, connections.note_caller]
+    app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
     reads = (
         Api(driver, change_signal, rounds_reader, shared, insecure=security is None),

@@ -110,6 +110,8 @@ class Connections:
         self._http: web.Server
         self._taken_over: set[web.RequestHandler] = set()
         """The connections that are sessions now: they do not count as connections over HTTP."""
+        self._proven: set[web.RequestHandler] = set()
+        """The connections over HTTP by which a token was shown, and some that have ended since."""
 
     async def accept(self, listeners: Iterable[socket.socket], runner: web.AppRunner, tls: TlsNow | None) -> None:
         """Begin to accept connections, for `runner`, which must be set up, and for sessions; with `tls`, over TLS."""
@@ -126,9 +128,16 @@ class Connections:
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a connection has sent a request; raise `HTTPServiceUnavailable` if there are too many of these."""
-        if self._silent.discard(request.protocol) and (busy := self._too_many(request.protocol)):
+        """Note that a connection has sent a request; raise `HTTPServiceUnavailable` if there is no room for it."""
+        if self._silent.discard(request.protocol) and (busy := self._make_room(request.protocol)):
             raise web.HTTPServiceUnavailable(text=busy)
+        return await handler(request)
+
+    @web.middleware
+    async def note_caller(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Note that a connection has shown a token: it makes room for nobody."""
+        if CALLER.get().token is not None:
+            self._proven.add(request.protocol)
         return await handler(request)
 
     async def take_over(self, request: web.Request) -> web.StreamResponse:
@@ -232,21 +241,41 @@ class Connections:
         handler.connection_made(transport)
         handler.data_received(data)
 
-    def _too_many(self, handler: web.RequestHandler) -> str:
-        """Return why a connection over HTTP, which is counted already, is one too many; empty if it is not."""
-        most, of_address = self._limits.requests, self._limits.requests_of_address
-        others = [
-            connection
+    def _make_room(self, handler: web.RequestHandler) -> str:
+        """End another connection if this one over HTTP, which is counted already, is one too many.
+
+        Whoever has shown no token makes room for others: everybody may ask whether a coordinator is well, and keep the
+        connection. Return why there is no room; empty if there is.
+        """
+        others = {
+            connection: site_of(connection.transport)
             for connection in self._http.connections
-            if connection not in self._taken_over and connection not in self._silent
-        ]
+            if connection not in self._taken_over
+            and connection not in self._silent
+            and connection.transport is not None
+            and not connection.transport.is_closing()
+        }
+        self._proven.intersection_update(others)
+        most, of_address = self._limits.requests, self._limits.requests_of_address
+        address = site_of(handler.transport)
         if len(others) > most:
-            return f"there are {most} connections over HTTP already, the limit: try again later"
-        if len(others) > of_address:
-            sites = Counter(site_of(connection.transport) for connection in others if connection.transport is not None)
-            address = site_of(handler.transport)
-            if sites[address] > of_address:
-                return f"there are {of_address} connections over HTTP from {address} already, the limit: close some"
+            busy = f"there are {most} connections over HTTP already, the limit: try again later"
+            rivals = others
+        elif len(others) > of_address and Counter(others.values())[address] > of_address:
+            busy = f"there are {of_address} connections over HTTP from {address} already, the limit: close some"
+            rivals = {connection: at for connection, at in others.items() if at == address}
+        else:
+            return ""
+        if self._gatekeeper is None:
+            return busy
+        spared = self._proven | {handler}
+        strangers = {connection: at for connection, at in rivals.items() if connection not in spared}
+        if not strangers:
+            return busy
+        [(crowded, _)] = Counter(strangers.values()).most_common(1)
+        oldest = next(connection for connection, at in strangers.items() if at == crowded)
+        if oldest.transport is not None:
+            oldest.transport.abort()
         return ""
 
     def _plain_request(self, transport: asyncio.Transport, head: bytes) -> tuple[bytes, Caller] | None:

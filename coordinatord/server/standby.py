@@ -48,7 +48,7 @@ async def serve_standby(
     """
     desk, tasks = _Desk(leader), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
-    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "").guard]
+    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "").guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", desk.health), web.get("/metrics", desk.metrics)]
     app.add_routes([*own, web.route("*", "/{rest:.*}", desk.send_on)])

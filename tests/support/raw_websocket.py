@@ -90,13 +90,20 @@ class Wire:
 
 @asynccontextmanager
 async def wire(
-    url: str, data: bytes = b"", *, tls: ssl.SSLContext | None = None, buffer_bytes: int | None = None
+    url: str,
+    data: bytes = b"",
+    *,
+    tls: ssl.SSLContext | None = None,
+    buffer_bytes: int | None = None,
+    source: str | None = None,
 ) -> AsyncIterator[Wire]:
-    """Connect and send these bytes; the kernel may hold so many that are unread."""
+    """Connect from an address and send these bytes; the kernel may hold so many that are unread."""
     host, _, port = url.partition("//")[2].rpartition(":")
     made = socket.socket()
     if buffer_bytes is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    if source is not None:
+        made.bind((source, 0))
     made.setblocking(False)
     await asyncio.get_running_loop().sock_connect(made, (host, int(port)))
     name = "localhost" if tls else None

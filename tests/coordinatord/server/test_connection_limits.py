@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.core.policy import Policy
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
@@ -264,6 +265,45 @@ async def test_who_shows_no_token_keeps_no_connection(tmp_path: Path) -> None:
         async with wire(server.url, data, tls=TRUSTING) as peer:
             assert b" 401 " in await peer.answer()
             await peer.end()
+
+
+@pytest.mark.asyncio
+async def test_strangers_make_room_for_others_over_http_and_for_whoever_has_a_token(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
+    async with serving(ours) as server, AsyncExitStack() as stack:
+
+        async def kept(number: int, data: bytes) -> Wire:
+            where = wire(server.url, data, tls=TRUSTING, source=f"127.0.0.{number}")
+            peer = await stack.enter_async_context(where)
+            assert b" 200 OK" in await peer.answer()
+            return peer
+
+        strangers = [await kept(2 + number // 2, WHOLE) for number in range(FEW.requests)]
+        admin = await kept(10, asked)
+        await strangers[0].end()
+        await kept(11, WHOLE)
+        await strangers[2].end()
+        for number in range(FEW.requests):
+            await kept(20 + number, WHOLE)
+        strangers[-1].send(WHOLE)
+        await strangers[-1].end()
+        admin.send(asked)
+        assert b" 200 OK" in await admin.answer()
+
+
+@pytest.mark.asyncio
+async def test_who_has_a_token_makes_room_for_nobody(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    asked = f"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ours.token(Role.ADMIN).text}\r\n\r\n".encode()
+    async with serving(ours) as server, AsyncExitStack() as stack:
+        for _ in range(FEW.requests_of_address):
+            kept = await stack.enter_async_context(wire(server.url, asked, tls=TRUSTING))
+            assert b" 200 OK" in await kept.answer()
+        for data in (WHOLE, asked):
+            other = await stack.enter_async_context(wire(server.url, data, tls=TRUSTING))
+            assert b"from 127.0.0.1 already, the limit: close some" in await other.answer()
+            await other.end()
 
 
 # Numbers
