@@ -230,7 +230,12 @@ class KeptStateInvariants:
             known = self._safe.get(run.id)
             if known is None or known[:2] != (self._world.daemon.life, whole):
                 known_to_have = run.kept.holders(whole)  # one that is out of reach may have it too, and goes on
-                there = [holder for holder in self._holders(run.id, whole) if holder[0].node in known_to_have]
+                there = [
+                    holder
+                    for holder in self._holders(run.id, whole)
+                    if holder[0].node in known_to_have
+                    and not _may_overwrite(holder[0], run.members[holder[0].node], whole)
+                ]
                 self._safe[run.id] = (self._world.daemon.life, whole, there)
             for host, incarnation in self._safe[run.id][2]:
                 memory = host.memory
@@ -365,6 +370,17 @@ def _ranks(parts: Iterable[KeptParts]) -> set[int]:
 
 def _shards(parts: Iterable[KeptParts]) -> set[int]:
     return {(part.first_shard + number) % part.shards for part in parts if part.big for number in range(part.ranks)}
+
+
+def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
+    """Whether a node that was left behind has workers that go on until it hears what it is to protect.
+
+    If they overwrite it before that, the next round cannot get it, and another step is chosen.
+    """
+    memory = host.memory
+    return (
+        not member.durable.in_round and bool(host.workers.alive) and memory is not None and at not in memory.protected
+    )
 
 
 def _is_whole(parts: list[KeptParts]) -> bool:
