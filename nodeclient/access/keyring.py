@@ -58,6 +58,12 @@ class AccessSettings:
     clear_allowed: bool = False
     """Whether a coordinator may turn out to speak in the clear: a node may have brought it along."""
 
+    @property
+    def is_given(self) -> bool:
+        """Whether a token was given to this program, and not found in the directory of its user."""
+        given = self.token_file is not None or bool(self.token)
+        return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
+
 
 USUAL = AccessSettings()
 """The settings without any flag or variable."""

@@ -84,6 +84,13 @@ def join_config(
             f"{flag} {address} is of loopback, where no other host reaches this one: it counts in rounds on this host"
             " alone"
         )
+    access = read_access(parser, given, environ, clear_allowed=front_end.own_coordinator)
+    own_coordinator = front_end.own_coordinator and (access.insecure or not access.is_given)
+    if own_coordinator is not front_end.own_coordinator:
+        remarks.append(
+            "a token was given, so this node brings no coordinator along, which would speak in the clear: start a"
+            " coordinatord there, or give --insecure"
+        )
     config = JoinConfig(
         coordinators=given.coord,
         standalone=given.standalone,
@@ -110,9 +117,9 @@ def join_config(
         keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
         persist=_persist(given, job or DEFAULT_JOB),
         error_file=_error_file(environ),
-        own_coordinator=front_end.own_coordinator,
+        own_coordinator=own_coordinator,
         interface=given.interface,
-        access=read_access(parser, given, environ, clear_allowed=front_end.own_coordinator),
+        access=access,
         remarks=tuple(remarks),
         log_format=given.log_format,
         file=parser.file,

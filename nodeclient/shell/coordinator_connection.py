@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import os
 import random
 import re
@@ -35,6 +36,7 @@ from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SPOKEN, has_phase
+from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.runtime.websocket.frames import BINARY
@@ -47,6 +49,8 @@ from nodeclient.access.turns import ELSEWHERE, Turn, Turns, addresses_of, leader
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
+
+log = logging.getLogger(__name__)
 
 CONNECT_WITHIN_S = 5.0
 """One lease: a node whose attempt takes longer would be lost before its session began."""
@@ -106,6 +110,11 @@ CUT_SHORT = (HandshakeError, ConnectionError)
 
 DENIALS = frozenset({401, 403, 429})
 """The answers to a node that is not let in."""
+
+UNPROVEN = (
+    "%s speaks in the clear, so this node does not know who answers there, although it has a token: give --token-file"
+    " FILE, and it speaks with the coordinator of that token alone"
+)
 
 DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 """The reason in the header of such an answer (RFC 6750, section 3)."""
@@ -220,13 +229,17 @@ class CoordinatorConnection:
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
-            if not isinstance(explained, ClearError) or not self._access.clear_allowed:
+            if not isinstance(explained, ClearError) or not self._access.clear_allowed or self._access.is_given:
                 raise explained or error from error
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
-        return await self._hold(_Session(self, coordinator, self._version, parting, in_the_clear), turn)
+        session = _Session(self, coordinator, self._version, parting, in_the_clear)
+        return await self._hold(session, turn, has_token=True)
 
-    async def _hold(self, session: _Session, turn: Turn) -> str | Refused:
-        """Hold one session; return why it ended, or the refusal of the version."""
+    async def _hold(self, session: _Session, turn: Turn, *, has_token: bool = False) -> str | Refused:
+        """Hold one session; return why it ended, or the refusal of the version.
+
+        A node that `has_token`, and holds the session without it, says so.
+        """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
         try:
@@ -245,6 +258,8 @@ class CoordinatorConnection:
                     happy_eyeballs_delay=NEXT_ADDRESS_S,
                 )
                 await session.agreed
+            if has_token:
+                log.warning(UNPROVEN, session.coordinator, extra=fields("unproven_coordinator"))
             await session.lost.wait()
         finally:
             self._session = None

@@ -14,6 +14,7 @@ import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.access.keyring import CREDENTIAL, VARIABLE
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
@@ -100,6 +101,24 @@ def test_c10d_is_served_by_a_coordinator_at_the_same_endpoint() -> None:
     assert (config.coordinators, config.own_coordinator) == ((Endpoint("10.0.0.1", 29400),), True)
     [remark] = config.remarks
     assert remark.startswith("--rdzv-backend c10d: coordinatord at 10.0.0.1:29400 does it, the host with that address")
+
+
+def test_who_gives_a_token_gets_no_coordinator_in_the_clear(tmp_path: Path) -> None:
+    c10d = (*AT, "--rdzv-backend", "c10d")
+    (tmp_path / CREDENTIAL).touch()
+    file = ("--token-file", str(tmp_path / "token"))
+    given: tuple[tuple[tuple[str, ...], dict[str, str]], ...] = (
+        (file, {}),
+        ((), {VARIABLE: "t"}),
+        ((), {"CREDENTIALS_DIRECTORY": str(tmp_path)}),
+    )
+    for flags, environ in given:
+        config = script(*c10d, *flags, **environ)
+        assert config.access.is_given
+        assert not config.own_coordinator
+        assert config.remarks[-1].startswith("a token was given, so this node brings no coordinator along")
+        assert script(*c10d, *flags, "--insecure", **environ).own_coordinator
+    assert script(*c10d, CREDENTIALS_DIRECTORY=str(tmp_path / "none")).own_coordinator
 
 
 def test_c10d_meets_at_localhost_if_nobody_says_where() -> None:

@@ -168,3 +168,32 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
             ours.store.revoke("first-join")
             await until(lambda: came_with("newer"))
             assert not any(isinstance(event, TurnedAway) for event in heard)
+
+
+async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A node may have brought a coordinator along, which has no way to hand out tokens."""
+    secured(tmp_path)
+    access = AccessSettings(config_home=str(tmp_path / "config"), clear_allowed=True)
+    async with strange_coordinator(welcome) as (address, joins), attending([address], access=access):
+        await until(lambda: len(joins) == 3)
+    said = [record for record in caplog.records if record.__dict__.get("event") == "unproven_coordinator"]
+    assert len(said) in {2, 3}
+    assert f"{address} speaks in the clear, so this node does not know who answers there" in said[0].message
+
+
+async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path: Path) -> None:
+    ours, file = secured(tmp_path), tmp_path / "token"
+    file.write_text(ours.token().text)
+    file.chmod(0o600)
+    for access in (
+        AccessSettings(token_file=file, clear_allowed=True),
+        AccessSettings(token=file.read_text(), clear_allowed=True),
+        AccessSettings(config_home=str(tmp_path / "config")),
+    ):
+        async with strange_coordinator(welcome) as (address, joins), attending([address], access=access) as heard:
+            await until(lambda: len(heard) >= 2)
+            assert joins == []
+            [reason, *_] = [event.reason for event in heard if isinstance(event, SessionClosed)]
+            assert "speaks in the clear, and there is a token here" in reason
