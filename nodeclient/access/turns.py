@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import math
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -21,6 +22,12 @@ ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
 
 ADDRESSES_MAX = 16
 """How many addresses of one name are tried: three or five coordinators have one or two each."""
+
+
+SHUNNED_S = 4.0
+"""How long one that fell silent is not followed when a standby names it. Nodes fall silent on a leader after 5 s, and a
+lease of 5 s is over half a second later at most. A leader that goes on has its nodes back before they are lost to it.
+"""
 
 
 @frozen
@@ -48,6 +55,8 @@ class Turns:
         """The leader that the coordinator at this place has named."""
         self._served = False
         """Whether the present turn has served this node before."""
+        self._silent_at: dict[Endpoint, float] = {}
+        """When each coordinator fell silent that has not served this node since."""
 
     @property
     def turn(self) -> Turn:
@@ -62,14 +71,25 @@ class Turns:
         return len(self._given) == 1 and not self._addresses and self._leader is None
 
     def note(
-        self, *, served: bool, silent: bool = False, leader: Endpoint | None = None, addresses: Sequence[str] = ()
+        self,
+        now: float,
+        *,
+        served: bool,
+        silent: bool = False,
+        leader: Endpoint | None = None,
+        addresses: Sequence[str] = (),
     ) -> bool:
         """Note how the attempt at `turn` ended; return whether the next one is to follow at once.
 
-        It may have `served` this node, and then have fallen `silent`. It may stand by, and have named a `leader`. Its
-        name has these `addresses`. A leader that stands by in its turn is not followed: both learn of it in a moment.
+        It may have `served` this node. It may have fallen `silent`, at once or after that. It may stand by, and have
+        named a `leader`. Its name has these `addresses`. `now` is in seconds, by a clock that never stops. A leader
+        that stands by in its turn is not followed: both learn of it in a moment. Nor is one that fell silent just now:
+        the standby that names it is asked again, which may lead by then.
         """
+        self._note_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
+            if now < self._silent_at.get(leader, -math.inf) + SHUNNED_S:
+                return False
             self._leader, self._served = Turn(leader), False
             return True
         self._served = self._served or served
@@ -79,8 +99,16 @@ class Turns:
         self._served = False
         return False
 
+    def _note_silence(self, now: float, *, served: bool, silent: bool) -> None:
+        self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + SHUNNED_S}
+        if silent:
+            self._silent_at[self.turn.coordinator] = now
+        elif served:
+            self._silent_at.pop(self.turn.coordinator, None)
+
     def _go_on(self, addresses: Sequence[str]) -> None:
-        if self._leader is not None:
+        failed = self._leader
+        if failed is not None:
             self._leader = None
             if self._served:
                 return  # whoever stood by then is the most likely to lead now
@@ -93,6 +121,8 @@ class Turns:
             return
         if not self._addresses:
             self._place = (self._place + 1) % len(self._given)
+            if self._given[self._place] == failed:
+                self._place = (self._place + 1) % len(self._given)  # the standby that has named it, if there are two
 
 
 def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:

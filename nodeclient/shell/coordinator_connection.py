@@ -161,6 +161,8 @@ class CoordinatorConnection:
         """The coordinator was reached, and has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
         """The leader that a standby has named, if one has."""
+        self._unanswered = False
+        """The coordinator has not answered in time."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
@@ -181,17 +183,18 @@ class CoordinatorConnection:
             turn = self._turns.turn
             reason = await self._attend(turn, parting)
             self._submit(SessionClosed(reason))
-            silent = self._welcome and bool(self._why_closed)
+            silent = self._unanswered or bool(self._why_closed)
             by_name = turn.address is None and self._leader is None and (silent or not self._welcome)
             addresses = await asyncio.to_thread(addresses_of, turn.coordinator) if by_name else ()
-            if self._turns.note(served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
+            now = asyncio.get_running_loop().time()
+            if self._turns.note(now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
                 continue
             pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
     async def _attend(self, turn: Turn, parting: Patience[WebSocket]) -> str:
         """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
-        self._welcome = self._turned_away = False
+        self._welcome = self._turned_away = self._unanswered = False
         self._leader, self._why_closed = None, ""
         coordinator = turn.coordinator
         refused: Refused | None = None
@@ -208,6 +211,7 @@ class CoordinatorConnection:
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
             if isinstance(error, HandshakeError) and error.status == ELSEWHERE:
                 self._leader = leader_in(error.location)
+            self._unanswered = isinstance(error, TimeoutError)
             return explain(coordinator, error)
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))

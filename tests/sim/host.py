@@ -213,12 +213,12 @@ class Host:
             self.session = Session(self, self._seeker.target, self.incarnation)
             self._world.wires.dial(self.session)
 
-    def dial_failed(self, session: Session, reason: str, leader: Endpoint | None = None) -> None:
-        """Handle a failed attempt to connect, which may name a `leader`; one that succeeded meanwhile stands."""
+    def dial_failed(self, session: Session, why: str, leader: Endpoint | None = None, *, silent: bool = False) -> None:
+        """Handle a failed attempt to connect, which was not answered or named a `leader`; one that succeeded stands."""
         if self.session is session and not session.established:
             session.open_at_host, session.broken = False, True
-            self._seeker.sent_on(leader)
-            self._closed(session, reason)
+            self._seeker.failed(leader, silent=silent)
+            self._closed(session, why)
 
     def opened(self, session: Session) -> None:
         """Handle the coordinator's answer: send the `Join`."""
@@ -276,7 +276,7 @@ class Host:
         if self.session is session:
             self.session = None
             self.submit(events.SessionClosed(reason))
-            at_once = self._seeker.over(welcome=self._welcome)
+            at_once = self._seeker.over(self.clock.read(), welcome=self._welcome)
             if self.agent is not None:
                 self._queue.after(0.0 if at_once else self._seeker.draw_pause(), self._dial, self.agent)
 

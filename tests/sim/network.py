@@ -96,13 +96,16 @@ class Wires:
         if len(self._world.coordinators) > 1:
             self._queue.after(REACH_WITHIN_S, self._unreached, session)
         else:
-            self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+            self._queue.after(CONNECT_WITHIN_S, self._unanswered, session)
 
     def _unreached(self, session: Session) -> None:
         if session.reached:
-            self._queue.after(CONNECT_WITHIN_S, session.host.dial_failed, session, "no answer within 5 s")
+            self._queue.after(CONNECT_WITHIN_S, self._unanswered, session)
         else:
-            session.host.dial_failed(session, "its host does not take the connection")
+            session.host.dial_failed(session, "its host does not take the connection", silent=True)
+
+    def _unanswered(self, session: Session) -> None:
+        session.host.dial_failed(session, "no answer within 5 s", silent=True)
 
     def _knock(self, session: Session) -> None:
         host = session.host

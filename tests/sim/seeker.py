@@ -22,7 +22,7 @@ class Seeker:
         self._turns = Turns([coordinator.endpoint for coordinator in world.coordinators])
         self._pause_s = PAUSE_FIRST_S
         self._leader: Endpoint | None = None
-        self._gave_up = False
+        self._silent = False
 
     @property
     def target(self) -> SimulatedCoordinator:
@@ -35,20 +35,23 @@ class Seeker:
         """Whether there is no other one."""
         return self._turns.alone
 
-    def sent_on(self, leader: Endpoint | None) -> None:
-        """Note that the present one stands by, and whom it has named as the leader."""
-        self._leader = leader
+    def failed(self, leader: Endpoint | None, *, silent: bool) -> None:
+        """Note that the present one has not answered in time, or stands by and has named this one as the leader."""
+        self._leader, self._silent = leader, silent
 
     def give_up(self) -> None:
         """Note that the node has lost patience with the present one."""
-        self._gave_up = True
+        self._silent = True
 
-    def over(self, *, welcome: bool) -> bool:
-        """Note the end of an attempt, which may have been `welcome`; return whether the next one follows at once."""
+    def over(self, now: float, *, welcome: bool) -> bool:
+        """Note the end of an attempt, which may have been `welcome`; return whether the next one follows at once.
+
+        `now` is by the clock of the host.
+        """
         leader, self._leader = self._leader, None
-        silent, self._gave_up = welcome and self._gave_up, False
+        silent, self._silent = self._silent, False
         self._pause_s = pause_after(self._pause_s, welcome=welcome, turned_away=False)
-        return self._turns.note(served=welcome, silent=silent, leader=leader)
+        return self._turns.note(now, served=welcome, silent=silent, leader=leader)
 
     def draw_pause(self) -> float:
         """Draw the pause before the next attempt, in seconds."""

@@ -241,6 +241,18 @@ def test_a_leader_that_is_killed_is_followed_by_a_standby_and_no_worker_is_touch
     assert {name: host.workers.training for name, host in world.hosts.items()} == started
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_leader_that_is_paused_nodes_are_back_a_moment_after_they_fell_silent(seed: int) -> None:
+    world = World(seed, replace(TRIO, standbys=1))
+    world.boot()
+    world.until(world.is_running, within=30)
+    paused = world.daemon
+    paused.pause()
+    world.until(lambda: world.daemon is not paused and world.daemon.up, within=LEASE_S + 1)
+    world.until(lambda: world.daemon.machine.sessions == 3, within=3)
+    assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
+
+
 @pytest.mark.parametrize(("scale_up", "rounds"), [(ScaleUp.NOW, 2), (ScaleUp.NEVER, 1)])
 def test_eight_nodes_that_arrive_one_after_another_cost_one_round_or_none(scale_up: ScaleUp, rounds: int) -> None:
     world = World(1, replace(TRIO, nodes_max=20, scale_up=scale_up))

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from nodeclient.access.turns import ADDRESSES_MAX, Turn, Turns, addresses_of, leader_in
+from nodeclient.access.turns import ADDRESSES_MAX, SHUNNED_S, Turn, Turns, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint, endpoints
 
 H1, H2, H3 = endpoints("h1,h2,h3")
@@ -18,48 +18,85 @@ def test_those_that_do_not_serve_are_tried_in_turn() -> None:
     seen = []
     for _ in range(4):
         seen.append(turns.turn.coordinator)
-        assert not turns.note(served=False)
+        assert not turns.note(0.0, served=False)
     assert seen == [H1, H2, H1, H2]
 
 
 def test_one_that_has_served_is_asked_again_unless_it_fell_silent() -> None:
     turns = Turns([H1, H2])
-    turns.note(served=True)
+    turns.note(0.0, served=True)
     assert turns.turn == Turn(H1)
-    turns.note(served=True, silent=True)
+    turns.note(0.0, served=True, silent=True)
     assert turns.turn == Turn(H2)
 
 
 def test_a_single_one_is_asked_for_ever() -> None:
     turns = Turns([H1])
     for served, silent in ((False, False), (True, True), (True, False)):
-        turns.note(served=served, silent=silent)
+        turns.note(0.0, served=served, silent=silent)
         assert turns.turn == Turn(H1)
     assert turns.alone
 
 
 def test_the_leader_that_a_standby_names_is_tried_at_once_and_kept() -> None:
     turns = Turns([H1, H2])
-    assert turns.note(served=False, leader=H3)
+    assert turns.note(0.0, served=False, leader=H3)
     assert turns.turn == Turn(H3)
-    assert not turns.note(served=True)
+    assert not turns.note(0.0, served=True)
     assert turns.turn == Turn(H3)
 
 
 def test_when_such_a_leader_is_gone_the_one_that_stood_by_is_asked_first() -> None:
     turns = Turns([H1, H2, H3])
-    turns.note(served=False)
-    assert turns.note(served=False, leader=H1)
-    turns.note(served=True)
-    assert not turns.note(served=False)
+    turns.note(0.0, served=False)
+    assert turns.note(0.0, served=False, leader=H1)
+    turns.note(0.0, served=True)
+    assert not turns.note(0.0, served=False)
     assert turns.turn == Turn(H2)
 
 
 def test_when_such_a_leader_never_served_the_next_one_is_asked() -> None:
     turns = Turns([H1, H2])
-    assert turns.note(served=False, leader=H3)
-    assert not turns.note(served=False)
+    assert turns.note(0.0, served=False, leader=H3)
+    assert not turns.note(0.0, served=False)
     assert turns.turn == Turn(H2)
+
+
+def test_a_leader_that_fell_silent_is_not_followed_for_a_moment() -> None:
+    turns = Turns([H1, H2])
+    turns.note(0.0, served=True)
+    turns.note(10.0, served=True, silent=True)
+    for now in (10.1, 10.5, 13.9):
+        assert turns.turn == Turn(H2)
+        assert not turns.note(now, served=False, leader=H1)
+    assert turns.note(10.0 + SHUNNED_S, served=False, leader=H1), "it may have gone on"
+    assert turns.turn == Turn(H1)
+
+
+def test_a_leader_that_has_never_answered_is_not_followed_either() -> None:
+    turns = Turns([H1, H2])
+    turns.note(10.0, served=False, silent=True)
+    assert not turns.note(10.1, served=False, leader=H1)
+    assert turns.turn == Turn(H2)
+
+
+def test_when_a_named_leader_does_not_answer_the_standby_is_asked_again() -> None:
+    turns = Turns([H2, H1])
+    assert turns.note(10.0, served=False, leader=H1)
+    assert not turns.note(15.0, served=False, silent=True)
+    assert turns.turn == Turn(H2)
+    assert not turns.note(15.1, served=False, leader=H1)
+    assert turns.turn == Turn(H2)
+
+
+def test_one_that_serves_again_is_followed_again() -> None:
+    turns = Turns([H1, H2])
+    turns.note(10.0, served=False, silent=True)
+    turns.note(10.1, served=False)
+    turns.note(10.2, served=True)
+    turns.note(10.3, served=False)
+    assert turns.turn == Turn(H2)
+    assert turns.note(10.4, served=False, leader=H1)
 
 
 def test_two_that_name_each_other_are_not_followed_round_and_round() -> None:
@@ -67,7 +104,7 @@ def test_two_that_name_each_other_are_not_followed_round_and_round() -> None:
     at_once = []
     for _ in range(9):
         other = H2 if turns.turn.coordinator == H1 else H1
-        at_once.append(turns.note(served=False, leader=other))
+        at_once.append(turns.note(0.0, served=False, leader=other))
     assert at_once == [True, False, True, False, True, False, True, False, True]
 
 
@@ -76,24 +113,24 @@ def test_of_a_name_each_address_is_tried_and_then_the_name_again() -> None:
     seen = []
     for _ in range(4):
         seen.append(turns.turn)
-        turns.note(served=False, addresses=("10.0.0.1", "10.0.0.2") if turns.turn.address is None else ())
+        turns.note(0.0, served=False, addresses=("10.0.0.1", "10.0.0.2") if turns.turn.address is None else ())
     assert seen == [Turn(H1), Turn(H1, "10.0.0.1"), Turn(H1, "10.0.0.2"), Turn(H1)]
     assert list(map(str, seen[:2])) == ["h1:29400", "h1:29400 (10.0.0.1)"]
 
 
 def test_a_name_with_one_address_is_asked_by_its_name() -> None:
     turns = Turns([H1, H2])
-    turns.note(served=False, addresses=("10.0.0.1",))
+    turns.note(0.0, served=False, addresses=("10.0.0.1",))
     assert turns.turn == Turn(H2)
 
 
 def test_no_more_than_a_few_addresses_are_tried() -> None:
     turns = Turns([H1, H2])
-    turns.note(served=False, addresses=[f"10.0.0.{number}" for number in range(100)])
+    turns.note(0.0, served=False, addresses=[f"10.0.0.{number}" for number in range(100)])
     tried = 0
     while turns.turn.coordinator == H1:
         tried += 1
-        turns.note(served=False)
+        turns.note(0.0, served=False)
     assert tried == ADDRESSES_MAX
 
 
