@@ -59,7 +59,7 @@ def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_defau
         type=flag_values.hang_timeout,
         toml=WHOLE_OR_TEXT,
         metavar="S|off",
-        help="seconds without a step after which a round that hangs is restarted (default: by the run's own steps)",
+        help="seconds without a step after which a round that hangs is restarted (default: by the run's own pace)",
     )
     add_own(
         parser,

@@ -48,6 +48,21 @@ with workerlib.init() as ctx:
             globals()[sys.argv[1]](ctx)
 """
 
+STOCK = """
+import os, threading
+import torch
+import torch.distributed as dist
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+for step in range(100):
+    dist.all_reduce(torch.ones(8))
+    if step == 50 and dist.get_rank() == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        threading.Event().wait()
+dist.destroy_process_group()
+"""
+"""It knows nothing of workerlib."""
+
 FLAGS = ("--nnodes", "2", "--max-restarts", "1")
 
 
@@ -90,6 +105,17 @@ def test_a_worker_that_hangs_is_named_and_its_round_restarted(
     assert (job["failure"]["hang"], job["failure"]["message"]) == (hang, reasons[0])
     counted = f'coordinatord_rounds_total{{job_id="{cluster.job}",reason="hung"}} 1.0'
     assert counted in cluster.coordinator.fetch("/metrics")
+
+
+@pytest.mark.long
+def test_a_worker_of_a_preloaded_script_that_reports_no_steps_is_named_too(cluster: Cluster) -> None:
+    command = (sys.executable, "-W", "ignore", "-c", STOCK)
+    nodes = [cluster.join(name, *FLAGS, "--preload", "torch", command=command) for name in "ab"]
+    await_success(nodes)
+    job = cluster.coordinator.job(cluster.job)
+    assert job is not None
+    assert (job["state"], job["restarts"]["used"], job["failure"]["hang"]) == ("succeeded", 1, "stuck")
+    assert job["failure"]["message"].startswith("rank 1 on node b stands in Event.wait (")
 
 
 def test_an_evaluation_of_one_rank_is_let_alone(cluster: Cluster, tmp_path: Path) -> None:

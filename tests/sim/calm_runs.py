@@ -18,6 +18,7 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from coordinatord.core.effects import Batch, Look, Send
@@ -80,6 +81,9 @@ class Node:
 class CalmRun:
     """One training, from its first node to some minutes later."""
 
+    drawn = CalmTraining
+    """How the training is drawn."""
+
     def __init__(self, seed: int) -> None:
         self._chance = chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._seed = seed
@@ -88,7 +92,7 @@ class CalmRun:
         self._nodes = {name: Node(name, workers, spec) for name in (f"n{number + 1}" for number in range(nodes))}
         self._seconds = chance.uniform(30.0, 120.0)
         self._delayed = chance.choice(DELAYED)
-        self._training = CalmTraining(chance, nodes * workers, self._seconds + 60.0)
+        self._training = self.drawn(chance, nodes * workers, self._seconds + 60.0)
         self._queue = EventQueue()
         self._policy = Policy(heartbeat_s=chance.choice(HEARTBEATS_S))
         self._coordinator: Coordinator | None = Coordinator(self._policy, EPOCH)
@@ -292,14 +296,14 @@ class Findings:
         self.false_alarms += other.false_alarms
 
 
-def explore(seeds: range) -> Findings:
+def explore(seeds: range, play: Callable[[int], CalmRun] = calm_run) -> Findings:
     """Play the runs of some seeds."""
     gc.set_threshold(GARBAGE)
     found, began = Findings(), time.process_time()
     for seed in seeds:
         found.runs += 1
         try:
-            found.counts.update(calm_run(seed).counts)
+            found.counts.update(play(seed).counts)
         except FalseAlarmError as error:
             found.false_alarms.append(str(error))
     found.cpu_s = time.process_time() - began

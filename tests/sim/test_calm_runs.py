@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.protocol.stack_messages import CollectiveState
 from tests.sim.calm_runs import explore
+from tests.sim.calm_runs_without_steps import calm_run_without_steps
 from tests.sim.calm_training import CalmTraining
 
 RUNS = 300
@@ -21,6 +22,14 @@ def test_no_healthy_training_is_ended_though_many_are_looked_at() -> None:
     assert found.counts["BusyWorkerAwaited"] > RUNS / 20
     assert found.counts["TrainingResumed"] > RUNS / 10
     assert found.counts["restarts"] > RUNS / 10
+
+
+@pytest.mark.slow
+def test_no_healthy_training_is_ended_that_reports_no_steps() -> None:
+    found = explore(range(RUNS), calm_run_without_steps)
+    assert found.false_alarms == []
+    assert found.counts["looks"] > RUNS / 5
+    assert found.counts["BusyWorkerAwaited"] > RUNS / 50
 
 
 @pytest.mark.parametrize("seed", range(20))

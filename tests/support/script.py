@@ -227,12 +227,15 @@ class Stage:
         self._handle(Looked(look.run, look.round, look.number, workers))
 
     def _arrived(self, words: list[str], late: dict[str, str]) -> None:
-        """Say when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late."""
-        del words
+        """Say when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late.
+
+        `arrived 30s` means that the last one was so long ago.
+        """
+        ago_s = seconds_of(words[0]) if words else 0.0
         run = self.coordinator.jobs["default"]
         step_s = run.progress.usual_s or 1.0
         nodes = tuple(
-            arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")))
+            arrived(own.node, own.first_rank, self.now, step_s, seconds_of(late.get(own.node, "0s")) - ago_s)
             for own in run.durable.order.values()
         )
         self._handle(Compared(run.id, run.durable.round, nodes))

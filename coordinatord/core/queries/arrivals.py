@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coordinatord.core.queries.hanging import reports_no_steps
 from coordinatord.core.queries.stack_groups import WORKERS_AT_ONCE_MAX
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.lateness_watch import AGREEING
@@ -48,7 +49,7 @@ def can_be_compared(run: Run) -> bool:
     """Whether a run trains, with several workers that can be asked."""
     workers = sum(own.workers for own in run.durable.order.values())
     own_workers = run.spec.launcher is not Launcher.TORCHRUN
-    begun = not run.steps_announced or run.progress.stepped_at is not None
+    begun = reports_no_steps(run) or run.progress.stepped_at is not None
     return trains(run) and own_workers and begun and 1 < workers <= WORKERS_AT_ONCE_MAX
 
 

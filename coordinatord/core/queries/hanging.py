@@ -14,11 +14,13 @@ from coordinatord.protocol.messages import Launcher
 def next_look(run: Run) -> float | None:
     """Return when to look at the workers, or to give a look up; None unless training has stalled, or if none is wanted.
 
-    A round without a step has not stalled. It is looked at as well if its user has said how long it may take to one.
-    There is no look while a node is not connected, nor while workers are in a section, which has its own limit.
+    A round without a step has not stalled. It is looked at as well if its user has said how long it may take to one, or
+    if its workers report no steps and are at rest. There is no look while a node is not connected, nor while workers
+    are in a section, which has its own limit.
     """
     has_stalled = run.durable.ledger.activity is Activity.STALLED
-    if run.durable.state is not State.RUNNING or not (has_stalled or is_timed_without_steps(run)):
+    at_rest = run.hang.at_rest and is_judged_by_rest(run)
+    if run.durable.state is not State.RUNNING or not (has_stalled or at_rest or is_timed_without_steps(run)):
         return None
     if run.spec.hang_timeout_s == 0 or run.spec.launcher is Launcher.TORCHRUN:
         return None
@@ -31,6 +33,16 @@ def next_look(run: Run) -> float | None:
 def is_timed_without_steps(run: Run) -> bool:
     """Whether no step of the round was reported, and `--hang-timeout` says how long the workers may stand still."""
     return not run.durable.stepped and bool(run.spec.hang_timeout_s)
+
+
+def is_judged_by_rest(run: Run) -> bool:
+    """Whether collectives tell if a round gets on, as its workers report no steps and its user has named no time."""
+    return run.durable.state is State.RUNNING and reports_no_steps(run) and run.spec.hang_timeout_s is None
+
+
+def reports_no_steps(run: Run) -> bool:
+    """Whether the workers of a round report no steps, as far as is known: none was announced, or none came for long."""
+    return not run.durable.stepped and (not run.steps_announced or run.durable.step_overdue)
 
 
 def looks_apart_s(run: Run) -> float:

@@ -30,6 +30,8 @@ class HangWatch:
     """The later of these two."""
     notice: str = ""
     """What the last looks have shown of workers that are let alone; empty if nothing."""
+    at_rest: bool = False
+    """No worker comes to a collective any more, in a round whose workers report no steps."""
     noted: bool = False
     """It is on record that the others wait for a worker that computes."""
     _numbers: int = 0
@@ -53,7 +55,7 @@ class HangWatch:
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
     def clear(self) -> None:
-        """Forget the stall: workers do steps again, or their round is over. No answer to an old look is taken later."""
+        """Forget the stall: workers get on again, or their round is over. No answer to an old look is taken later."""
         self.asked, self.first, self.found, self.second = 0, None, None, ()
-        self.notice, self.noted = "", False
+        self.notice, self.at_rest, self.noted = "", False, False
         self.due_at, self._pause_s = -math.inf, PAUSE_S

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from coordinatord.core.effects import Look
-from coordinatord.core.events import Looked
-from coordinatord.core.queries.hanging import looks_apart_s, next_look, section_until
+from coordinatord.core.events import Compared, Looked
+from coordinatord.core.queries.hanging import is_judged_by_rest, looks_apart_s, next_look, section_until
 from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.hang_verdict import find_longest, notice_of
 from coordinatord.core.values.look_comparison import UNASKED, compare, first_named, may_hang, why_unseen
+from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.messages import Failure
@@ -35,6 +36,16 @@ def begin(run: Run, decision: Decision) -> None:
     else:
         run.hang.notice = f"{UNASKED}: {unasked.node}, {unasked.problem}"
         run.hang.give_up(decision.now)
+
+
+def take_in_rest(run: Run, event: Compared) -> list[Run]:
+    """Take in whether workers that report no steps are at rest; return the run if something may follow."""
+    at_rest = are_at_rest(event.nodes) if is_judged_by_rest(run) and event.round == run.durable.round else None
+    if at_rest is None or at_rest is run.hang.at_rest:
+        return []
+    run.hang.clear()
+    run.hang.at_rest = at_rest
+    return [run]
 
 
 def take_in(run: Run, event: Looked, now: float) -> None:

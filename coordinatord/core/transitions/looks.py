@@ -15,4 +15,4 @@ def take_in(run: Run, event: Looked | Compared, decision: Decision) -> list[Run]
             hang_looks.take_in(run, event, decision.now)
             return [run]
         case Compared():
-            return laggards.take_in(run, event, decision)
+            return hang_looks.take_in_rest(run, event) + laggards.take_in(run, event, decision)

@@ -8,5 +8,5 @@ from whom. `persist_plan` says which node writes which part of a step to the dis
 copies of what; `buddies` chooses who keeps them for whom. `hang_verdict` finds the worker that all others wait for, and
 `look_comparison` compares two looks at the workers; `stack_source` is whom to ask for them. `section_limits` has the
 phases that scripts have named, `health` what can be seen of a round, and `reason` why a run changes its state.
-`lateness` compares when workers arrived in collectives.
+`lateness` compares when workers arrived in collectives, and `rest` says whether they do so no more.
 """

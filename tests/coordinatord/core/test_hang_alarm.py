@@ -6,43 +6,10 @@ import pytest
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundEnded, RoundStopped, RunEnded
+from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.protocol.hang_kind import HangKind
+from tests.support.hanging_job import Job
 from tests.support.script import Stage
-
-
-class Job:
-    """Two nodes that train, and stand since their last step, after 1 s."""
-
-    def __init__(self, settings: str = "", trained_s: int = 1) -> None:
-        self.stage = Stage()
-        self.play(f"join n1 min=2 max=2 {settings}", f"join n2 min=2 max=2 {settings}", "running n1 n2")
-        for second in range(1, trained_s + 1):
-            self.play("advance 1s", f"step n1 {10 * second}", f"step n2 {10 * second}")
-
-    def play(self, *lines: str) -> list[str]:
-        """Play some lines; return what they led to."""
-        return [text for line in lines for text in self.stage.play(line)]
-
-    def looks(self, *lines: str) -> int:
-        """Play some lines; return how often the workers were looked at."""
-        return sum("looks at" in text for text in self.play(*lines))
-
-    @property
-    def run(self) -> Run:
-        """Return the run."""
-        return self.stage.coordinator.jobs["default"]
-
-    @property
-    def stops(self) -> list[str]:
-        """Return the conditions under which rounds were stopped."""
-        return [record.condition for _, record in self.stage.past if isinstance(record, RoundStopped)]
-
-    @property
-    def reason(self) -> str:
-        """Return what the status says."""
-        return job_view(self.run, self.stage.now, None).reason
 
 
 def test_nobody_is_looked_at_before_training_has_stalled() -> None:

@@ -1,0 +1,86 @@
+"""When workers that report no steps are looked at: they come to no collective any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.hanging_job import Job
+
+
+def test_a_round_without_steps_is_looked_at_when_its_workers_come_to_no_collective_any_more() -> None:
+    job = Job(trained_s=0)
+    assert job.looks("advance 30s", "arrived", "advance 30s", "arrived 8s") == 0
+    assert job.looks("advance 30s", "arrived 38s") == 1
+    assert job.looks("seen waits stands", "advance 0.9s") == 0
+    assert job.looks("advance 0.1s") == 1
+    assert job.stops == []
+    job.play("seen waits stands", "stopped n1 n2")
+    assert job.stops == ["hung"]
+    assert job.run.durable.last_end_reason == "rank 1 on node n2 hung in round 1"
+
+
+def test_a_collective_ends_the_looks_at_a_round_without_steps() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 38s", "seen waits stands", "advance 1s")
+    look = job.stage.look
+    job.play("arrived")
+    job.stage.look = look
+    job.play("seen waits stands")
+    assert (job.stops, job.looks("advance 100s")) == ([], 0)
+
+
+def test_a_worker_without_steps_that_computes_is_left_alone() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 38s", "seen computes waits", "advance 1s", "seen computes waits")
+    assert job.stops == []
+    assert job.reason.endswith("; waiting for rank 0 on node n1, which computes in evaluate (train.py:50)")
+    job.play("arrived")
+    assert "waiting" not in job.reason
+
+
+def test_looks_at_a_round_without_steps_come_less_and_less_often() -> None:
+    job = Job(trained_s=0)
+    assert job.looks("arrived 38s") == 1
+    job.play("seen stands stands")
+    assert job.looks("advance 9s", "arrived 68s") == 0
+    assert job.looks("advance 1s") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        pytest.param("hang=0", (), id="nobody wants an alarm"),
+        pytest.param("hang=300", (), id="the user has named another time"),
+        pytest.param("launcher=torchrun", (), id="torchrun's workers cannot be asked"),
+        pytest.param("", ("announce n1",), id="the first step is still to come"),
+        pytest.param("", ("step n1 1", "step n2 1"), id="steps tell more"),
+    ],
+)
+def test_who_comes_to_no_collective_is_not_looked_at_for_that(settings: str, lines: tuple[str, ...]) -> None:
+    assert Job(settings, trained_s=0).looks(*lines, "arrived 38s", "advance 5s") == 0
+
+
+def test_the_first_step_ends_the_looks_at_workers_at_rest() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 38s", "seen waits stands", "step n1 1", "step n2 1")
+    assert job.looks("advance 9s") == 0
+
+
+def test_workers_at_rest_that_announce_steps_are_not_looked_at_before_the_first() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 38s", "seen waits stands", "announce n1")
+    assert job.looks("advance 60s") == 0
+
+
+def test_steps_that_were_announced_and_never_came_are_not_waited_for() -> None:
+    job = Job(trained_s=0)
+    first_step_s = job.stage.coordinator.policy.first_step_s
+    job.play("announce n1", f"advance {first_step_s}s", "announce n1")
+    assert job.looks("arrived 38s") == 1
+
+
+def test_a_coordinator_that_starts_anew_knows_of_no_rest() -> None:
+    job = Job(trained_s=0)
+    job.play("arrived 38s", "seen waits stands", "die 1s")
+    assert job.looks("reconnect n1 n2") == 0
+    assert job.looks("arrived 68s") == 1

@@ -1,0 +1,75 @@
+"""Healthy trainings whose scripts know nothing of workerlib: the alarm goes by their collectives, and ends none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coordinatord.core.events import Compared
+from coordinatord.core.queries.arrivals import ARRIVALS_MIN, EVERY_S, arrival_sources, can_be_compared
+from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
+from coordinatord.protocol.messages import Observed
+from tests.sim.calm_runs import CalmRun, Node
+from tests.sim.calm_training import CalmTraining, Stretch
+
+AT_ONCE_S = 1e-6
+
+
+class UnnamedTraining(CalmTraining):
+    """A training that cannot name a phase in which a worker waits for something else than a collective: it has none."""
+
+    def _rests(self) -> None:
+        self._saves()
+
+    def arrivals(self, rank: int, now: float, most: int) -> GroupArrivals:
+        """Return when a worker came to the last collectives."""
+        stretch = self.stretch_at(now)
+        ages_s = _ages_in(stretch, rank, now)
+        begun = stretch.first + len(ages_s)
+        while len(ages_s) < most and stretch.first > 1:
+            stretch = self.stretch_at(stretch.begin - AT_ONCE_S)
+            ages_s = _ages_in(stretch, rank, now) + ages_s
+        return GroupArrivals("gloo default_pg", begun - len(ages_s[-most:]), pack_ages(ages_s[-most:]))
+
+
+def _ages_in(stretch: Stretch, rank: int, now: float) -> list[float]:
+    """Return how long ago a worker came to the collectives of a stretch."""
+    came = (stretch.begin + done * stretch.each_s + stretch.arrive_s[rank] for done in range(stretch.times))
+    return [now - at for at in came if at <= now]
+
+
+class UnnamedRun(CalmRun):
+    """One training, whose nodes report no steps."""
+
+    drawn = UnnamedTraining
+
+    def play(self) -> None:
+        """Play it. Raises `FalseAlarmError`."""
+        self._queue.after(EVERY_S, self._ask)
+        super().play()
+
+    def _report(self, node: Node, *, beat: bool = False) -> Observed:
+        return replace(node.observed, beat=beat)
+
+    def _ask(self) -> None:
+        """Ask when the workers came to collectives, as `server/arrival_reads.py` does."""
+        self._queue.after(EVERY_S, self._ask)
+        run = None if self._coordinator is None else self._coordinator.jobs.get("default")
+        if run is None or not can_be_compared(run):
+            return
+        now, training = self._queue.now - self._begun_at, self._training
+        assert isinstance(training, UnnamedTraining)
+        self.counts["questions"] += 1
+        told = []
+        for source in arrival_sources(run):
+            ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
+            workers = tuple(WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in ranks)
+            told.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
+        self._handle(Compared(run.id, run.durable.round, tuple(told)))
+
+
+def calm_run_without_steps(seed: int) -> CalmRun:
+    """Play the run of one seed. Raises `FalseAlarmError`."""
+    run = UnnamedRun(seed)
+    run.play()
+    return run
