@@ -174,7 +174,8 @@ class SimulatedCoordinator(abc.ABC):
             if self._world.chance.random() < 0.5:
                 unread.insert(0, Tick())
             for event in unread:
-                if self.life == life and self.up:
+                answered = isinstance(event, StoreFailed) and not self._writing  # the store's answer was read first
+                if self.life == life and self.up and not answered:
                     self._handle(event)
             self._alarm.arm()
             self._welcome_all()
