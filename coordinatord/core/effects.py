@@ -79,6 +79,7 @@ class Batch:
     hurry: bool = False
     """Nothing recorded depends on the effects: they need not wait for the records that are being written."""
     repeats: bool = False
-    """The effects are the last ones of their sessions once more: they wait only if those still do."""
+    """The effects are the last ones of their sessions once more, perhaps with another heartbeat and lease: they wait
+    only if those still do."""
     looks: tuple[Look, ...] = ()
     """What to find out at once, whatever is being written."""

@@ -58,14 +58,17 @@ class Journal:
         if batch.hurry or last is None:
             return batch.effects
         if batch.repeats:
-            return () if self._holds(batch) else batch.effects
+            return () if self._renews(batch) else batch.effects
         last.hold(batch, now)
         return ()
 
-    def _holds(self, batch: Batch) -> bool:
-        """Whether anything waits to be said to a session of this batch."""
-        groups = [group.effects for group in (self._writing, *self._waiting) if group is not None]
-        return any(effect.session in effects for effect in batch.effects for effects in groups)
+    def _renews(self, batch: Batch) -> bool:
+        """Put what repeats in the place of what waits for the same sessions; return whether anything does."""
+        waiting = [group.effects for group in (self._writing, *self._waiting) if group is not None]
+        held = [(effects, effect) for effect in batch.effects for effects in waiting if effect.session in effects]
+        for effects, effect in held:
+            effects[effect.session] = effect
+        return bool(held)
 
     def begin(self) -> tuple[Decided, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""

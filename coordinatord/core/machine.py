@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from coordinatord.core import events
@@ -26,7 +27,7 @@ from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
-from coordinatord.protocol.messages import Degraded, Observed
+from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed
 from coordinatord.protocol.text import clip
 
 
@@ -134,8 +135,9 @@ class Coordinator:
             return self._conclude(decision)
         if self._due is None or now >= self._due:  # else it stands: all that has changed is that a lease ends later
             self._due = self._first_due()
-        before, sent = member.sent, answer(event.session, run, member, heartbeat_s, now)
-        return Batch((), (sent,), repeats=sent.message is before)
+        before, is_current = member.sent, member.sent_revision == run.revision
+        sent = answer(event.session, run, member, heartbeat_s, now)
+        return Batch((), (sent,), repeats=is_current and _is_renewal(sent.message, before))
 
     def _conclude(self, decision: Decision) -> Batch:
         for ending in decision.endings:
@@ -381,3 +383,16 @@ class Coordinator:
         if run.durable.state.ended:
             for member in [member for member in run.members.values() if member.session is None]:
                 self._forget(run, member, decision)
+
+
+def _is_renewal(message: Desired, before: Desired | None) -> bool:
+    """Whether a message is the one before, or grants another heartbeat and lease in a round that runs, and no more.
+
+    With thousands of nodes these two change as more of them come. What any other goal rests on may be about to be
+    written.
+    """
+    if message is before or before is None:
+        return message is before
+    if message.goal is not Goal.RUN:
+        return False
+    return replace(before, heartbeat_s=message.heartbeat_s, lease_s=message.lease_s) == message

@@ -141,3 +141,11 @@ def test_records_keep_the_time_at_which_they_were_decided_however_long_they_wait
     journal.take(a_batch(records=2), 8.0)
     journal.finish()
     assert [at for at, _ in journal.begin()] == [7.0, 8.0, 8.0]
+
+
+def test_a_newer_repetition_takes_the_place_of_what_waits() -> None:
+    journal = Journal()
+    journal.take(a_batch(a_send(1, "old"), a_send(2), records=1), 0.0)
+    journal.begin()
+    assert journal.take(Batch((), (a_send(1, "new"),), repeats=True), 0.0) == ()
+    assert journal.finish() == (a_send(1, "new"), a_send(2))

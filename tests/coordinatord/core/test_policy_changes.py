@@ -135,3 +135,19 @@ def test_a_connection_that_ends_after_its_lease_has_ended_gives_no_other_lease()
     coordinator.handle(AdminRequested(2, StopJob("default", "operator", "")), 6.0)
     coordinator.handle(Tick(), 6.0)
     assert coordinator.jobs["default"].durable.state is State.STOPPED
+
+
+def test_an_answer_with_another_heartbeat_repeats_the_one_before_and_waits_for_no_record() -> None:
+    coordinator = a_coordinator()
+    coordinator.handle(Connected(1, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254"), 0.0)
+    runs = Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING))
+    beats = Reported(1, an_observed(run="e-1", round=1, phase=Phase.RUNNING, beat=True))
+    coordinator.handle(runs, 0.0)
+    granted = []
+    for heartbeat_s in (1.0, 1.0, 2.0):
+        coordinator.handle(PolicyChanged(Policy(heartbeat_s=heartbeat_s)), 0.0)
+        batch = coordinator.handle(beats, 0.0)
+        [sent] = batch.effects
+        assert isinstance(sent, Send)
+        granted.append((sent.message.heartbeat_s, batch.repeats))
+    assert granted[1:] == [(1.0, True), (2.0, True)]

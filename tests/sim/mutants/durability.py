@@ -45,8 +45,15 @@ MUTANTS = (
         "repeats-what-waits",
         "coordinatord.core.journal",
         "what a node is told again goes out, though it was not told the first time: the record is being written",
-        "return () if self._holds(batch) else batch.effects",
+        "return () if self._renews(batch) else batch.effects",
         "return batch.effects",
+    ),
+    Mutant(
+        "renews-what-is-being-written",
+        "coordinatord.core.machine",
+        "what a node is told of the end counts as a renewal, before the record of it is durable",
+        "    if message.goal is not Goal.RUN:\n        return False\n    return replace",
+        "    return replace",
     ),
     Mutant(
         "word-lost",
