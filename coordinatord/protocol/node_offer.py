@@ -27,7 +27,7 @@ class NodeOffer:
     advertise_address: Address | None
     """The address that its user wants others to reach it at."""
     routable_address: Address | None
-    """Its own guess at such an address, used only where the coordinator has seen none."""
+    """Its own guess at such an address, used only where the coordinator has seen none, or a proxy's."""
     probe_port: Port
     """The port at which it answers with its node id, so that others can find out whether an address leads to it."""
     join_timeout_s: Seconds

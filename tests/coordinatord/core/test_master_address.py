@@ -48,6 +48,13 @@ def test_a_far_master_is_reached_where_it_came_from() -> None:
     assert master_address(master, [master, near()]) == "10.0.0.2"
 
 
+def test_behind_a_proxy_a_master_is_reached_where_it_says() -> None:
+    master, other = far(host_id="one", routable_address="192.168.7.7"), far("other", host_id="two")
+    assert master_address(master, [master, other]) == "192.168.7.7"
+    silent = far("silent", host_id="three")
+    assert master_address(silent, [silent, other]) == "10.0.0.2"
+
+
 def test_a_master_beside_the_coordinator_is_reached_where_others_reached_the_coordinator() -> None:
     master = near(routable_address="192.168.7.7")
     assert master_address(master, [master, near("near-2"), far()]) == "10.0.0.9"
