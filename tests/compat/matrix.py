@@ -44,11 +44,15 @@ NEAR_TORCH = (
     "tests/nodeclient/torchrun",
     "tests/workerlib",
     "tests/nodeclient/config/test_torchrun_flags.py",
+    "tests/nodeclient/diagnosis/test_hangs.py",
+    "tests/nodeclient/diagnosis/test_stack_service.py",
+    "tests/e2e/test_hangs.py",
+    "tests/e2e/test_lateness.py",
     "tests/e2e/test_training.py",
     "tests/test_example_ddp.py",
 )
 """The tests that torch is imported for, or compared with, and those of warm workers, which depend on how Python
-starts."""
+starts. Those of hangs and lateness read torch's flight recorder, which is not public."""
 
 SUITE = (
     "tests/coordinatord",

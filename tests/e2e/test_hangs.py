@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, Node
+from tests.support.flight_recorder import needs_flight_recorder
 from tests.support.programs import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_flight_recorder]
 
 WORKER = """
 import os, signal, sys, threading

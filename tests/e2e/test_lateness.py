@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.flight_recorder import needs_flight_recorder
 from tests.support.programs import BIN, run, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_flight_recorder]
 
 STEPS = 50
 """Nobody does any step more until the job is stopped, so what is found is found in these."""

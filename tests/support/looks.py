@@ -38,6 +38,7 @@ KINDS = {
     "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),
     "traced": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="traced", problem="traced"),
     "ended": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="", problem="ended", pid=0),
+    "untold": replace(_WAITING, collective=None),
     "unknown": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, problem="import workerlib"),
     "held": replace(_WAITING, origin=StackOrigin.SIGNAL, stacks=LOADS, collective=None),
     "other": replace(_WAITING, pid=PID + 1),

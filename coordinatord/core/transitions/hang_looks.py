@@ -9,7 +9,7 @@ from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.hang_verdict import find_longest, notice_of
-from coordinatord.core.values.look_comparison import UNASKED, compare, first_named, may_hang, why_unseen
+from coordinatord.core.values.look_comparison import UNASKED, compare, first_named, may_hang, why_unseen, why_untold
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
@@ -54,7 +54,7 @@ def take_in(run: Run, event: Looked, now: float) -> None:
     if not watch.asked or (event.round, event.number) != (run.durable.round, watch.asked):
         return
     if next_look(run) is None or section_until(run) > now or not may_hang(look):
-        watch.notice = why_unseen(look)
+        watch.notice = why_unseen(look) or why_untold(look)
         watch.give_up(now)
         return
     if watch.first is None:

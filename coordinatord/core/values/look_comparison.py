@@ -31,6 +31,8 @@ _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that say why it does not answer; it is gone if it has none. One that a debugger holds is not
 among them: a person is at work on it, who would lose it by a restart."""
 
+UNTOLD = "no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+
 UNASKED = "a node cannot be asked where its workers stand"
 
 
@@ -47,6 +49,12 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
             problem = worker.now.problem or "it does not answer"
             return f"rank {worker.rank} on node {worker.node} cannot be looked at: {problem}"
     return ""
+
+
+def why_untold(look: Sequence[SeenWorker]) -> str:
+    """Return why no look at these workers will ever show a hang; empty if one may."""
+    answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
+    return UNTOLD if answers and all(answer.collective is None for answer in answers) else ""
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:

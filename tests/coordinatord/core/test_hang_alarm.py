@@ -97,6 +97,16 @@ def test_looks_that_show_no_hang_come_less_and_less_often(shown: str) -> None:
     assert job.stops == []
 
 
+def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None:
+    job = Job()
+    job.play("advance 10s", "seen untold untold")
+    assert job.reason.endswith(
+        "; no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+    )
+    job.play("advance 60s", "seen untold moves")
+    assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
+
+
 def test_a_look_that_never_comes_back_is_given_up() -> None:
     job = Job()
     job.play("advance 10s")

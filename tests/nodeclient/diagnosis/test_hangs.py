@@ -22,10 +22,11 @@ from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import AskStacks, CollectiveState, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_service import StackService
+from tests.support.flight_recorder import needs_flight_recorder
 from tests.support.namespaces import apart
 from tests.support.programs import clean_environ
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_flight_recorder]
 
 WORKERS = """
 import ctypes, json, os, signal, subprocess, sys, threading
@@ -106,7 +107,6 @@ for line in sys.stdin:
 @contextmanager
 def started(*prefix: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Run a process that has torch, and forks the workers of one test after the other."""
-    pytest.importorskip("torch")
     environ = {**clean_environ(), "PYTHONPATH": str(Path.cwd()), **variables}
     with subprocess.Popen(
         (*prefix, sys.executable, "-W", "ignore", "-c", WORKERS),

@@ -13,6 +13,7 @@ import pytest
 from coordinatord.protocol.arrival_messages import unpack_ages
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, unpack_stacks
 from tests.nodeclient.diagnosis.stage import KNOWN, TORCH, staged
+from tests.support.flight_recorder import needs_flight_recorder
 
 pytestmark = pytest.mark.asyncio
 
@@ -115,6 +116,7 @@ async def test_whatever_else_connects_leaves_the_worker_its_place(tmp_path: Path
         assert (await stage.look(lambda found: found.origin is StackOrigin.WORKER)).problem == ""
 
 
+@needs_flight_recorder
 async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("trains", imports=TORCH)
@@ -132,6 +134,7 @@ async def test_a_worker_says_when_it_came_to_its_last_collectives(tmp_path: Path
         assert all(group.first == other.groups[0].first for other in again), "it has gone no further"
 
 
+@needs_flight_recorder
 async def test_a_worker_that_ends_while_it_is_asked_when_it_came_ends_well(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         stage.start("ends", imports=TORCH)
