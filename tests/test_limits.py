@@ -26,6 +26,7 @@ from coordinatord.server.http.request_body import BODY_WITHIN_S
 from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
 from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
+from coordinatord.server.refusal_log import LINES_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.keep.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
@@ -37,6 +38,7 @@ ALL = ConnectionLimits.of(1 << 20)
 SERVER = "tests/coordinatord/server"
 CONNECTIONS = f"{SERVER}/test_connection_limits.py"
 SESSIONS = f"{SERVER}/test_node_sessions.py"
+FLOODS = f"{SERVER}/test_refusal_floods.py"
 STRANGE = f"{SERVER}/test_strange_nodes.py"
 CODEC = "tests/coordinatord/protocol/test_codec.py"
 RETENTION = "tests/coordinatord/store/test_retention.py"
@@ -91,10 +93,16 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     ((ALL.joining, ALL.joining * 3 / 4), CONNECTIONS, "test_a_session_without_a_join_makes_room_for_a_newer_one"),
     (
+        (ALL.turned_away, ALL.turned_away * 3 / 4),
+        FLOODS,
+        "test_who_was_refused_and_does_not_close_takes_the_place_of_nobody",
+    ),
+    (
         (ALL.requests, ALL.requests_of_address),
         CONNECTIONS,
         "test_an_address_has_so_many_connections_over_http_and_sessions_are_none_of_them",
     ),
+    ((LINES_MAX,), FLOODS, "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing"),
     (
         (FAILURES_MAX,),
         "tests/coordinatord/security/test_tokens.py",

@@ -39,6 +39,9 @@ is for others."""
 REQUESTS_OF_ADDRESS = 1 / 4
 """The part of the connections over HTTP that one address may have: a proxy with a hundred pages open."""
 
+SHARE_OF_TURNED_AWAY = 1 / 2
+"""The part of the sessions without a `Join` that may be about to end, because they were refused."""
+
 
 @frozen
 class ConnectionLimits:
@@ -53,6 +56,14 @@ class ConnectionLimits:
     def requests_of_address(self) -> int:
         """How many connections over HTTP one address may have."""
         return max(1, int(self.requests * REQUESTS_OF_ADDRESS))
+
+    @property
+    def turned_away(self) -> int:
+        """How many sessions that were refused before a `Join` may still wait for the other side to close.
+
+        They have a part of the place for sessions without a `Join`, so that the others keep the rest.
+        """
+        return max(1, int(self.joining * SHARE_OF_TURNED_AWAY))
 
     def silent_beside(self, sessions: int) -> int:
         """Return how many may have shown nothing beside so many sessions: they have the place that is left for nodes.

@@ -27,7 +27,6 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.counters import Counters
 from coordinatord.server.paced_effects import PacedEffects
-from coordinatord.server.refusal_log import Refusals
 from coordinatord.store.interface import OVER, Entry, LeadershipLostError, Store, StoreError
 
 log = logging.getLogger(__name__)
@@ -94,8 +93,7 @@ class Driver:
         """Durable records that the watchers have not been shown."""
         self._written = asyncio.Event()
         """Set whenever the condition that `written` waits for may have changed."""
-        self._refusals = Refusals()
-        self.watchers: list[Callable[[Sequence[Entry]], None]] = [_log_records, self._refusals.note]
+        self.watchers: list[Callable[[Sequence[Entry]], None]] = [_log_records]
         """Each is called with records once they are durable."""
 
     @property
@@ -219,9 +217,6 @@ class Driver:
     def _release(self, effect: Effect) -> None:
         if isinstance(effect, Refuse):
             self._counters.refused[effect.message.code] += 1
-            if self._refusals.is_new(effect):
-                names = fields("node_refused", job=effect.job, node=effect.node, code=effect.message.code)
-                log.warning("refused: %s", effect.message.message, extra=names)
         self._carry_out[type(effect)](effect)
 
 

@@ -40,7 +40,7 @@ from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.join_pace import JOINS_PER_S, JoinPace
 from coordinatord.server.node_reads import NodeReads
-from coordinatord.server.refusal_log import LastLogged
+from coordinatord.server.refusal_log import LastLogged, LineBudget, Refusals
 
 log = logging.getLogger(__name__)
 
@@ -75,17 +75,24 @@ class NodeSessions:
         self._most = limits.nodes
         self._pace = JoinPace()
         self._joining = Unproven[NodeSession](
-            JOIN_WITHIN_S, lambda: limits.joining_beside(len(self._open)), self._refuse_late
+            JOIN_WITHIN_S, lambda: limits.joining_beside(len(self._open) + len(self._turned_away)), self._refuse_late
         )
         self._parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
+        self._turned_away = Unproven[NodeSession](
+            CLOSE_WITHIN_S, lambda: limits.turned_away, lambda session: session.abort()
+        )
+        """Sessions without a `Join` that were refused, and whose end is not known yet."""
         self._refused = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
+        self._refusals = Refusals()
+        self._budget = LineBudget()
         self._numbers = count(1)
         self._all_gone = asyncio.Event()
         driver.on(Send, self._send)
         driver.on(ReportDegraded, self._report_degraded)
-        driver.on(Refuse, self._end)
+        driver.on(Refuse, self._refuse)
         driver.on(Close, self._end)
+        driver.watchers.append(self._refusals.note)
 
     def open(
         self,
@@ -129,8 +136,8 @@ class NodeSessions:
 
     @property
     def size(self) -> int:
-        """How many sessions there are, with and without a `Join`."""
-        return len(self._open) + len(self._joining)
+        """How many sessions there are, with and without a `Join`, and those that were refused a moment ago."""
+        return len(self._open) + len(self._joining) + len(self._turned_away)
 
     @property
     def now(self) -> float:
@@ -150,11 +157,24 @@ class NodeSessions:
         if session is not None:
             session.put_if_empty(encode(effect.message, session.version))
 
-    def _end(self, effect: Refuse | Close) -> None:
+    def _refuse(self, effect: Refuse) -> None:
+        session = self._open.get(effect.session)
+        refused = effect.message
+        if session is None:
+            return
+        if self._refusals.is_new(effect) and (more := self._allow_line(session, refused.code)) is not None:
+            names = fields("node_refused", job=effect.job, node=effect.node, code=refused.code)
+            log.warning("refused: %s%s", refused.message, more, extra=names)
+        session.close(message=encode(refused, session.version))
+
+    def _end(self, effect: Close) -> None:
         session = self._open.get(effect.session)
         if session is not None:
-            message = encode(effect.message, session.version) if isinstance(effect, Refuse) else None
-            session.close(message=message)
+            session.close()
+
+    def _allow_line(self, session: NodeSession, code: RefusalCode) -> str | None:
+        """Count a line about a refusal of this kind; return what to add to it, or None if there were too many."""
+        return self._budget.allow((session.caller.name, code), self.now)
 
     # What nodes send
 
@@ -189,8 +209,9 @@ class NodeSessions:
     def note_flood(self, session: NodeSession) -> None:
         """Refuse a node that sends more than anybody needs to."""
         text = f"the node sends more than {FRAMES_PER_S:g} messages a second: is it a nodeclient?"
-        names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
-        log.warning("refused: %s", text, extra=names)
+        if (more := self._allow_line(session, RefusalCode.LIMIT)) is not None:
+            names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
+            log.warning("refused: %s%s", text, more, extra=names)
         self._counters.refused[RefusalCode.LIMIT] += 1
         refused = Refused(RefusalCode.LIMIT, text, retry=True)
         session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
@@ -200,8 +221,9 @@ class NodeSessions:
         try:
             received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals, version=session.version)
         except SchemaError as error:
-            names = fields("message_malformed", job=session.job, node=session.node)
-            log.warning("malformed message: %s", error, extra=names)
+            if (more := self._allow_line(session, RefusalCode.MALFORMED)) is not None:
+                names = fields("message_malformed", job=session.job, node=session.node)
+                log.warning("malformed message: %s%s", error, more, extra=names)
             self._counters.refused[RefusalCode.MALFORMED] += 1
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
             session.close(message=encode(refused, session.version))
@@ -220,6 +242,7 @@ class NodeSessions:
     def note_end(self, session: NodeSession, error: Exception | None) -> None:
         """Take note of the end of a connection."""
         self._joining.discard(session)
+        self._turned_away.discard(session)
         if not self._parting:
             self._all_gone.set()
         if session.number:
@@ -255,10 +278,14 @@ class NodeSessions:
     def _turn_away(self, session: NodeSession, refused: Refused) -> None:
         """End a session that no node has begun."""
         peer = session.address("peername")
-        if self._refused.is_new(peer, refused.message):  # a node of another release tries again and again
-            log.warning("refused: %s", refused.message, extra=fields("peer_refused", peer=peer, code=refused.code))
+        # A node of another release tries again and again.
+        is_new = self._refused.is_new(peer, refused.message)
+        if is_new and (more := self._allow_line(session, refused.code)) is not None:
+            names = fields("peer_refused", peer=peer, code=refused.code)
+            log.warning("refused: %s%s", refused.message, more, extra=names)
         self._counters.refused[refused.code] += 1
         session.close(CloseCode.POLICY_VIOLATION, encode(refused))
+        self._turned_away.add(session, site(peer))
 
 
 class NodeSession(WebSocket):

@@ -1,4 +1,8 @@
-"""Decides which refusals are logged: a node that is refused for now tries again every few seconds."""
+"""Decides which refusals are logged: a node that is refused for now tries again every few seconds.
+
+A bearer of a token may also be refused for another reason each time, as often as it likes. So there are so many lines a
+minute for each token and kind of refusal.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,12 @@ from coordinatord.store.interface import Entry
 
 KEPT = 1_000
 """Nodes and hosts whose last refusal is remembered; beyond that, some are logged twice."""
+
+LINES_MAX = 60
+"""Lines within `WINDOW_S` about one token and one kind of refusal: one a second. Where more nodes are refused for one
+reason, those that come after are no news; the metric counts all of them."""
+
+WINDOW_S = 60.0
 
 
 class LastLogged:
@@ -48,3 +58,26 @@ class Refusals:
         for entry in entries:
             if isinstance(entry.record, NodeJoined):
                 self._logged.forget((entry.record.job, entry.record.node))
+
+
+class LineBudget:
+    """Counts the lines about each of a bounded number of things, at times of a clock that only grows."""
+
+    def __init__(self) -> None:
+        self._windows: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
+        """When the window of each began, and the lines since, also those that were left out."""
+
+    def allow(self, about: Hashable, now: float) -> str | None:
+        """Count one line; return what to add to it, mostly nothing, or None if it is to be left out."""
+        began, lines = self._windows.pop(about, (now, 0))
+        left_out = 0
+        if now - began >= WINDOW_S:
+            began, lines, left_out = now, 0, max(0, lines - LINES_MAX)
+        self._windows[about] = (began, lines + 1)
+        if len(self._windows) > KEPT:
+            self._windows.popitem(last=False)
+        if lines >= LINES_MAX:
+            return None
+        if lines == LINES_MAX - 1:
+            return "; more like this is not logged for now"
+        return f"; {left_out} more like this were not logged" if left_out else ""

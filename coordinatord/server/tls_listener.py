@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -26,6 +27,9 @@ AT_ONCE = 64
 
 PAUSE_S = 0.1
 """The pause in accepting when the system has no descriptor left; the kernel keeps who comes meanwhile."""
+
+COMPLAIN_EVERY_S = 60.0
+"""How often it is logged that there is none: it may stay so for hours."""
 
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -52,6 +56,7 @@ class TlsListener:
         self._silent = silent
         self._tasks = tasks
         self._pause: asyncio.TimerHandle | None = None
+        self._complained_at = -math.inf
         listener.setblocking(False)
         self._loop.add_reader(listener.fileno(), self._accept)
 
@@ -80,8 +85,10 @@ class TlsListener:
 
     def _rest(self, error: OSError) -> None:
         """Accept nobody for a moment."""
-        text = "new connections have to wait for %g s: %s"
-        log.warning(text, PAUSE_S, error.strerror, extra=fields("accept_paused"))
+        if self._loop.time() - self._complained_at >= COMPLAIN_EVERY_S:
+            self._complained_at = self._loop.time()
+            text = "new connections have to wait, again and again for %g s: %s"
+            log.warning(text, PAUSE_S, error.strerror, extra=fields("accept_paused"))
         self._loop.remove_reader(self._listener.fileno())
         self._pause = self._loop.call_later(PAUSE_S, self._go_on)
 

@@ -1,4 +1,4 @@
-"""Honest nodes lose nothing among hostile peers, on a host with few descriptors and a disk that gets full.
+"""Honest nodes lose nothing among hostile peers, on a host whose descriptors run out and whose disk gets full.
 
 The form of 2,000 nodes, whose coordinator also has a clock that steps (by faketime), is
 `python -m tests.chaos.test_hostile`, a part of `make chaos`.
@@ -7,6 +7,7 @@ The form of 2,000 nodes, whose coordinator also has a clock that steps (by faket
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -99,6 +100,15 @@ class Besieged:
             sys.executable, "-m", "tests.support.hostile", *place, environ=self.environ, stdin=subprocess.PIPE
         )
 
+    def run_out_of_descriptors(self) -> None:
+        """Let the coordinator have no descriptor more for a moment, until it has said so."""
+        limit = resource.prlimit(self.program.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.program.pid, resource.RLIMIT_NOFILE, (0, limit[1]))
+        try:
+            self.program.await_line("new connections have to wait, again and again")
+        finally:
+            resource.prlimit(self.program.pid, resource.RLIMIT_NOFILE, limit)
+
     def step_clock(self, offset: str) -> None:
         """Set the coordinator's clock, and wait until it shows."""
         self._clock.write_text(offset)
@@ -175,6 +185,8 @@ def besiege(
         for offset in clock_steps:
             place.step_clock(offset)
             looks_well(time.monotonic() + seconds / len(clock_steps))
+        place.run_out_of_descriptors()
+        looks_well(time.monotonic() + seconds)
         ballast = place.seen(place.disk / "ballast")
         fill(ballast)
         wait_until("a complaint", lambda: place.health()[0] == 503)

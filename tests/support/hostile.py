@@ -2,9 +2,9 @@
 
 python -m tests.support.hostile HOST PORT TOKEN_FILE NODE COUNT
 
-They are kinds of half a handshake, silence, garbage, wrong tokens, stolen identities, floods and slowness. TOKEN_FILE
-has a token of their own: some are bearers who may join. NODE is the id of a live node, which is none of theirs. It ends
-with its standard input, and then prints how often each kind has done its worst.
+They are kinds of half a handshake, silence, garbage, wrong tokens, stolen identities, refusals, floods and slowness.
+TOKEN_FILE has a token of their own: some are bearers who may join. NODE is the id of a live node, which is none of
+theirs. It ends with its standard input, and then prints how often each kind has done its worst.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ class Victim:
     token: str
     node: str
 
-    async def open(self, data: bytes, *, tls: bool = True) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect, and send this."""
+    async def open(
+        self, data: bytes, *, tls: bool = True, reads: bool = True
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect, and send this; read nothing from then on if it is said so, not even that it is the end."""
         context: ssl.SSLContext | None = pinned_context(lambda _: None) if tls else None
         reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
         writer.write(data)
+        if not reads and isinstance(writer.transport, asyncio.Transport):
+            writer.transport.pause_reading()
         return reader, writer
 
     def asking(self, *, token: str = "") -> bytes:
@@ -110,6 +114,7 @@ KINDS: dict[str, Callable[[Victim], Awaitable[None]]] = {
     "flood": flood,
     "stolen identity": stolen,
     "slow": slow,
+    "refused": lambda victim: held(victim.open(victim.asking() + message(b"\x81\xa4type\xa4nope"), reads=False)),
 }
 
 

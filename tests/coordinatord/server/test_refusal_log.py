@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Refuse
 from coordinatord.protocol.messages import RefusalCode, Refused
-from coordinatord.server.refusal_log import KEPT, Refusals
+from coordinatord.server.refusal_log import KEPT, LINES_MAX, WINDOW_S, LineBudget, Refusals
 from tests.support.histories import JOB, a_join_of, made_at
 
 
@@ -38,3 +38,23 @@ def test_what_is_remembered_of_nodes_is_bounded() -> None:
         refusals.is_new(turned_away(f"n{number}"))
     assert refusals.is_new(turned_away("n0"))
     assert not refusals.is_new(turned_away(f"n{KEPT}"))
+
+
+def test_there_are_so_many_lines_a_minute_about_one_thing_and_then_it_is_said_how_many_are_missing() -> None:
+    budget = LineBudget()
+    allowed = [budget.allow("ana", 7.0) for _ in range(LINES_MAX + 5)]
+    assert allowed == [""] * (LINES_MAX - 1) + ["; more like this is not logged for now"] + [None] * 5
+    assert budget.allow("ben", 7.0) == ""
+    assert budget.allow("ana", 7.0 + WINDOW_S - 1e-3) is None
+    assert budget.allow("ana", 7.0 + WINDOW_S) == "; 6 more like this were not logged"
+    assert budget.allow("ana", 7.0 + WINDOW_S) == ""
+    assert budget.allow("ana", 7.0 + 3 * WINDOW_S) == ""
+
+
+def test_a_budget_forgets_what_was_counted_longest_ago() -> None:
+    budget = LineBudget()
+    for _ in range(LINES_MAX):
+        budget.allow("ana", 0.0)
+    for number in range(KEPT):
+        budget.allow(number, 0.0)
+    assert budget.allow("ana", 0.0) == ""
