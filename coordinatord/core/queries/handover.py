@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from coordinatord.core.queries.persistence import ends_by, holds_parts, last_step_at, step_to_write, writes
+from coordinatord.core.queries.persistence import ends_by, holds_parts, step_to_write, writes
 from coordinatord.core.queries.resumption import has_restored, is_reachable, may_be_chosen
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
@@ -73,27 +73,40 @@ def has_to_stay(run: Run, member: Member) -> bool:
 
 
 def has_to_write(run: Run, member: Member) -> bool:
-    """Whether the disk lacks a step that only this node can write, since those that stay between two rounds lack it.
+    """Whether a node writes a part of a step, or has one that would be lost with the nodes that leave."""
+    return writes(run, member) or member.node in last_holders(run)
 
-    Without this, the last of several nodes that leave one after the other would take the step along.
+
+def last_holders(run: Run) -> Collection[str]:
+    """Return who has the step that the disk lacks, if all of it is with nobody that stays between two rounds.
+
+    Without this, the last of several nodes that leave one after the other would take the step along. So would those
+    that leave while an older step is being written, or after a failed attempt.
     """
-    if run.durable.state is not State.FORMING or last_step_at(run) is None:
-        return False
+    if run.durable.state is not State.FORMING or run.kept.disk.every_s is None or not run.kept.all_heard:
+        return ()
     at = step_to_write(run)
     held = {} if at is None else run.kept.holders(at)
     stay = [parts for node, parts in held.items() if not run.members[node].leaves and is_reachable(run.members[node])]
-    return member.node in held and not are_whole([part for parts in stay for part in parts if part.big])
+    return () if are_whole([part for parts in stay for part in parts if part.big]) else held.keys()
 
 
 def given_by(run: Run) -> float | None:
     """Return when the first of the nodes that stayed may leave; None if none stays."""
-    return min((member_given_by(run, member) for member in run.members_in(MemberState.GIVING)), default=None)
+    stayed = list(run.members_in(MemberState.GIVING))
+    if not stayed:
+        return None
+    holders, disk_by = last_holders(run), ends_by(run)
+    return min(member_given_by(run, member, holders, disk_by) for member in stayed)
 
 
-def member_given_by(run: Run, member: Member) -> float:
-    """Return when a node that stayed may leave: others have what they need and it writes nothing, or it takes long."""
+def member_given_by(run: Run, member: Member, holders: Collection[str], disk_by: float) -> float:
+    """Return when a node that stayed may leave: others have what they need and the disk has the rest, or it takes long.
+
+    `holders` are the last ones of a step that the disk lacks, and `disk_by` is until when they wait for it.
+    """
     is_needed = not _is_given(run) and (has_to_give(run, member) or not run.kept.all_heard)
-    written_by = ends_by(run) if writes(run, member) else -math.inf
+    written_by = disk_by if member.node in holders or writes(run, member) else -math.inf
     return max(written_by, member.gives_until if is_needed else -math.inf)
 
 

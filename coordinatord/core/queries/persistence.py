@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 
 from coordinatord.core.state.durable import State
-from coordinatord.core.state.member import Member
-from coordinatord.core.state.persisting import STUCK_S, PersistWork, StepWriter
+from coordinatord.core.state.member import Member, MemberState
+from coordinatord.core.state.persisting import BACK_S, RETRY_S, STUCK_S, Persisting, PersistWork, StepWriter
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.persist_plan import plan_writes
-from coordinatord.core.values.shards import ResumePoint
+from coordinatord.core.values.shards import ResumePoint, are_whole
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.persisted_state import ATTEMPTS_MAX, DiskStep, PersistedStep, PersistOrder
 
@@ -60,13 +60,21 @@ def last_step_at(run: Run) -> float | None:
     return disk.retry_at
 
 
-def work_for(run: Run, now: float) -> PersistWork | None:
-    """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it."""
+def is_ending(run: Run) -> bool:
+    """Whether nodes are about to go between two rounds, and memory with them."""
+    return run.durable.state is State.FORMING and bool(run.durable.stop_asked or run.count(MemberState.GIVING))
+
+
+def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:
+    """Return a new attempt to write the newest whole step; None if the nodes that may write do not hold all of it.
+
+    The nodes in `without` are to write nothing, since they have just failed to.
+    """
     at = step_to_write(run)
     if at is None:
         return None
     held = run.kept.holders(at)
-    holders = {node: parts for node, parts in held.items() if _may_write(run.members[node])}
+    holders = {node: parts for node, parts in held.items() if _may_write(run.members[node]) and node not in without}
     leaving = [node for node in holders if run.members[node].leaves]
     plan = plan_writes(holders, leaving)
     if not plan:
@@ -75,8 +83,26 @@ def work_for(run: Run, now: float) -> PersistWork | None:
     committer = min(plan, key=lambda node: node in leaving)
     writers = {node: StepWriter(run.members[node].incarnation, parts) for node, parts in plan.items()}
     return PersistWork(
-        _next_attempt(run), at, first.world_size, first.shards, writers, committer, began_at=now, moved_at=now
+        _next_attempt(run),
+        at,
+        first.world_size,
+        first.shards,
+        writers,
+        committer,
+        began_at=now,
+        moved_at=now,
+        without=without,
     )
+
+
+def work_instead(run: Run, failed: PersistWork, now: float) -> PersistWork | None:
+    """Return an attempt to make at once after one that failed: nodes are about to go, and others have what is missing.
+
+    Otherwise the next one comes after a pause, and with all nodes: a disk that is full may have room by then.
+    """
+    if not is_ending(run):
+        return None
+    return work_for(run, now, (*failed.without, *([] if failed.failed is None else [failed.failed[0]])))
 
 
 def _next_attempt(run: Run) -> int:
@@ -88,8 +114,12 @@ def _next_attempt(run: Run) -> int:
 
 
 def _may_write(member: Member) -> bool:
-    reachable = member.session is not None and not member.expired and member.durable.outcome is None
-    return reachable and member.keeper is not None and member.keeper.persist is not None
+    return member.session is not None and _is_able(member)
+
+
+def _is_able(member: Member) -> bool:
+    is_here = not member.expired and member.durable.outcome is None
+    return is_here and member.keeper is not None and member.keeper.persist is not None
 
 
 def order_for(run: Run, member: Member) -> PersistOrder | None:
@@ -133,7 +163,26 @@ def why_failed(run: Run, work: PersistWork) -> str:
     if work.failed is not None:
         return f"node {work.failed[0]}: {work.failed[1]}"
     gone = _gone(run, work)
-    return f"node {gone[0]} is gone" if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+    return _is_gone(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+
+
+def why_none(run: Run) -> str:
+    """Return why the step to write cannot be written by the nodes that are here."""
+    at = step_to_write(run)
+    held = {} if at is None else run.kept.holders(at)
+    away = (node for node in held if _is_able(run.members[node]) and not _may_write(run.members[node]))
+    first = next(away, None) if _is_in_reach(run) else None
+    return "not all of the step is held by nodes with --persist" if first is None else _is_gone(first)
+
+
+def _is_gone(node: str) -> str:
+    return f"node {node} is gone"
+
+
+def pause_s(run: Run, failed: PersistWork | None = None) -> float:
+    """Return the pause after an attempt that failed, or that no nodes which are here can make."""
+    has_failed = failed is not None and (failed.failed is not None or not _gone(run, failed))
+    return BACK_S if is_ending(run) and not has_failed else RETRY_S
 
 
 def _gone(run: Run, work: PersistWork) -> list[str]:
@@ -166,19 +215,41 @@ def is_unsure(run: Run) -> bool:
 
 
 def ends_by(run: Run) -> float:
-    """Return until when a node or a run that ends waits for the disk."""
-    work = run.kept.disk.work
-    return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)
+    """Return until when a node or a run that ends waits for the disk.
+
+    After an attempt that failed it waits for the next one, if nodes that are left have all of the step.
+    """
+    disk = run.kept.disk
+    if disk.work is not None:
+        return min(_longest(disk, disk.work), disk.work.moved_at + END_IDLE_S)
+    again_at = last_step_at(run)
+    if again_at is None or disk.ends_at is None or again_at >= disk.ends_at or not _is_in_reach(run):
+        return -math.inf
+    return disk.ends_at
+
+
+def _longest(disk: Persisting, work: PersistWork) -> float:
+    return work.began_at + END_S if disk.ends_at is None else disk.ends_at
+
+
+def _is_in_reach(run: Run) -> bool:
+    """Whether nodes hold all of the step to write that may write it, some of them once they are connected again."""
+    at = step_to_write(run)
+    held = {} if at is None else run.kept.holders(at)
+    able = [parts for node, parts in held.items() if _is_able(run.members[node])]
+    return are_whole([part for parts in able for part in parts if part.big])
 
 
 def unwritten(run: Run) -> tuple[int, str] | None:
-    """Return the newest step that nodes keep and the disk does not have, and why not; None if there is none."""
+    """Return the newest step that nodes kept and the disk does not have, and why not; None if there is none."""
     disk, at = run.kept.disk, step_to_write(run)
+    if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
+        at = disk.failed_at if at is None else max(at, disk.failed_at)  # a node may have taken it along
     if disk.every_s is None or at is None:
         return None
     if disk.work is None:
         return at.step, disk.problem or "no node could write it"
-    is_slow = disk.work.began_at + END_S <= disk.work.moved_at + END_IDLE_S
+    is_slow = _longest(disk, disk.work) <= disk.work.moved_at + END_IDLE_S
     limit_s = END_S if is_slow else END_IDLE_S
     return at.step, f"{'it took longer than' if is_slow else 'nothing was written for'} {limit_s:g} s"
 

@@ -12,6 +12,10 @@ from coordinatord.protocol.persisted_state import PersistedStep, PersistReport, 
 RETRY_S = 30.0
 """The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""
 
+BACK_S = 1.0
+"""The pause where nodes that are about to go wait for one whose connection has ended, in seconds: it is mostly back
+within a second."""
+
 STUCK_S = 60.0
 """An attempt is given up when no node has written a byte for so many seconds. A busy file server stands still for
 seconds, and workers have one place less to save in while an attempt is on."""
@@ -42,6 +46,8 @@ class PersistWork:
     began_at: float
     moved_at: float
     """When any node has last written something."""
+    without: tuple[str, ...] = ()
+    """The nodes that have failed to write in the attempts just before this one, so others write in their place."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
     committing: bool = False
     """All have written, so the committer was told to make the step whole."""
@@ -92,8 +98,12 @@ class Persisting:
         """When the next attempt may be made, after one that failed."""
         self.wanted = False
         """The newest step is to be on the disk now: a round was ended on purpose."""
+        self.ends_at: float | None = None
+        """When nodes that are about to go stop waiting for the disk; None if none is about to go."""
         self.problem = ""
         """Why the last attempt failed; empty if it did not."""
+        self.failed_at: KeptStep | None = None
+        """The newest step that could not be written. Memory may have lost it with a node since then."""
         self.is_found = False
         """Some node has found a step on the disk, or what might be one."""
         self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
@@ -120,9 +130,17 @@ class Persisting:
         """Note that the step is whole on the disk."""
         assert self.work is not None  # noqa: S101 - the caller has looked
         self.step, self.since = self.work.at, now
-        self.work, self.wanted, self.problem = None, False, ""
+        self.work, self.wanted, self.problem, self.failed_at = None, False, "", None
+        self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
 
-    def give_up(self, why: str, now: float) -> None:
-        """Note that the attempt has failed."""
-        self.work, self.wanted = None, False
-        self.problem, self.retry_at = why, now + RETRY_S
+    def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
+        """Note that the attempt to write a step has failed; the next one comes after a pause."""
+        self.work, self.problem, self.retry_at = None, why, now + pause_s
+        self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
+
+    def note_end(self, now: float, longest_s: float, *, ends: bool) -> None:
+        """Note whether nodes are about to go. A step is tried at once then, however short ago an attempt has failed."""
+        if not ends:
+            self.ends_at = None
+        elif self.ends_at is None:
+            self.ends_at, self.retry_at = now + longest_s, -math.inf

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
-from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, member_given_by
+from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -25,6 +26,7 @@ from coordinatord.core.queries.time_attribution import (
 )
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
+from coordinatord.core.state.persisting import PersistWork
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.transitions import hang_looks
 from coordinatord.core.transitions.decision import Decision
@@ -187,9 +189,10 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     run.kept.disk.wanted |= planned
     if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
         begin_persist(run, reason, decision)
+    holders, lost = last_holders(run), Reasons(run).unwritten
     for member in [run.members[node] for node in sorted(run.leaving)]:
-        if not _stays(run, member, decision.now):
-            release_node(run, member, left(member), decision)
+        if not _stays(run, member, holders, decision.now):
+            release_node(run, member, left(member, lost if member.node in holders else ""), decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
@@ -198,10 +201,10 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def _stays(run: Run, member: Member, now: float) -> bool:
-    """Let a node that is to leave stay, if it alone keeps what others need, or writes it; return whether it does."""
+def _stays(run: Run, member: Member, holders: Collection[str], now: float) -> bool:
+    """Let a node that is to leave stay, if others or the disk need what it keeps; return whether it does."""
     gives = has_to_give(run, member)
-    if gives or persistence.writes(run, member):
+    if gives or member.node in holders or persistence.writes(run, member):
         let_stay(run, member, now, gives=gives)
     return member.gives
 
@@ -216,23 +219,28 @@ def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
 def let_go(run: Run, reason: Reason, decision: Decision) -> None:
     """Release the nodes that stayed to give or to write what they keep."""
     del reason
+    holders, disk_by, lost = last_holders(run), persistence.ends_by(run), Reasons(run).unwritten
     for member in list(run.members_in(MemberState.GIVING)):
-        if member_given_by(run, member) <= decision.now:
-            release_node(run, member, left(member), decision)
+        if member_given_by(run, member, holders, disk_by) <= decision.now:
+            release_node(run, member, left(member, lost if member.node in holders else ""), decision)
 
 
 def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
     """Let nodes write the newest whole step to the disk; that is no record, since the files say what came of it."""
     del reason
-    persisting = run.kept.disk
-    persisting.work = work = persistence.work_for(run, decision.now)
+    work = persistence.work_for(run, decision.now)
     if work is None:
-        persisting.give_up("not all of the step is held by nodes with --persist", decision.now)
+        at, why = persistence.step_to_write(run), persistence.why_none(run)
+        run.kept.disk.give_up(why, decision.now, at, persistence.pause_s(run))
         return
-    persisting.attempts = work.attempt
+    _begin_attempt(run, work)
+    decision.notify_all(run)
+
+
+def _begin_attempt(run: Run, work: PersistWork) -> None:
+    run.kept.disk.work, run.kept.disk.attempts = work, work.attempt
     run.kept.pinned = work.at
     run.revision += 1
-    decision.notify_all(run)
 
 
 def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
@@ -246,17 +254,20 @@ def commit_persist(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def end_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Note that a step is whole on the disk, or why it is not."""
+    """Note that a step is whole on the disk, or why it is not; others try at once if nodes are about to go."""
     del reason
     work = run.kept.disk.work
     assert work is not None  # noqa: S101 - it is the row's condition
     why = persistence.why_failed(run, work)
-    if why:
-        run.kept.disk.give_up(why, decision.now)
-    else:
-        run.kept.disk.succeed(decision.now)
     run.kept.pinned = None
     run.revision += 1
+    if not why:
+        run.kept.disk.succeed(decision.now)
+    else:
+        run.kept.disk.give_up(why, decision.now, work.at, persistence.pause_s(run, work))
+        instead = persistence.work_instead(run, work, decision.now)
+        if instead is not None:
+            _begin_attempt(run, instead)
     decision.notify_all(run)
 
 
@@ -378,7 +389,7 @@ def silence(member: Member) -> str:
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 
 
-def left(member: Member) -> Outcome:
-    """Return the outcome of a node that left because it was asked to."""
+def left(member: Member, lost: str = "") -> Outcome:
+    """Return the outcome of a node that left because it was asked to; `lost` says which step goes with it."""
     why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
-    return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why))
+    return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost))

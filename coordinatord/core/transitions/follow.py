@@ -73,6 +73,7 @@ def _round_formed(run: Run, record: RoundFormed) -> None:
     in_memory = record.resume is not None and record.resume.disk is None
     run.kept.begin_round(record.resume.at if record.resume is not None and in_memory else None)
     run.kept.disk.since = min(run.kept.disk.since, run.durable.entered_at)
+    run.kept.disk.failed_at = None  # others are kept from here on
 
 
 def _round_stopped(run: Run, record: RoundStopped) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coordinatord.core.events import Connected
-from coordinatord.core.queries import conditions, persistence
+from coordinatord.core.queries import conditions
 from coordinatord.core.queries.handover import has_to_stay, has_to_write, may_have_to_give
 from coordinatord.core.queries.master_address import plain
 from coordinatord.core.queries.reasons import Reasons
@@ -201,17 +201,12 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
     if ended and may_have_to_give(run, member):
         run.leaving.add(member.node)  # whether others need that is known when all have stopped
-    elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or _has_to_write(run, member)):
+    elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or has_to_write(run, member)):
         actions.let_stay(run, member, decision.now, gives=gives)
     elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
         actions.release_node(run, member, actions.left(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
-
-
-def _has_to_write(run: Run, member: Member) -> bool:
-    """Whether a node writes a part of a step, or is about to: it leaves when that is on the disk."""
-    return persistence.writes(run, member) or has_to_write(run, member)
 
 
 def stay(run: Run, member: Member, now: float) -> None:

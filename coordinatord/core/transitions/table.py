@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinatord.core.queries import conditions
+from coordinatord.core.queries import conditions, persistence
 from coordinatord.core.queries.conditions import Condition
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.durable import State
@@ -41,6 +41,7 @@ class TransitionLoopError(InternalError):
     """The table goes round in circles. The run is where the last row left it."""
 
 
+_LEFT = "{reasons.because}the last node has left, as asked"
 _FORMED = "{reasons.because}formed of {reasons.chosen}"
 
 
@@ -59,7 +60,7 @@ def _rows() -> list[Transition]:
     rows += [
         Transition(forming, when.last_step_due, forming, do.begin_persist, due),  # before nodes are let go
         Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.unwritten}"),
-        Transition(forming, when.all_left, left, do.end_as_left, "{reasons.because}the last node has left, as asked"),
+        Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.unwritten}}"),
         Transition(
             forming,
             when.abandoned,
@@ -168,6 +169,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
         _note_ready(run, decision.now)
+        run.kept.disk.note_end(decision.now, persistence.END_S, ends=persistence.is_ending(run))
         row, due = next_row(run, decision.now)
         if row is None:
             return due

@@ -17,9 +17,12 @@ LOOK_AGAIN_S = 1.0
 
 
 def give_up(run: Run, member: Member, decision: Decision) -> None:
-    """Release a node that has waited in vain; one that writes a step to the disk stays until that is over."""
+    """Release a node that has waited in vain.
+
+    One that writes a step to the disk stays until that is over. So do all nodes of a run that is to end after that.
+    """
     written_by = persistence.ends_by(run)
-    if persistence.writes(run, member) and written_by > decision.now:
+    if (persistence.writes(run, member) or run.durable.stop_asked) and written_by > decision.now:
         run.give_up.set(member.node, min(written_by, decision.now + LOOK_AGAIN_S))
     else:
         actions.release_node(run, member, _in_vain(run, member), decision)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coordinatord.core.effects import Answer
 from coordinatord.core.journal import Decided
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.persistence import END_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD
 from coordinatord.core.values.admin_requests import (
@@ -33,6 +34,8 @@ class AdminInvariants(RoundInvariants):
         super().__init__(world)
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
+        self._ending: dict[str, float] = {}
+        """When each of them was first seen without workers; it may write two steps to the disk."""
         self._drained: set[str] = set()
         self._undrained: set[str] = set()
         """Names that an operator ever drained, and took back."""
@@ -68,14 +71,18 @@ class AdminInvariants(RoundInvariants):
     def settled(self, machine: Coordinator) -> None:
         """Check that a run that is to end waits for nothing between two rounds, except for its disk.
 
-        A coordinator that was started again knows what is to be written when it has heard all nodes.
+        A coordinator that was started again knows what is to be written when it has heard all nodes. An attempt that
+        has failed is made again for a while.
         """
         super().settled(machine)
+        now = self.world.queue.now
         for run in machine.jobs.values():
+            if run.id not in self._to_end or run.durable.state is not State.FORMING:
+                continue
             unheard = any(member.observed is UNHEARD for member in run.members.values())
-            written = run.kept.disk.work is None and not (unheard and run.durable.has_had_rounds)
-            waits = run.id in self._to_end and run.durable.state is State.FORMING and written
-            self.check(not waits, "run %s is to end, has no workers and goes on", run.id)
+            again = run.kept.disk.problem and now - self._ending.setdefault(run.id, now) <= 2 * END_S
+            waits = run.kept.disk.work is not None or again or (unheard and run.durable.has_had_rounds)
+            self.check(waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
         """Note that some of it is forgotten."""

@@ -130,7 +130,7 @@ MUTANTS = tuple(
             "written-to-the-disk-though-gone",
             "coordinatord.core.queries.persistence",
             "a run that ends does not wait for its last step to be on the disk",
-            "return -math.inf if work is None else min(work.began_at + END_S, work.moved_at + END_IDLE_S)",
+            "return min(_longest(disk, disk.work), disk.work.moved_at + END_IDLE_S)",
             "return -math.inf",
         ),
         (

@@ -1,0 +1,169 @@
+"""The last step of nodes that all leave reaches the disk, though one of them fails; or they say that it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.persisting import RETRY_S
+from coordinatord.protocol.messages import Goal
+from tests.coordinatord.core.test_persist_orders import order, state_of
+from tests.support.script import Stage
+
+NODES = ("n1", "n2", "n3")
+LEAVE, STOP = "leave n1 n2 n3", "ask stop default"
+ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED}
+
+
+def ending(shards: int, end: str = LEAVE) -> Stage:
+    """Let all nodes of a job go that have kept step 100; they have been told to write it."""
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=3 max=3 keeps=600s")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3 shards={shards}")
+    stage.play("advance 1s")
+    stage.play(end)
+    stage.play("stopped n1 n2 n3")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
+    return stage
+
+
+def writers(stage: Stage) -> dict[str, int]:
+    """Return the nodes that are to write, and which step."""
+    orders = {node: order(stage, node) for node in NODES}
+    return {node: asked.step for node, asked in orders.items() if asked is not None}
+
+
+def write(stage: Stage, *nodes: str) -> None:
+    """Let these nodes write what they are to write, and one of them make the step whole."""
+    for node in nodes:
+        stage.play(f"write {node} written")
+    (committer,) = [node for node in nodes if (asked := order(stage, node)) is not None and asked.commit]
+    stage.play(f"write {committer} committed")
+
+
+def last_words(stage: Stage, node: str) -> str:
+    """Return what a node is told at its end."""
+    desired = stage.puppets[node].desired
+    assert desired is not None
+    assert desired.goal is Goal.EXIT
+    assert desired.outcome is not None
+    return desired.outcome.summary
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_others_write_at_once_what_a_node_that_is_gone_was_to_write(end: str) -> None:
+    stage = ending(shards=1, end=end)
+    stage.play("drop n3")
+    assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}, "n3 cannot hear that it is to write no more"
+    write(stage, "n1", "n2")
+    assert "is not on the disk" not in last_words(stage, "n1")
+    stage.play("advance 60s")  # n3 might have come back
+    assert state_of(stage) is ENDS[end]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
+    stage = ending(shards=1, end=end)
+    stage.play("write n2 failed why=full")
+    assert writers(stage) == {"n1": 100, "n3": 100}
+    stage.play("write n3 failed why=full")
+    assert writers(stage) == {"n1": 100}
+    write(stage, "n1")
+    assert state_of(stage) is ENDS[end]
+    assert "is not on the disk" not in last_words(stage, "n2")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_write_that_nobody_else_can_do_is_tried_again_after_a_pause(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    stage.play("write n2 failed why=full")
+    assert (writers(stage), state_of(stage)) == ({}, State.FORMING)
+    stage.play(f"advance {RETRY_S - 1:g}s")
+    assert (writers(stage), state_of(stage)) == ({}, State.FORMING)
+    stage.play("advance 1s")
+    write(stage, *NODES)
+    assert state_of(stage) is ENDS[end]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what_is_lost(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    for _ in range(3):
+        stage.play("write n2 failed why=full")
+        stage.play(f"advance {RETRY_S:g}s")
+        assert writers(stage) == dict.fromkeys(NODES, 100)
+    stage.play("write n2 failed why=full")
+    assert state_of(stage) is ENDS[end], "there is no time for another attempt"
+    lost = "; step 100 is not on the disk: node n2: full"
+    assert last_words(stage, "n1").endswith(lost)
+    assert stage.coordinator.jobs["default"].durable.reason.endswith(lost)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) -> None:
+    stage = ending(shards=3, end=end)
+    stage.play("drop n3")
+    stage.play("advance 0.5s")
+    assert (writers(stage).get("n1"), state_of(stage)) == (None, State.FORMING)
+    stage.play("reconnect n3")
+    stage.play("advance 1s")
+    write(stage, *NODES)
+    assert state_of(stage) is ENDS[end]
+
+
+def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None:
+    stage = ending(shards=3)
+    stage.play("silence n3")
+    stage.play("advance 20s")
+    stage.play("drop n3")
+    stage.play("advance 60s")
+    assert state_of(stage) is State.LEFT
+    assert stage.coordinator.jobs["default"].durable.reason.endswith("step 100 is not on the disk: node n3 is gone")
+
+
+def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=3 max=3 keeps=600s")
+    stage.play("running n1 n2 n3")
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} 1:100 of=3 protected=yes")
+        stage.play("advance 1s")
+    stage.play("advance 600s")
+    assert writers(stage) == {"n1": 100, "n2": 100}
+    stage.play("keep n3 1:101 of=3")
+    stage.play(LEAVE)
+    stage.play("stopped n1 n2 n3")
+    assert writers(stage) == {"n1": 100, "n2": 100}
+    write(stage, "n1", "n2")
+    assert writers(stage) == {"n3": 101}
+    write(stage, "n3")
+    assert state_of(stage) is State.LEFT
+
+
+def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next_round_runs() -> None:
+    stage = Stage()
+    for node in NODES:
+        stage.play(f"join {node} min=3 max=3 keeps=600s")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 of=3 protected=yes")
+    stage.play("advance 600s")
+    write(stage, *NODES)
+    for node in NODES:
+        stage.play(f"keep {node} 1:100 1:200 of=3 protected=yes")
+    stage.play("ask restart default")
+    stage.play("stopped n1 n2 n3")
+    stage.play("running n1 n2 n3")
+    for node in NODES:
+        stage.play(f"keep {node} 1:200 of=3 protected=yes")
+    stage.play("advance 1s")
+    assert writers(stage) == dict.fromkeys(NODES, 200)
+    stage.play("write n1 failed why=full")
+    stage.play(f"advance {RETRY_S - 1:g}s")
+    assert writers(stage) == {}
+    stage.play("advance 1s")
+    assert writers(stage) == dict.fromkeys(NODES, 200)
