@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Self
 
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.database_store import DatabaseStore
+from coordinatord.store.etcd.commit_log import Merger
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import Keys
@@ -40,6 +42,9 @@ class EtcdStore(DatabaseStore):
         self._replica = replica
         self._compacted_at = asyncio.get_running_loop().time()
         self._old_revision = 0
+        self._tasks = Tasks()
+        self._merging: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None) -> Self:
@@ -70,6 +75,7 @@ class EtcdStore(DatabaseStore):
 
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`."""
+        await self._merged()
         try:
             change = await self._in_thread(partial(self._replica.begin, entries))
         except StoreError as error:
@@ -87,27 +93,51 @@ class EtcdStore(DatabaseStore):
         except StoreError as error:
             # The commit is durable, and to try it again would make another one of it.
             raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
-        await self._tidy()
+        self._tidy()
 
-    async def _tidy(self) -> None:
-        """Merge values that are mostly forgotten, and have etcd forget old revisions; what fails is done later."""
+    async def tidied(self) -> None:
+        """Wait until etcd is tidied, as far as it can be after the last commit. Raises `LeadershipLostError`."""
+        await self._merged()
+        if self._compacting is not None:
+            await self._compacting
+
+    def _tidy(self) -> None:
+        """Tidy etcd beside what follows: nodes are waiting for the answer to a commit that is durable by now."""
+        merger = self._history.log.next_merger()
+        if merger is not None:
+            self._merging = self._tasks.spawn(self._merge(merger), name="merge commits")
+        now = asyncio.get_running_loop().time()
+        if now >= self._compacted_at + COMPACT_EVERY_S and (self._compacting is None or self._compacting.done()):
+            revision, self._old_revision = self._old_revision, self._history.revision
+            self._compacted_at = now
+            if revision:
+                self._compacting = self._tasks.spawn(self._compact(revision), name="compact etcd")
+
+    async def _merged(self) -> None:
+        """Wait until nothing is merged: a commit must not come between. Raises `LeadershipLostError`."""
+        if self._merging is not None:
+            merging, self._merging = self._merging, None
+            await merging
+
+    async def _merge(self, merger: Merger) -> None:
+        """Merge values that are mostly forgotten; what fails is done later. Raises `LeadershipLostError`."""
         try:
-            merger = self._history.log.next_merger()
-            if merger is not None:
-                rows = await self._in_thread(partial(self._replica.rows, merger.rows))
-                await self._history.merge(merger, rows)
-            now = asyncio.get_running_loop().time()
-            if now >= self._compacted_at + COMPACT_EVERY_S:
-                revision, self._old_revision = self._old_revision, self._history.revision
-                self._compacted_at = now
-                if revision:
-                    await self._gateway.call("/v3/kv/compaction", {"revision": str(revision)})
+            rows = await self._in_thread(partial(self._replica.rows, merger.rows))
+            await self._history.merge(merger, rows)
         except StoreError as error:
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
+
+    async def _compact(self, revision: int) -> None:
+        """Have etcd forget what is older than a revision; what fails is done later."""
+        try:
+            await self._gateway.call("/v3/kv/compaction", {"revision": str(revision)})
+        except StoreError as error:
+            log.debug("etcd does not forget now: %s", error, extra=fields("etcd_untidy"))
 
     async def close(self) -> None:
         """Remove the replica when all calls are done, and let another coordinator lead."""
         try:
+            await self._tasks.cancel()
             await self._end(self._replica.close)
         finally:
             await self._candidate.resign()

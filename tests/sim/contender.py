@@ -226,7 +226,7 @@ class Contender(SimulatedCoordinator):
             else:
                 self._later(election.renew_every_s, self._renew_as_standby)
 
-        self._run(self._gateway.renew(election.lease), renewed, self._try_again)
+        self._run(self._gateway.renew(election.lease, election.try_within_s), renewed, self._try_again)
 
     # Leading
 
@@ -251,7 +251,7 @@ class Contender(SimulatedCoordinator):
                 self._later(pause_s, self._renew)
 
         self._later(max(0.0, election.term.until - sent_at), lambda: renewed(None))
-        self._run(self._gateway.renew(election.lease), renewed, lambda _: renewed(None))
+        self._run(self._gateway.renew(election.lease, election.try_within_s), renewed, lambda _: renewed(None))
 
     def _notice_end(self) -> None:
         def ended(_: None) -> None:

@@ -37,8 +37,9 @@ class SimulatedGateway(Gateway):
     def __init__(self, by: Contender) -> None:
         self._by = by
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
         """Return the answer to a request. Raises `EtcdAwayError` if nobody answers, and what etcd refuses."""
+        del try_within_s  # nothing is waited for here
 
         def begin(answered: Answered) -> None:
             tries = int(ALL_WITHIN_S / TRY_WITHIN_S)

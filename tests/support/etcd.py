@@ -168,13 +168,13 @@ class SteppedGateway(Gateway):
         self._before = before
         self.stepping = False
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
         """Make the call, and send the request."""
         if self.stepping:
             self.stepping = False
             await self._before()
             self.stepping = True
-        return await super().call(path, body)
+        return await super().call(path, body, try_within_s)
 
 
 _NUMBERS = itertools.count()
@@ -226,6 +226,7 @@ class EtcdNamespace:
             async with self.led(gateway) as (store, _):
                 gateway.stepping = True
                 await store.append(entries)
+                await store.tidied()
                 gateway.stepping = False
                 await copy()
         finally:

@@ -139,8 +139,9 @@ class ModelledGateway(Gateway):
         self._world = world
         self._name = name
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
         """Stand still, and then do what fate wants."""
+        del try_within_s
         fate = await _Turn()
         if fate is Fate.LATE:
             self._world.late.append(lambda: self._do_late(path, body))

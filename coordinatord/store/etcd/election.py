@@ -8,6 +8,9 @@ from __future__ import annotations
 RENEWALS = 3
 """How often a lease is renewed in its length: two may fail."""
 
+TRY_SHARE = 0.4
+"""The part of a lease that one member of etcd has to renew it: two tries fit into it."""
+
 RETRY_S = 0.5
 """The pause before etcd is asked again that did not answer."""
 
@@ -41,6 +44,8 @@ class Election:
         """Know nothing; the lease will be asked for so many seconds."""
         self.renew_every_s = lease_s / RENEWALS
         """The pause between two renewals that are answered."""
+        self.try_within_s = lease_s * TRY_SHARE
+        """How long one member of etcd has for a renewal."""
         self.lease = 0
         """The own lease; 0 for none."""
         self.fence = 0

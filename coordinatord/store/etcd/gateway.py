@@ -17,7 +17,7 @@ import aiohttp
 
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.place import EtcdPlace
-from coordinatord.store.etcd.refusals import Code, EtcdAwayError, EtcdRefusedError, refused
+from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused
 from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
 from coordinatord.store.interface import StoreError
 
@@ -68,15 +68,18 @@ class Gateway:
         """Close the connections."""
         await self._http.close()
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the answer to a request. Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers."""
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
+        """Return the answer to a request, for which one member has so long, if that is less than usual.
+
+        Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers.
+        """
         last: StoreError = EtcdAwayError(f"etcd {self._place}: no member answers within {ALL_WITHIN_S:g} s")
         try:
             async with asyncio.timeout(ALL_WITHIN_S):
                 for again in range(ROUNDS):
                     for base in tuple(self._bases):
                         try:
-                            answer = await self._ask(base, path, body)
+                            answer = await self._ask(base, path, body, try_within_s)
                         except EtcdAwayError as error:
                             last = error
                         else:
@@ -118,9 +121,12 @@ class Gateway:
                     gone = event.get("type") == "DELETE"
                     yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
 
-    async def renew(self, lease: int) -> float:
-        """Renew a lease; return for how many seconds, 0 if it is over. Raises `EtcdAwayError`."""
-        answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)})
+    async def renew(self, lease: int, try_within_s: float) -> float:
+        """Renew a lease, for which one member has so long; return for how many seconds, 0 if it is over.
+
+        Raises `EtcdRefusedError` and `EtcdAwayError`.
+        """
+        answer = await self.call("/v3/lease/keepalive", {"ID": str(lease)}, try_within_s)
         return float(number(answer.get("result", {}), "TTL"))
 
     async def all_below(self, prefix: bytes, page: int) -> AsyncIterator[KeyValue]:
@@ -136,17 +142,24 @@ class Gateway:
             more = bool(found) and bool(answer.get("more"))
             key = found[-1].key + b"\0" if found else key
 
-    async def _ask(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+    async def _ask(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
         """Ask one member, as our user if there is one."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._ask_as_user(base, path, body)
+        except TimeoutError as error:
+            raise EtcdAwayError(f"etcd {self._place}: {base}: no answer within {within_s:g} s") from error
+
+    async def _ask_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
         user = self._place.access.user
         if user and not self._token:
             self._token = await self._authenticate(base)
         try:
             return await self._post(base, path, body)
-        except EtcdRefusedError as error:
-            if not user or error.code != Code.UNAUTHENTICATED:
+        except TokenRefusedError:
+            if not user:
                 raise
-        self._token = await self._authenticate(base)  # tokens last for five minutes
+        self._token = await self._authenticate(base)
         return await self._post(base, path, body)
 
     async def _authenticate(self, base: str) -> str:

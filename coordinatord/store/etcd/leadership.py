@@ -145,7 +145,7 @@ class Candidate:
         while True:
             await asyncio.sleep(self.election.renew_every_s)
             sent_at = self._clock()
-            left_s = await self._gateway.renew(self.election.lease)
+            left_s = await self._gateway.renew(self.election.lease, self.election.try_within_s)
             if self.election.renewed(sent_at, self._clock(), left_s) is None:
                 raise StoreError("the lease of this standby is over")
 
@@ -178,9 +178,10 @@ class Candidate:
             left_s: float | None = None
             try:
                 async with asyncio.timeout(max(0.0, self.election.term.until - sent_at)):
-                    left_s = await self._gateway.renew(self.election.lease)
+                    left_s = await self._gateway.renew(self.election.lease, self.election.try_within_s)
             except (StoreError, TimeoutError) as error:
-                log.warning("the lease is not renewed: %s", error, extra=fields("lease_not_renewed"))
+                why = str(error) or "etcd has not answered before it was over"
+                log.warning("the lease is not renewed: %s", why, extra=fields("lease_not_renewed"))
             pause_s = self.election.renewed(sent_at, self._clock(), left_s)
         raise LeadershipLostError("the lease is over, so another coordinator may lead: this one stands by")
 

@@ -25,6 +25,10 @@ class EtcdRefusedError(StoreError):
         self.code = code
 
 
+class TokenRefusedError(EtcdRefusedError):
+    """The token of our user is over, or is older than the last change of users and roles: a new one is taken."""
+
+
 class EtcdAwayError(StoreError):
     """No member has answered for the cluster. State: a request that changes something may be done all the same."""
 
@@ -45,6 +49,10 @@ _WORDS = (
 """Words of etcd's errors, and what a user is told instead."""
 
 
+_OLD_TOKEN = ("revision of auth store is old", "revision in header is old")
+"""Words about a token of `--auth-token jwt` after a change of users and roles. Their code is that of a bad request."""
+
+
 def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
     """Return the error for an answer that is not 200 OK."""
     data = answer if isinstance(answer, dict) else {}
@@ -54,4 +62,6 @@ def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdA
     text = f"etcd {place}: {words} ({clip(said, 200)})"
     if not isinstance(code, int) or code == Code.UNAVAILABLE:
         return EtcdAwayError(text)
+    if code == Code.UNAUTHENTICATED or any(words in said for words in _OLD_TOKEN):
+        return TokenRefusedError(code, text)
     return EtcdRefusedError(code, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,13 +10,15 @@ from pathlib import Path
 
 import pytest
 import trustme
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509 import load_pem_x509_certificate
 
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd import gateway as gateway_module
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
 from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
-from coordinatord.store.etcd.requests import KeyValue, get, key_values, put, responses, text_of, txn
+from coordinatord.store.etcd.requests import KeyValue, get, key_values, number, put, responses, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from tests.support.canned_http import body, canned, hang_up
 from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd
@@ -204,6 +207,43 @@ async def test_tls_and_a_user_with_a_password(
             await value_of(gateway, KEY)
     with pytest.raises(StoreError, match=r"nowhere\.pem cannot be used: No such file"):
         Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))
+
+
+async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
+    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    signer = trustme.CA().issue_cert("etcd", key_type=trustme.KeyType.RSA)
+    key, public = tmp_path / "key.pem", tmp_path / "public.pem"
+    signer.private_key_pem.write_to_path(key)
+    signed = load_pem_x509_certificate(signer.cert_chain_pems[0].bytes())
+    public.write_bytes(signed.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    token = f"jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl=10m"
+    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--auth-token", token))
+    await await_cluster(cluster_of[0].place("any"))
+    async with gateway_to(cluster_of[0].place("any")) as gateway:
+        await gateway.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
+        await gateway.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        await gateway.call("/v3/auth/enable", {})
+    async with gateway_to(cluster_of[0].place("any", EtcdAccess(user="root", password="secret"))) as gateway:  # noqa: S106
+        assert await value_of(gateway, KEY) is None
+        await gateway.call("/v3/auth/role/add", {"name": "other"})
+        assert await value_of(gateway, KEY) is None
+
+
+async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        _, good = etcd.clients[0]
+        place = EtcdPlace.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]},127.0.0.1:{good}/any")
+        async with gateway_to(place) as gateway, gateway_to(space.place) as other:
+            lease = number(await other.call("/v3/lease/grant", {"TTL": "60", "ID": "0"}), "ID")
+            assert await gateway.renew(lease, 0.2) == 60.0
+            silent_only = EtcdPlace.parse(f"etcd://127.0.0.1:{silent.getsockname()[1]}/any")
+        async with gateway_to(silent_only) as gateway:
+            with pytest.raises(EtcdAwayError, match=r"no answer within 0\.01 s"):
+                await gateway.renew(lease, 0.01)
 
 
 async def test_a_cluster_that_is_full_says_so_and_serves_again(tmp_path: Path, cluster_of: list[EtcdCluster]) -> None:

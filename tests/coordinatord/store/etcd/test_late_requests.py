@@ -24,8 +24,9 @@ class RepeatingGateway(Gateway):
         self._etcd = ModelledEtcd()
         self._asked: list[tuple[str, Mapping[str, Any]]] = []
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
         """Carry out a request."""
+        del try_within_s
         self._asked.append((path, body))
         return self._etcd.do(path, body)
 

@@ -17,7 +17,7 @@ from coordinatord.store.etcd.requests import put
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
-from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd, usurp
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, usurp
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -118,6 +118,21 @@ async def test_a_leader_learns_that_its_lease_is_over_from_etcd(etcd: EtcdCluste
             await first.keep()
 
 
+async def test_a_leader_that_etcd_does_not_answer_says_so(etcd: EtcdCluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def silence() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    space = EtcdNamespace(etcd)
+    gateway = SteppedGateway(space.place, silence)
+    candidate = Candidate(gateway, space.keys, Coordinatord("h1", "h1:29400", secure=True, since=7.0), 1.0)
+    await candidate.win()
+    gateway.stepping = True
+    with pytest.raises(LeadershipLostError, match="another coordinator may lead"):
+        await candidate._renew()
+    assert "the lease is not renewed: etcd has not answered before it was over" in caplog.text
+    await gateway.close()
+
+
 async def test_a_second_one_that_does_not_want_to_wait_is_told_who_leads(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
@@ -209,6 +224,7 @@ async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch:
             await store.append(made_at(1.0, a_join_of(f"n{number}"), a_loss_of(f"n{number}")))
         for number in range(2, 12):  # the third of these makes the first run superfluous
             await store.append(made_at(1.0, an_opening(run=f"e-{number}")))
+        await store.tidied()
         loaded = await store.load()
         commits = [pair async for pair in gateway.all_below(space.keys.commits(store._history.about.generation), 100)]
         assert len(commits) == len(store._history.log) < 50

@@ -1,0 +1,126 @@
+"""etcd keeps no more than it must, and nobody waits while it is tidied."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coordinatord.store import etcd_store
+from coordinatord.store.etcd import gateway as gateway_module
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.place import EtcdAccess
+from coordinatord.store.etcd.refusals import EtcdRefusedError
+from coordinatord.store.etcd.requests import after, number, text_of
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd
+from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
+from tests.support.raw_session import until
+
+pytestmark = [pytest.mark.asyncio, needs_etcd]
+
+COMMITS = 3_000
+
+
+@pytest.fixture(autouse=True)
+def _compact_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(etcd_store, "COMPACT_EVERY_S", 0.0)
+
+
+async def test_a_commit_does_not_wait_for_what_is_done_after_it(
+    etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.commit_log.WASTE_ROWS", 0)
+    space = EtcdNamespace(etcd)
+    go_on, sent = asyncio.Event(), 0
+
+    async def hold() -> None:
+        nonlocal sent
+        sent += 1
+        if sent > 1:
+            await go_on.wait()
+
+    gateway = SteppedGateway(space.place, hold)
+    async with space.led(gateway) as (store, _):
+        await store.append(made_at(1.0, an_opening(), a_join_of("n1"), a_loss_of("n1")))
+        await store.append(made_at(1.0, a_join_of("n1"), a_loss_of("n1")))
+        await store.tidied()
+        gateway.stepping = True
+        await store.append(made_at(2.0, a_join_of("n2"), a_loss_of("n2")))
+        later = asyncio.ensure_future(store.append(made_at(3.0, a_join_of("n3"))))
+        await until(lambda: sent == 2)
+        assert not later.done(), "a commit does not come between the requests of a merger"
+        go_on.set()
+        await later
+        gateway.stepping = False
+        loaded = await store.load()
+    async with space.life() as again:
+        assert await again.load() == loaded
+    await gateway.close()
+
+
+async def commit_until_compacted(space: EtcdNamespace) -> None:
+    """Commit, and ask for a revision that etcd has been told to forget. Raises `EtcdRefusedError`."""
+    gateway = Gateway(space.place)
+    try:
+        async with space.led(gateway) as (store, _):
+            await store.append(made_at(1.0, an_opening()))
+            old = store._history.revision
+            for turn in range(3):
+                await store.append(made_at(2.0, a_join_of(f"n{turn}")))
+                await store.tidied()
+            assert len(await store.load()) == 4
+            await gateway.call("/v3/kv/range", {"key": text_of(space.keys.head), "revision": str(old)})
+    finally:
+        await gateway.close()
+
+
+async def test_etcd_forgets_old_revisions(etcd: EtcdCluster) -> None:
+    with pytest.raises(EtcdRefusedError, match="has been compacted"):
+        await commit_until_compacted(EtcdNamespace(etcd))
+
+
+async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)  # etcd hashes passwords slowly on purpose
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    cluster = EtcdCluster(tmp_path / "etcd", 1)
+    try:
+        space = EtcdNamespace(cluster)
+        await await_cluster(space.place)
+        below = f"{space.keys.prefix}/".encode()
+        rights = {"permType": "READWRITE", "key": text_of(below), "range_end": text_of(after(below))}
+        gateway = Gateway(space.place)
+        for path, body in (
+            ("user/add", {"name": "root", "password": "r"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("user/add", {"name": "coordinatord", "password": "c"}),
+            ("role/add", {"name": "below"}),
+            ("role/grant", {"name": "below", "perm": rights}),
+            ("user/grant", {"user": "coordinatord", "role": "below"}),
+            ("enable", {}),
+        ):
+            await gateway.call(f"/v3/auth/{path}", body)
+        await gateway.close()
+        space.place = replace(space.place, access=EtcdAccess(user="coordinatord", password="c"))  # noqa: S106
+        with pytest.raises(EtcdRefusedError, match="has been compacted"):
+            await commit_until_compacted(space)
+    finally:
+        cluster.close()
+
+
+@pytest.mark.long
+async def test_the_size_of_etcd_stays_within_bounds(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    sizes = []
+    async with space.led(gateway) as (store, _):
+        for run in range(COMMITS):
+            await store.append(made_at(1.0, an_opening(run=f"e-{run}"), a_join_of("n1", run=f"e-{run}")))
+            if run % (COMMITS // 4) == COMMITS // 4 - 1:
+                await store.tidied()
+                sizes.append(number(await gateway.call("/v3/maintenance/status", {}), "dbSize"))
+    assert sizes[-1] < 1.5 * sizes[0], sizes
+    await gateway.close()
