@@ -36,8 +36,14 @@ _WORDS = {
     "--coord": "--rdzv-endpoint",
     "--join-timeout": "--rdzv-conf join_timeout=S",
     "--advertise-addr": "--local-addr",
+    "--token-file FILE": "the variable NODECLIENT_TOKEN_FILE",
+    "--tls-ca": "NODECLIENT_TLS_CA",
+    "--tls-cert": "NODECLIENT_TLS_CERT",
+    "--tls-key": "NODECLIENT_TLS_KEY",
+    "give --insecure here": "set NODECLIENT_INSECURE=1 here",
+    "leave --insecure out": "leave NODECLIENT_INSECURE out",
 }
-"""torchrun's names of our flags."""
+"""torchrun's names of our flags; where it has none, the variables that have their part."""
 
 _FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _WORDS))
 
@@ -95,6 +101,7 @@ def _access() -> AccessSettings:
     return AccessSettings(
         token_file=token_file,
         token=environ.get(VARIABLE, "").strip(),
+        credentials=environ.get("CREDENTIALS_DIRECTORY", ""),
         config_home=environ.get("XDG_CONFIG_HOME", ""),
         authorities=authorities,
         certificate=certificate,

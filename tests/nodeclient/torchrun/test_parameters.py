@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import JobSpec, Launcher
+from nodeclient.access.keyring import AccessSettings
+from nodeclient.access.secured_attempt import SecuredAttempt
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.torchrun.parameters import TorchrunConfig, read, with_torchrun_names
 
@@ -75,3 +78,16 @@ def test_what_is_wrong_is_refused_by_name(wrong: dict[str, str], named: str) -> 
 def test_our_flags_are_called_what_torchrun_calls_them() -> None:
     assert with_torchrun_names("see --coord and --join-timeout") == "see --rdzv-endpoint and --rdzv-conf join_timeout=S"
     assert with_torchrun_names("see --coordinator, --advertise-addr") == "see --coordinator, --local-addr"
+
+
+def test_where_torchrun_has_no_flag_the_variable_is_named() -> None:
+    said = SecuredAttempt(AccessSettings(), Endpoint("h", 1), Role.JOIN).locked_out()
+    assert with_torchrun_names(str(said)).endswith("copy FILE, and give it by the variable NODECLIENT_TOKEN_FILE")
+    in_the_clear = SecuredAttempt(AccessSettings(insecure=True), Endpoint("h", 1), Role.JOIN).locked_out()
+    assert with_torchrun_names(str(in_the_clear)) == "h:1 speaks TLS only: leave NODECLIENT_INSECURE out"
+    ours = "If it was started with --insecure, give --insecure here too: see --tls-ca and --tls-cert"
+    theirs = (
+        "If it was started with --insecure, set NODECLIENT_INSECURE=1 here too:"
+        " see NODECLIENT_TLS_CA and NODECLIENT_TLS_CERT"
+    )
+    assert with_torchrun_names(ours) == theirs
