@@ -13,13 +13,22 @@ INHERITED_CORE = resource.getrlimit(resource.RLIMIT_CORE)
 """The same two limits of a core file, in bytes."""
 
 
+NO_CORE_FILE = 1
+"""The limit of a core file, in bytes, by which there is none at all."""
+
+
 def leave_no_core_file() -> None:
-    """Have the system write no core file of this process.
+    """Have the system write no core file of this process, and hand none to a program.
 
     A core file has all of the memory in it, tokens and keys too. Whoever is sent it to look for a bug could read them.
+    Linux does not look at the limit where core_pattern names a program, except for this one value: it is too small for
+    a file, and means that nothing is handed on (fs/coredump.c, "RLIMIT_CORE is set to 1, aborting core").
     """
     _, hard = INHERITED_CORE
-    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (NO_CORE_FILE, hard or NO_CORE_FILE))
+    except (OSError, ValueError):  # only root may raise a limit of 0
+        resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
 
 
 def allow_many_files() -> None:
