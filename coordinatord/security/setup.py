@@ -31,6 +31,9 @@ HANDED_OUT = "tokens"
 PIN = "pin"
 """The file in it with the hash of the key that is shown, where that is an organisation's: for new tokens."""
 
+FOR_NODES = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
+"""What to do beside the first file: whoever has that may also stop and drain."""
+
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
 """The tokens of the first start: for nodes and for operators, who may read as well."""
 
@@ -205,10 +208,11 @@ class Security:
             path = self._settings.directory / HANDED_OUT
             write_private(path, text)
             level = logging.WARNING
-            words = "the first tokens are in %s: copy it to nodes and to whoever operates, and give it by --token-file"
+            words = f"the first tokens are in %s: whoever operates gives it by --token-file; {FOR_NODES}"
         else:
             level = logging.INFO
-            words = "the first tokens are in %s, where nodes and commands of this user find them; copy it to others"
+            words = "the first tokens are in %s, where nodes and commands of this user find them"
+            words += f"; {FOR_NODES}" if self._settings.directory is not None else ""
             self._passing = path if self._settings.directory is None else None
         log.log(level, words, path.absolute(), extra=fields("tokens_made"))
 
