@@ -1,6 +1,7 @@
 """Serves in place of all else while a coordinator stands by: it answers who leads, and nothing more.
 
-Whoever asks for anything is sent to the leader by a redirect, which nodes, commands, curl and browsers follow.
+Whoever may ask for anything is sent to the leader by a redirect, which nodes, commands, curl and browsers follow. Those
+without a token learn how this one is, and not who leads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.connection_limits import ConnectionLimits
 from coordinatord.server.connections import LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
-from coordinatord.server.http.access_guard import AccessGuard
+from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.server.tls_listener import TlsNow
@@ -48,7 +49,7 @@ async def serve_standby(
     """
     desk, tasks = _Desk(leader), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
-    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "").guard, connections.note_caller]
+    guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
     own = [web.get("/healthz", desk.health), web.get("/metrics", desk.metrics)]
     app.add_routes([*own, web.route("*", "/{rest:.*}", desk.send_on)])

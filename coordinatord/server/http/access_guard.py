@@ -5,6 +5,7 @@ What a path wants is decided here, and by the method and the path alone: a path 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 from aiohttp import hdrs, web
@@ -20,7 +21,9 @@ from coordinatord.server.http.browser_guard import READING
 from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
 from coordinatord.server.http.responses import complain
 
-OPEN = frozenset({("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/"), ("POST", SESSION_PATH)})
+HEALTH_PATH = "/healthz"
+
+OPEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
 """Requests of everybody: whoever watches over a service has no token, and learns no more than how it is. A browser
 gets the empty page, and may show the code of a link."""
 
@@ -31,13 +34,29 @@ DESCRIPTION_MAX = 300
 """The length of a sentence in a header: nodes show it, and they receive no body with an answer to an upgrade."""
 
 
+def is_open(method: str, path: str) -> bool:
+    """Whether requests like this are for everybody."""
+    return (method, path) in OPEN or (method in READING and path.startswith(OF_THE_PAGE))
+
+
+def is_health(method: str, path: str) -> bool:
+    """Whether a request asks how the coordinator is, and nothing else."""
+    return method in READING and path == HEALTH_PATH
+
+
 class AccessGuard:
     """Lets requests through, each with its caller."""
 
-    def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
-        """Ask this gatekeeper; without one everybody is let in. A browser has its session in a cookie of this name."""
+    def __init__(
+        self, gatekeeper: Gatekeeper | None, cookie: str, is_open: Callable[[str, str], bool] = is_open
+    ) -> None:
+        """Ask this gatekeeper; without one everybody is let in. A browser has its session in a cookie of this name.
+
+        `is_open` says of a method and a path whether such requests are for everybody.
+        """
         self._gatekeeper = gatekeeper
         self._cookie = cookie
+        self._is_open = is_open
         self._requests: dict[int, tuple[web.Request, Caller]] = {}
         """The requests in progress, by what identifies each in memory."""
 
@@ -65,7 +84,7 @@ class AccessGuard:
         """Return who sends a request. Raises `DeniedError`."""
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         session = request.cookies.get(self._cookie) if self._cookie else None
-        if self._gatekeeper is None or (_is_open(request) and not authorization):
+        if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
         wanted = _wanted(request)
         job = request.match_info.get("job") or _target_job(request)
@@ -74,12 +93,6 @@ class AccessGuard:
             text = "a browser says which page sends a request, and this one has not"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)
         return shown_by(request.transport, caller)
-
-
-def _is_open(request: web.Request) -> bool:
-    return (request.method, request.path) in OPEN or (
-        request.method in READING and request.path.startswith(OF_THE_PAGE)
-    )
 
 
 def _wanted(request: web.Request) -> Role:

@@ -95,18 +95,25 @@ async def test_it_says_of_itself_how_it_is() -> None:
             assert figures == ["coordinatord_leading 0.0"]
 
 
-async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/jobs"), ("GET", "/"), ("GET", "/page/x"), ("POST", "/v1/page/session"), ("HEAD", "/metrics")],
+)
+async def test_a_stranger_does_not_learn_who_leads(tmp_path: Path, method: str, path: str) -> None:
     ours = secured(tmp_path)
     listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/jobs"
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with (
         serve_standby([listener], lambda: LEADER, ours.security.gatekeeper, None),
         aiohttp.ClientSession() as http,
     ):
-        async with http.get(url, allow_redirects=False) as answer:
+        async with http.request(method, url + path, allow_redirects=False) as answer:
             assert answer.status == 401
+            assert "Location" not in answer.headers
+        async with http.get(f"{url}/healthz") as answer:
+            assert (answer.status, await answer.json()) == (200, {"status": "standby"})
         token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
-        async with http.get(url, headers=token, allow_redirects=False) as answer:
+        async with http.get(f"{url}/v1/jobs", headers=token, allow_redirects=False) as answer:
             assert answer.status == 307
 
 
