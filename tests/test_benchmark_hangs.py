@@ -17,6 +17,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BYTES_MOST = 1_000_000
 """The most that the workers of a job of a thousand may send at once."""
 
+STEPS_MOST = 50
+"""A worker that is slow is to be named within so many steps."""
+
 
 def run(benchmark: str, report: Path, *flags: str) -> list[Any]:
     command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--repeat", "1", "--json", str(report), *flags]
@@ -49,3 +52,4 @@ def test_a_worker_that_is_slow_in_backward_is_named(tmp_path: Path) -> None:
     [found] = run("laggards", tmp_path / "laggards.json", "--layouts", "3x1", "--part", "2")
     assert found["right"], found["sentence"]
     assert found["late_s"] > 0.1
+    assert found["steps"] <= STEPS_MOST

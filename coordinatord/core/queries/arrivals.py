@@ -26,8 +26,8 @@ EVERY_S = 30.0
 
 FIRST_STEPS = 20
 """The first look of a round comes after so many steps, if that is earlier, and those after it soon, as long as they
-name nobody: who is slow from the beginning is named within some 50 steps. The first one may be too vague, since it has
-the beginning of the training and the offset of each clock from one answer alone."""
+name nobody. The first one may be too vague, since it has the beginning of the training and the offset of each clock
+from one answer alone. Three looks are within 50 steps."""
 
 
 @frozen
@@ -54,14 +54,18 @@ def can_be_compared(run: Run) -> bool:
 
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
-    """Return when to ask the workers of a round, which were asked last at `asked_at`; None if they never were."""
+    """Return when to ask the workers of a round, which were asked last at `asked_at`; None if they never were.
+
+    The first step may have been done before `trains_since`, when it was seen that the round trains.
+    """
     usual_s, known = run.progress.usual_s, run.lateness.known
+    since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)
     first_s = EVERY_S if usual_s is None else min(EVERY_S, FIRST_STEPS * usual_s)
     if asked_at is None:
-        return trains_since + first_s
+        return since + first_s
     if known is not None and known.laggard is not None:
         return asked_at + EVERY_S
-    return asked_at + min(EVERY_S, max(first_s, (asked_at - trains_since) / 2))
+    return asked_at + min(EVERY_S, max(first_s, asked_at - since) / 2)
 
 
 def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:

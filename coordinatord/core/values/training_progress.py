@@ -72,6 +72,8 @@ class TrainingProgress:
         self._heard_at = 0.0
         self._samples: deque[tuple[float, int]] = deque()
         """When it was at which step; the last one is its present step."""
+        self.first_at: float | None = None
+        """When the first step was done that was heard of."""
         self.stepped_at: float | None = None
         """When the newest step of any worker was done."""
         self._stepper: int | None = None
@@ -108,7 +110,7 @@ class TrainingProgress:
 
     def _note_newest(self, group_rank: int, at: float, heard_at: float) -> None:
         if self.stepped_at is None:
-            self.stepped_at, self._stepper, self.idle_s = at, group_rank, heard_at - at
+            self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
         elif at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at

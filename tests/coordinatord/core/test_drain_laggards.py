@@ -114,16 +114,17 @@ def test_looks_come_soon_until_somebody_is_named() -> None:
     run = job.stage.coordinator.jobs["default"]
     step_s = run.progress.usual_s
     assert step_s is not None
-    since = job.stage.now
+    since = run.progress.first_at
+    assert since is not None
     asked: list[float] = []
     while len(asked) < 5:
-        asked.append(ask_at(run, since, asked[-1] if asked else None))
-    assert [round((at - since) / step_s) for at in asked[:2]] == [20, 40]
+        asked.append(ask_at(run, job.stage.now, asked[-1] if asked else None))
+    assert [round((at - since) / step_s) for at in asked[:3]] == [20, 30, 45]
     pauses = [after - at for at, after in pairwise(asked)]
     assert pauses == sorted(pauses)
     assert max(pauses) <= EVERY_S
     job.play(LATE)
-    assert ask_at(run, since, asked[0]) == asked[0] + EVERY_S, "it is named, and the next look can wait"
+    assert ask_at(run, job.stage.now, asked[0]) == asked[0] + EVERY_S, "it is named, and the next look can wait"
 
 
 def test_a_worker_that_comes_before_the_others_is_shown_as_late_by_nothing() -> None:
