@@ -25,8 +25,14 @@ from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
 from coordinatord.protocol import api, page_events
 from coordinatord.protocol.codec import TYPES
+from coordinatord.security.token_store import KnownToken
 from coordinatord.server.app import serve
+from coordinatord.server.metrics.jobs import JobsCollector
+from coordinatord.store.etcd.keys import About, Head
+from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.memory_store import MemoryStore
+from nodeclient.core.kept_rounds import KeptRound
+from nodeclient.persist.step_folder import Manifest, Note
 from tests.support.source import Source, sources
 
 FILE = Path(__file__).with_name("public_names.txt")
@@ -46,7 +52,10 @@ ANSWERS = (
 OUTPUT = (StoredState, ReplayStep)
 """What `coordinatord state --json` and `coordinatord replay --json` print."""
 
-EVENT_AT = {"Notice": 2, "fields": 0, "_notice": 1, "notify": 2, "_log": 2}
+FILES = (Note, Manifest, KeptRound, KnownToken, About, Head, Coordinatord)
+"""What is written to files and to etcd, and read again by another version."""
+
+EVENT_AT = {"Notice": 2, "fields": 0, "_notice": 1, "notify": 2, "_notify": 2, "_log": 2}
 """The functions that are given the name of a log event, and as which of their arguments."""
 
 
@@ -62,8 +71,10 @@ async def public_names() -> str:
         "messages between node and coordinator, with their fields": [of_class(*item) for item in TYPES.items()],
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
         "output for programs, with its fields": [of_class(kind.__name__, kind) for kind in OUTPUT],
+        "what is in files and in etcd, with its fields": [of_class(kind.__name__, kind) for kind in FILES],
         "conditions: why a run changes its state": sorted(NAMES.values()),
         "events of the log": sorted({name for source in sources() for name in log_events(source)}),
+        "fields of the log": sorted({name for source in sources() for name in log_fields(source)}),
         "metrics": await metrics(),
     }
     return "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in chapters.items())
@@ -98,17 +109,27 @@ def leaves(hint: Any) -> Iterator[type]:
         yield hint
 
 
+def calls(source: Source) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls in a file of either program, with the name of what is called."""
+    if source.is_python and source.is_in("coordinatord", "nodeclient"):
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call):
+                yield node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", ""), node
+
+
 def log_events(source: Source) -> Iterator[str]:
     """Yield the names of events that a file writes into the log."""
-    if not source.is_python or not source.is_in("coordinatord", "nodeclient"):
-        return
-    for node in ast.walk(source.tree):
-        if not isinstance(node, ast.Call):
-            continue
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    for called, call in calls(source):
         at = EVENT_AT.get(called)
-        if at is not None and len(node.args) > at and isinstance(name := node.args[at], ast.Constant):
+        if at is not None and len(call.args) > at and isinstance(name := call.args[at], ast.Constant):
             yield str(name.value)
+
+
+def log_fields(source: Source) -> Iterator[str]:
+    """Yield the names of the fields that a file writes into the log beside an event."""
+    for called, call in calls(source):
+        if called == "fields":
+            yield from (keyword.arg for keyword in call.keywords if keyword.arg is not None)
 
 
 async def metrics() -> list[str]:
@@ -119,7 +140,8 @@ async def metrics() -> list[str]:
         client.get(f"http://{server.endpoint}/metrics") as answer,
     ):
         found = re.findall(r"^# TYPE (coordinatord_\w+) (\w+)$", await answer.text(), re.MULTILINE)
-    return sorted(f"{name} ({kind})" for name, kind in found)
+    labels = {family.name: " ".join(getattr(family, "_labelnames", ())) for family in JobsCollector().collect()}
+    return sorted(f"{name} ({kind}) {labels.get(name.removesuffix('_total'), '')}".rstrip() for name, kind in found)
 
 
 if __name__ == "__main__":
