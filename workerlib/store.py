@@ -9,18 +9,20 @@ In rank 0's process the store is a thread of native code, so it ends with the ro
 
 torch's own store listens at every address of the host, whatever it is told, and asks nobody who they are. The one that
 is made here, also for `workerlib.init`, listens at MASTER_ADDR alone: where all workers are on one host, that is the
-loopback.
+loopback. Where it cannot, it says so.
 """
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
 import runpy
 import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workerlib.env import NotLaunchedError, WorkerEnvironment
 
@@ -33,6 +35,13 @@ USAGE_ERROR = 64
 
 TIMEOUT = timedelta(minutes=30)
 """How long the store's calls wait: torch's own default for process groups."""
+
+
+LOCAL = "localhost"
+"""The name that is the loopback on each host (RFC 6761, 6.3)."""
+
+_Place = tuple[socket.AddressFamily, Any]
+"""A kind of addresses, and one of these with a port, as `bind` takes it."""
 
 
 def main() -> None:
@@ -60,14 +69,17 @@ def main() -> None:
 def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore | None:  # type: ignore[name-defined]  # public all the same
     """Serve the store at MASTER_ADDR alone; return what keeps it alive.
 
-    None if that is a name, or no address of this host, as behind a NAT, or if the port is taken. Raises the errors of
+    None, and a line on standard error, if that cannot be: torch then listens everywhere. Raises the errors of
     `TCPStore`.
     """
     import torch.distributed  # noqa: PLC0415  # importing this module stays cheap
 
     address, port = environment.master_address, environment.master_port
-    listener = _bind(address, port)
-    if listener is None:
+    try:
+        listener = _bind(_place(address, port))
+    except OSError as error:
+        why = error.strerror or error
+        sys.stderr.write(f"workerlib: torch's store listens at every address of this host, not at {address}: {why}\n")
         return None
     return torch.distributed.TCPStore(  # type: ignore[attr-defined]  # as above
         address,
@@ -79,24 +91,44 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
     )
 
 
-def _bind(address: str, port: int) -> socket.socket | None:
-    """Return a socket that is bound to one address, for the store to listen with; None if that cannot be.
+def _place(address: str, port: int) -> _Place:
+    """Return where the store can listen so that all workers reach it. Raises `OSError`.
 
-    A name may mean another address here than elsewhere: many a host takes its own name for a loopback address. The node
-    holds the same port with a socket that does not listen, so nobody else is given it.
+    A name may mean another address here than elsewhere: many a host takes its own name for a loopback address. So a
+    name counts if it leads to one address alone, which other hosts can reach. `localhost` is the loopback everywhere.
     """
+    found = {(family, place) for family, *_, place in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
+    if address == LOCAL:
+        return min(found)
+    if len(found) > 1:
+        raise OSError(errno.EADDRNOTAVAIL, "this name has several addresses")
+    [(family, place)] = found
+    if not _is_numeric(address) and ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback:
+        raise OSError(errno.EADDRNOTAVAIL, "this host takes the name for its loopback, and others may not")
+    return family, place
+
+
+def _is_numeric(address: str) -> bool:
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-        family, kind, protocol, _, place = found[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError:
-        return None
+        ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _bind(where: _Place) -> socket.socket:
+    """Return a socket that is bound to one address, for the store to listen with. Raises `OSError`.
+
+    The node holds the same port with a socket that does not listen, so nobody else is given it.
+    """
+    family, place = where
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
     except OSError:
         listener.close()
-        return None
+        raise
     return listener
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -313,14 +314,43 @@ with workerlib.init():
 """
 
 
-def test_the_store_listens_at_the_address_of_the_master_alone(port: int) -> None:
-    with _start(LISTENING, replace(SOLO, master_port=port)) as worker:
+@pytest.mark.parametrize("address", ["127.0.0.1", "localhost"])
+def test_the_store_listens_at_the_address_of_the_master_alone(port: int, address: str) -> None:
+    with _start(LISTENING, replace(SOLO, master_port=port, master_address=address)) as worker:
         said, errors = worker.communicate(timeout=TIMEOUT_S)
     assert said == f"['0100007F:{port:04X}'] []\n", errors
+    assert "every address" not in errors
 
 
-def test_where_the_master_has_another_address_torch_serves_the_store(port: int) -> None:
+def test_where_the_master_has_another_address_torch_serves_the_store_and_that_is_said(
+    port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert store.serve(replace(SOLO, master_port=other.getsockname()[1])) is None, "the port is taken"
-    for elsewhere in ("192.0.2.1", "localhost", "nowhere.invalid"):
+        assert (
+            "listens at every address of this host, not at 127.0.0.1: Address already in use" in capsys.readouterr().err
+        )
+    for elsewhere in ("192.0.2.1", "nowhere.invalid"):
         assert store.serve(replace(SOLO, master_port=port, master_address=elsewhere)) is None
+        assert f"listens at every address of this host, not at {elsewhere}: " in capsys.readouterr().err
+
+
+def test_a_name_counts_if_it_leads_to_one_address_that_others_reach(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = replace(SOLO, master_address="master.example", master_port=29_500)
+    led_to: list[str] = []
+
+    def look_up(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+        assert host == "master.example"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in led_to]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    led_to[:] = ["10.0.0.7", "10.0.0.7"]
+    assert store._place("master.example", 29_500) == (socket.AF_INET, ("10.0.0.7", 29_500))
+    led_to[:] = ["10.0.0.7", "10.1.0.7"]
+    assert store.serve(named) is None
+    assert "this name has several addresses" in capsys.readouterr().err
+    led_to[:] = ["127.0.1.1"]
+    assert store.serve(named) is None
+    assert "takes the name for its loopback" in capsys.readouterr().err
