@@ -138,7 +138,8 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
         else:
             run.arrive(member, now)
     if observed.failure and not run.durable.state.ended and _speaks_of_now(run, member, observed):
-        run.record_failure(member, observed.failure, now)
+        # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
+        run.record_failure(member, replace(observed.failure, hang=None), now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
 
