@@ -25,7 +25,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import FORGOTTEN_MAX, LOST_MAX, RELEASED_MAX
 from coordinatord.core.transitions.admin import DRAINED_MAX
-from coordinatord.core.values.admin_requests import DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
 from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.arrival_messages import Arrivals
@@ -33,6 +33,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.messages import (
     FRAME_BYTES_MAX,
+    PROTOCOL_VERSION,
     Degraded,
     Desired,
     JobSpec,
@@ -59,6 +60,9 @@ OTHER_POLICY = Policy(jobs_max=3, nodes_max=6, heartbeat_s=3.0, reconnect_grace_
 JOBS = ("a", "b", "c", "d", "e")
 NODES = ("n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "host-n1")
 ADDRESSES = ("10.0.0.1", "10.0.0.2", "127.0.0.1", "::1", "fe80::1", "unknown")
+TOKENS: tuple[tuple[str, ...], ...] = (("",), ("a", "b", "c"))
+"""The tokens of nodes, where everybody is let in and where not."""
+
 LATE_SPECS = tuple(JobSpec(1, 2, 1, scale_up=when) for when in (ScaleUp.AT_CHECKPOINT, ScaleUp.NEVER))
 STRICT = JobSpec(1, 2, 1, drain_laggards=1.05)
 SPECS = (JobSpec(1, 2, 1), JobSpec(2, 2, 0), JobSpec(1, 1, 3), JobSpec(1, 2, 1, Launcher.TORCHRUN), *LATE_SPECS, STRICT)
@@ -80,6 +84,7 @@ class Peers:
 
     def __init__(self, choices: Choices) -> None:
         self._choices = choices
+        self._tokens = choices.of(TOKENS)
         self._machine = Coordinator(POLICY, "e")
         self._policy = POLICY
         self._now = 100.0
@@ -87,6 +92,8 @@ class Peers:
         """Those that the machine was told of and has not ended, each with what it was told last."""
         self._opened = 0
         self._asked = 0
+        self._answer: AdminResult | None = None
+        """How the last request was answered."""
         self._history: list[tuple[float, Record]] = []
         self._replica = DurableReplica()
         self._failing = False
@@ -131,7 +138,8 @@ class Peers:
 
     def _connect(self) -> None:
         try:
-            version = self._choices.of(SPOKEN)
+            # Nodes of a release without tokens are told of no refusal for one, see `protocol.versions`.
+            version = self._choices.of(SPOKEN) if self._tokens == TOKENS[0] else PROTOCOL_VERSION
             join = decode(encode(self._draw(Join, version=version), version), Join)
         except SchemaError:
             return  # it never reaches the machine
@@ -140,8 +148,8 @@ class Peers:
         self._opened += 1
         session = self._opened
         self._sessions[session] = (join, None)
-        address = self._choices.of(ADDRESSES)
-        records, refused = self._handle(Connected(session, join, address, self._choices.of(ADDRESSES)))
+        address, local, token = (self._choices.of(known) for known in (ADDRESSES, ADDRESSES, self._tokens))
+        records, refused = self._handle(Connected(session, join, address, local, token))
         if refused == session:
             assert not records, "a refusal records nothing"
             after = fingerprint(self._machine)
@@ -171,14 +179,21 @@ class Peers:
         session = self._some_session()
         if session is not None:
             self._forget(session)
-            self._handle(Disconnected(session))
+            self._handle(Disconnected(session, self._choices.one_in(8)))
 
     def _ask(self) -> None:
         kind = self._choices.of(REQUESTS)
         target = self._choices.of(NODES if kind in {DrainNode, UndrainNode} else JOBS)
         more = {"ahead": self._choices.one_in(2)} if kind is DrainNode else {}
+        self._handle(Tick())
+        before = fingerprint(self._machine)
         self._asked -= 1
-        self._handle(AdminRequested(self._asked, kind(target, "somebody", "a reason", **more)))
+        self._answer = None
+        records, _ = self._handle(AdminRequested(self._asked, kind(target, "somebody", "a reason", **more)))
+        assert self._answer is not None, "each request is answered"
+        if self._answer is not AdminResult.DONE:
+            assert not records, "a request that is not carried out records nothing"
+            assert before == fingerprint(self._machine), "a request that is not carried out changes nothing"
 
     def _compare(self) -> None:
         """Have some nodes say when their workers came to collectives, whether they have such workers or not."""
@@ -270,8 +285,9 @@ class Peers:
                     refused = session
                 case Close(session):
                     self._forget(session)
-                case Answer(session):
+                case Answer(session, result):
                     assert session == self._asked
+                    self._answer = result
         self._check_records(batch.records)
         self._check_limits()
         return batch.records, refused
