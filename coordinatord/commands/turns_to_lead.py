@@ -142,7 +142,9 @@ class TurnsToLead:
 
         self._ended.add_done_callback(over)
         tasks = Tasks()
-        async with serve_standby(listeners, lambda: candidate.leader, gatekeeper, tls):
+        async with serve_standby(
+            listeners, lambda: candidate.leader, gatekeeper, tls, why=lambda: self._why(candidate)
+        ):
             self._systemd.notify("READY=1", status_of("stands by"))
             tasks.spawn(win(), name="candidate")
             tasks.spawn(access.watch(), name="access")
@@ -156,11 +158,16 @@ class TurnsToLead:
     def _say(self, candidate: Candidate) -> None:
         leader = candidate.leader
         if leader is None:
-            text = f"stands by, and it is not known who leads: {candidate.why}"
+            text = f"stands by, and it is not known who leads: {self._why(candidate)}"
         else:
             text = f"stands by: {leader.endpoint} leads"
             log.info("this coordinator %s", text, extra=fields("standby", leader=leader.endpoint))
         self._systemd.notify(status_of(text))
+
+    def _why(self, candidate: Candidate) -> str:
+        """Return why nobody leads, as far as it is known."""
+        hindrance = self._hindrance and f"this coordinator cannot lead: {self._hindrance}"
+        return candidate.why or hindrance
 
     def _me(self, listener: socket.socket) -> Coordinatord:
         host = socket.gethostname()

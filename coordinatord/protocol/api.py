@@ -53,6 +53,15 @@ class LivenessAnswer:
 
 
 @frozen(kw_only=True)
+class StandbyAnswer:
+    """`GET /healthz` of a coordinator that stands by, for those whom it lets in."""
+
+    status: AnyText
+    """`standby`, or `nobody leads` with the HTTP status 503, and a `reason` as far as it is known."""
+    reason: AnyText
+
+
+@frozen(kw_only=True)
 class ErrorAnswer:
     """Any request that is not carried out, with an HTTP status of 400 or more."""
 

@@ -14,11 +14,13 @@ from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 
-from coordinatord.protocol.api import LivenessAnswer
+from coordinatord.protocol.api import LivenessAnswer, StandbyAnswer
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.connection_limits import ConnectionLimits
-from coordinatord.server.connections import LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
+from coordinatord.server.connections import CALLER, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
@@ -27,6 +29,11 @@ from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1
 """The seconds until the next try where nobody leads: a takeover takes the length of a lease."""
+
+REASON_MAX = 300
+"""The length of a reason in a header."""
+
+OK = 200
 
 IDLE_S = 5.0
 """How long a connection may be silent: a standby has nothing more to send on it."""
@@ -42,12 +49,13 @@ async def serve_standby(
     gatekeeper: Gatekeeper | None,
     tls: TlsNow | None,
     limits: ConnectionLimits | None = None,
+    why: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[None]:
     """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in.
 
-    `limits` are those of the server of a leader.
+    Where nobody leads, `why` says why, if that is known. `limits` are those of the server of a leader.
     """
-    desk, tasks = _Desk(leader), Tasks()
+    desk, tasks = _Desk(leader, why, insecure=gatekeeper is None), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
     guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
@@ -74,15 +82,19 @@ async def serve_standby(
 class _Desk:
     """Answers each request."""
 
-    def __init__(self, leader: Callable[[], Coordinatord | None]) -> None:
+    def __init__(self, leader: Callable[[], Coordinatord | None], why: Callable[[], str], *, insecure: bool) -> None:
         self._leader = leader
+        self._why = why
+        self._insecure = insecure
         self._registry = CollectorRegistry()
         Gauge(LEADING, LEADING_MEANS, registry=self._registry).set(0)
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer that it is well, if it knows who leads."""
-        state, status = ("nobody leads", 503) if self._leader() is None else ("standby", 200)
-        return respond(request, LivenessAnswer(status=state), status)
+        state, status = ("nobody leads", 503) if self._leader() is None else ("standby", OK)
+        if CALLER.get().token is None and not self._insecure:
+            return respond(request, LivenessAnswer(status=state), status)
+        return respond(request, StandbyAnswer(status=state, reason="" if status == OK else self._why()), status)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Answer Prometheus, which would follow a redirect and count the leader's figures twice."""
@@ -93,8 +105,10 @@ class _Desk:
         """Name the leader."""
         leader = self._leader()
         if leader is None:
-            answer = complain(request, 503, "standby", "this coordinator stands by, and nobody leads: try again")
+            text = f"stands by, and nobody leads: {clip(self._why(), REASON_MAX) or 'try again'}"
+            answer = complain(request, 503, "standby", f"this coordinator {text}")
             answer.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
+            answer.headers[REASON] = text.encode("ascii", "replace").decode()
         else:
             text = f"this coordinator stands by: {leader.endpoint} leads"
             answer = complain(request, 307, "standby", text)

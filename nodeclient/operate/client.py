@@ -92,9 +92,9 @@ class _StrangeError(OperationalError):
 class _StandbyError(OperationalError):
     """The coordinator stands by, and has done nothing."""
 
-    def __init__(self, leader: Endpoint | None) -> None:
-        """Name the leader, if the standby knows one."""
-        super().__init__("stands by, and nobody leads")
+    def __init__(self, leader: Endpoint | None, why: str = "stands by, and names no leader") -> None:
+        """Name the leader, if the standby knows one; else say why nobody leads."""
+        super().__init__(why)
         self.leader = leader
 
 
@@ -237,11 +237,14 @@ class Client:
     def _ask_each(self, ask: Callable[[Turn], Found], turns: Sequence[Turn], silent: Sequence[Turn]) -> Found:
         errors = [f"{turn}: it does not answer" for turn in silent]
         refusals: list[str] = []
+        stands_by = False
         for turn in turns:
             try:
                 served, found = _ask_leader(ask, turn, silent)
             except _TROUBLES as error:
-                errors.append(f"{turn}: {_why(error)}")
+                link = " " if isinstance(error, _StandbyError) else ": "
+                errors.append(f"{turn}{link}{_why(error)}")
+                stands_by = stands_by or isinstance(error, _StandbyError)
             except AccessError as error:
                 refusals.append(str(error))
             else:
@@ -249,7 +252,7 @@ class Client:
                 return found
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
-        raise LostError(f"{'; '.join(errors)}: is coordinatord running there? see --coord")
+        raise LostError("; ".join(errors) + ("" if stands_by else ": is coordinatord running there? see --coord"))
 
 
 def _ask_leader(ask: Callable[[Turn], Found], turn: Turn, silent: Sequence[Turn]) -> tuple[Turn, Found]:
@@ -295,7 +298,7 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
     except AnswerError as error:
         raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
     if data.error == "standby":
-        raise _StandbyError(None)
+        raise _StandbyError(None, data.message.removeprefix("this coordinator "))
     if data.error in {"unknown_job", "unknown_node"}:
         raise UnknownNameError(data.message)
     raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))

@@ -16,6 +16,7 @@ import random
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
@@ -383,6 +384,8 @@ def _describe(error: HandshakeError) -> str:
         return " does not answer in HTTP: is it a coordinatord?"
     if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
         return f" stands by: {leader} leads"
+    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"
     if error.status not in DENIALS:
         return f" answers with HTTP {error.status}: is it a coordinatord?"
     found = DESCRIPTION.search(error.challenge)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cluster import TRAINING
 from tests.support.etcd import needs_etcd
-from tests.support.programs import run, wait_until
+from tests.support.programs import BIN, run, wait_until
 from tests.support.standbys import LEADS, STANDS_BY, Pair, on_this_host
 
 pytestmark = [pytest.mark.slow, needs_etcd]
@@ -145,6 +145,30 @@ def test_without_etcd_jobs_run_on_and_go_on_with_it(pair: Pair) -> None:
     )
     pair.await_running()
     pair.finish()
+
+
+def test_without_etcd_a_worker_that_fails_waits_for_it_and_people_are_told_why(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    pair = on_this_host(stack, tmp_path)
+    for name in "ab":
+        pair.join(name, more=("--max-restarts", "1"))
+    pair.await_running()
+    pair.etcd.kill(0)
+    for coordinator in pair.coordinators:
+        coordinator.await_line("it is not known who leads")
+    os.kill(pair.started[0]["pid"], signal.SIGKILL)
+    pair.nodes[0].await_line("stands by, and nobody leads: etcd")
+    asked = run(BIN / "nodeclient", "status", "--coord", pair.coord, "--insecure")
+    assert "stands by, and nobody leads: etcd" in asked.stderr
+    assert "is coordinatord running there" not in asked.stderr
+    assert pair.rounds == [1, 1]
+    pair.etcd.start(0)
+    wait_until("another round", lambda: sorted(pair.rounds) == [1, 1, 2, 2])
+    pair.await_running()
+    for event in pair.started[2:]:
+        os.kill(event["pid"], signal.SIGUSR1)
+    assert [node.wait() for node in pair.nodes] == [0, 0]
 
 
 def test_everything_is_restarted_one_after_the_other_under_a_training(stack: ExitStack, tmp_path: Path) -> None:

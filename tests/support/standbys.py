@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from coordinatord.store_flags import LEASE_S
 from nodeclient.host.ports import PortReservation
@@ -81,9 +82,9 @@ class Pair:
         """Start one of them again."""
         self.coordinators[place] = self._begin(place)
 
-    def join(self, name: str, command: Sequence[str] = SIMPLE) -> Node:
-        """Start a node, on a host of its name."""
-        flags = ("--nnodes", "2", "--insecure")
+    def join(self, name: str, command: Sequence[str] = SIMPLE, more: Sequence[str] = ()) -> Node:
+        """Start a node, on a host of its name; `more` are flags."""
+        flags = ("--nnodes", "2", "--insecure", *more)
         node = Node(name, "job", self.coord, flags, command, self._on(name), clean_environ())
         self._stack.callback(node.close)
         self.nodes.append(node)
@@ -126,9 +127,15 @@ class Pair:
         return "" if not said else "leads" if said[-1] == LEADS else "stands by"
 
     @property
+    def started(self) -> list[dict[str, Any]]:
+        """What each worker has said when it was started, by round."""
+        events = [event for node in self.nodes for event in node.events if event["event"] == "started"]
+        return sorted(events, key=lambda event: int(event["round"]))
+
+    @property
     def rounds(self) -> list[int]:
         """The rounds in which any worker was started, each as often as it was."""
-        return [event["round"] for node in self.nodes for event in node.events if event["event"] == "started"]
+        return [event["round"] for event in self.started]
 
     def finish(self) -> None:
         """Let the workers of the first round succeed; there must have been no other round."""

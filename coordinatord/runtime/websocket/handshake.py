@@ -34,6 +34,9 @@ SWITCHING = (
 )
 
 
+REASON = "Coordinatord-Reason"
+"""The header with a sentence why there is no WebSocket now: the body of such an answer is not read."""
+
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 """The beginning of an answer."""
 
@@ -41,9 +44,15 @@ STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 class HandshakeError(OperationalError):
     """A request is not, or was not, answered with a WebSocket. Nothing has changed."""
 
-    def __init__(self, text: str, status: int | None = None, challenge: str = "", location: str = "") -> None:
-        """Say why, with the answer's status over HTTP if there was one, its `WWW-Authenticate` and its `Location`."""
+    def __init__(
+        self, text: str, status: int | None = None, challenge: str = "", location: str = "", reason: str = ""
+    ) -> None:
+        """Say why, with the answer's status over HTTP if there was one.
+
+        `challenge` is its `WWW-Authenticate`, `location` its `Location`, and `reason` its `Coordinatord-Reason`.
+        """
         super().__init__(text)
+        self.reason = reason
         self.status = status
         self.challenge = challenge
         self.location = location
@@ -120,6 +129,7 @@ def check_answer(head: bytes, key: str) -> None:
     status, headers = int(found[1]), _by_name(head.decode("latin-1").split("\r\n")[1:-2])
     if status != SWITCHED:
         challenge, location = headers.get("www-authenticate", ""), headers.get("location", "")
-        raise HandshakeError(f"the answer has the status {status}", status, challenge, location)
+        reason = headers.get(REASON.lower(), "")
+        raise HandshakeError(f"the answer has the status {status}", status, challenge, location, reason)
     if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):
         raise HandshakeError("the answer is that to another request", status)

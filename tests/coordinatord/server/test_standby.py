@@ -17,6 +17,7 @@ from coordinatord.protocol.api import JobsAnswer
 from coordinatord.protocol.coordinator_answers import CoordinatorStatus, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import reader_for
+from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.server.app import serve
 from coordinatord.server.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
 from coordinatord.server.standby import serve_standby
@@ -38,11 +39,13 @@ LEADER = Coordinatord("h1", "h1.example:29400", secure=True, since=0.0)
 
 
 @asynccontextmanager
-async def standby(leader: Coordinatord | None, limits: ConnectionLimits | None = None) -> AsyncIterator[str]:
+async def standby(
+    leader: Coordinatord | None, limits: ConnectionLimits | None = None, why: str = ""
+) -> AsyncIterator[str]:
     """Stand by in the clear; yield the address."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    async with serve_standby([listener], lambda: leader, None, None, limits):
+    async with serve_standby([listener], lambda: leader, None, None, limits, why=lambda: why):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -65,7 +68,33 @@ async def test_where_nobody_leads_it_says_when_to_ask_again() -> None:
                 "message": "this coordinator stands by, and nobody leads: try again",
             }
         async with http.get(f"{url}/healthz") as answer:
-            assert (answer.status, await answer.json()) == (503, {"status": "nobody leads"})
+            assert (answer.status, await answer.json()) == (503, {"status": "nobody leads", "reason": ""})
+
+
+async def test_where_nobody_leads_it_says_why() -> None:
+    async with standby(None, why="etcd is änderswo\n" + "x" * 1000) as url, aiohttp.ClientSession() as http:
+        async with http.get(url + SESSION_PATH) as answer:
+            said = (await answer.json())["message"]
+            assert said.startswith("this coordinator stands by, and nobody leads: etcd is änderswo")
+            assert answer.headers[REASON].startswith("stands by, and nobody leads: etcd is ?nderswo")
+            assert len(said) < 400
+        async with http.get(f"{url}/healthz") as answer:
+            assert (await answer.json())["reason"].startswith("etcd is änderswo")
+
+
+async def test_a_stranger_does_not_learn_why_nobody_leads(tmp_path: Path) -> None:
+    ours = secured(tmp_path)
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/healthz"
+    async with (
+        serve_standby([listener], lambda: None, ours.security.gatekeeper, None, why=lambda: "etcd is away"),
+        aiohttp.ClientSession() as http,
+    ):
+        async with http.get(url) as answer:
+            assert await answer.json() == {"status": "nobody leads"}
+        token = {"Authorization": f"{BEARER}{ours.add('reader', Role.READ).text}"}
+        async with http.get(url, headers=token) as answer:
+            assert await answer.json() == {"status": "nobody leads", "reason": "etcd is away"}
 
 
 @pytest.mark.parametrize("said", [b"", b"GE", ASKING], ids=["nothing", "a word", "half a request"])
@@ -88,7 +117,7 @@ async def test_whoever_has_not_asked_yet_hears_the_end_when_it_stands_by_no_more
 async def test_it_says_of_itself_how_it_is() -> None:
     async with standby(LEADER) as url, aiohttp.ClientSession() as http:
         async with http.get(f"{url}/healthz", allow_redirects=False) as answer:
-            assert (answer.status, await answer.json()) == (200, {"status": "standby"})
+            assert (answer.status, await answer.json()) == (200, {"status": "standby", "reason": ""})
         async with http.get(f"{url}/metrics", allow_redirects=False) as answer:
             assert answer.status == 200
             figures = [line for line in (await answer.text()).splitlines() if not line.startswith("#")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server import revocation
 from coordinatord.server.app import serve
+from coordinatord.server.standby import serve_standby
 from coordinatord.store.memory_store import MemoryStore
 from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.config.flag_values import endpoints
@@ -107,6 +109,17 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
         finally:
             silent.set()
             await tasks.cancel()
+
+
+async def test_a_node_says_why_nobody_leads() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with (
+            serve_standby([listener.dup()], lambda: None, None, None, why=lambda: "etcd is away"),
+            attending([address]) as heard,
+        ):
+            await until(lambda: bool(heard))
+    assert heard[0] == SessionClosed(f"{address} stands by, and nobody leads: etcd is away")
 
 
 async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_once_it_is_ready() -> None:
