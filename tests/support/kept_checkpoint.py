@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from pathlib import Path, PosixPath
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,6 +19,8 @@ from torch.distributed.fsdp import fully_shard
 
 import workerlib
 from tests.support.kept_training import digest_of, whole_tensors
+from tests.support.programs import wait_until
+from workerlib.env import KEEP
 
 
 def checkpoint(folder: Path, steps: int) -> None:
@@ -43,6 +48,48 @@ def checkpoint(folder: Path, steps: int) -> None:
         save(state, storage_writer=workerlib.KeptWriter(step))
         ended = f"{step} {digest_of(*whole_tensors(model, optimizer))} {state['plain'].tolist()} {state['note']}"
         (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{begun}\n{ended}\n")
+
+
+def own_values(folder: Path, *, plan_caching: bool) -> None:
+    """Keep a value under a key of each rank's own, as torchtitan does with its loaders; write down what comes back.
+
+    After the second of three saves there is one value more.
+    """
+    with workerlib.init() as ctx:
+        reader = workerlib.KeptReader()
+        own = f"loader.dp_rank_{ctx.rank}"
+        state: dict[str, Any] = {"w": torch.zeros(4), own: {"at": 0}}
+        if reader.step >= 0:
+            state["late"] = 0
+            load(state, storage_reader=reader)
+        for step in range(reader.step + 1, reader.step + 4):
+            state["w"] += 1
+            state[own]["at"] += 10 + ctx.rank
+            if step >= 2:
+                state["late"] = step
+            planner = DefaultSavePlanner(enable_plan_caching=plan_caching)
+            save(state, storage_writer=workerlib.KeptWriter(step), planner=planner)
+        (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{state['w'][0]} {state[own]['at']} {state['late']}")
+
+
+def without_memory(folder: Path, *, launched: bool) -> None:
+    """Save where there is no memory for it, or no launcher that has any; write down what is logged."""
+    logging.basicConfig(filename=folder / "log", level=logging.WARNING)
+    if not launched:
+        del os.environ[KEEP]
+    with workerlib.init():
+        for step in range(3):
+            save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
+    (folder / "done").touch()
+
+
+def save_five(folder: Path) -> None:
+    """Save five steps; wait after the third one until some are protected."""
+    with workerlib.init():
+        for step in range(5):
+            if step == 3:
+                wait_until("protection", (folder / "protected").exists)
+            save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
 
 
 class Stranger:

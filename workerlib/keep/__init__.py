@@ -10,5 +10,5 @@ training between two steps before it. `process_hooks` is where a keeper is calle
 process that goes on without it. `kept_objects` knows the kinds of objects, `pieces` the shards of tensors,
 `device_order` how far a GPU is, `manifest` where tensors lie in memory, `plain_values` what else there is as JSON,
 `random_state` the random numbers. `agent_channel` is the connection, `arena_request` asks for memory, `kept_errors` has
-the errors. `kept_storage` is for `torch.distributed.checkpoint`.
+the errors. `kept_storage` is for `torch.distributed.checkpoint`, and `checkpoint_parts` numbers what its ranks save.
 """

@@ -7,22 +7,27 @@
         dcp.load(state, storage_reader=reader)
 
 A writer puts what this rank has into the memory of its node: all of it, as its own plan says. The global plan of torch
-spreads what all ranks have over the ranks, and would make single copies of it. What is no tensor comes from the planner
-as a pickle, and goes back to it as such: only if it needs nothing but the types that torch takes for safe, numpy's, and
-a few of Python's.
+spreads what all ranks have over the ranks, and would make single copies of it. What cannot be kept for lack of memory
+is left out with a warning, and training goes on. What is no tensor comes from the planner as a pickle, and goes back to
+it as such: only if it needs nothing but the types that torch takes for safe, numpy's, and a few of Python's.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import threading
+import time
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -36,6 +41,7 @@ from torch.distributed.checkpoint.planner import (
     LoadPlanner,
     SavePlan,
     SavePlanner,
+    WriteItem,
     WriteItemType,
 )
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
@@ -48,6 +54,7 @@ from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import WHOLE, Arena, Commit
 from workerlib.keep.channel_messages import (
     Hello,
+    Interval,
     Message,
     NotSaved,
     RefusedMemory,
@@ -56,12 +63,15 @@ from workerlib.keep.channel_messages import (
     Saved,
     SaveNow,
 )
+from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
 from workerlib.keep.generations import after, read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnreachableError
 from workerlib.keep.manifest import Piece, lay_out
 from workerlib.keep.pieces import narrow, views_of
 from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.small_state import copy
+
+LOG = logging.getLogger("workerlib.keep")
 
 _BYTES_MARK = "/bytes"
 """The end of the name under which what is no tensor is kept."""
@@ -70,6 +80,11 @@ _NO_SMALL_STATE = b'{"values":{},"random":{}}'
 
 WITHIN_S = 60.0
 """How long a first save waits for its memory."""
+
+_NO_LAUNCHER = "this launcher offers no memory for it"
+
+_SAVES = count(1)
+"""Numbers the saves of this process."""
 
 
 class _Link:
@@ -80,10 +95,16 @@ class _Link:
         self.environment = WorkerEnvironment.from_environ(os.environ)
         self.point = restoring.RestorePoint(0, -1, ())
         self.arena: Arena | None = None
-        self._why = "this launcher offers no memory for it"
+        self.skipped = 0
+        """How many saves found no place."""
+        self._refusal = ""
+        """Why there is no memory, and none will be asked for; empty as long as there may be some."""
         self._answered = threading.Event()
+        self._answered.set()
+        self._warned: set[str] = set()
         self._channel: AgentChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
+            self._refusal = _NO_LAUNCHER
             return
         if checkpoints.are_asked_for():
             raise KeptStateError("make the KeptReader or KeptWriter before should_checkpoint() and checkpointed()")
@@ -97,17 +118,42 @@ class _Link:
         planned_end.listen(self._take)
         checkpoints.connect(planned_end)
 
-    def reserve(self, length: int, shard: int, shards: int) -> Arena:
-        """Return memory for generations of this length. Raises `KeptStateError`."""
-        if self._channel is not None and (self.arena is None or self.arena.sizes.generation < length):
+    def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
+        """Return memory for generations of this length; None if there is none, which is warned of."""
+        if self._has_room(length) or self._refusal or self._channel is None:
+            return self._arena_for(length)
+        if self._answered.is_set():  # else a question of before may still be answered
             self._answered.clear()
-            self._channel.send(Reserve(length + length // 8, 0, shard, shards))
+            try:
+                self._channel.send(Reserve(length + length // 8, 0, shard, shards))
+            except OSError as error:
+                self._refusal = f"nodeclient cannot be reached ({error.strerror})"
+                return self._arena_for(length)
             self._answered.wait(WITHIN_S)
-        if self.arena is None or self.arena.sizes.generation < length:
-            raise KeptStateError(f"this state of {length:,} bytes is not kept: {self._why}")
-        return self.arena
+        return self._arena_for(length)
 
-    def tell(self, message: Saved | NotSaved) -> None:
+    def _has_room(self, length: int) -> bool:
+        return self.arena is not None and self.arena.sizes.generation >= length
+
+    def _arena_for(self, length: int) -> Arena | None:
+        if self._has_room(length):
+            return self.arena
+        self.warn(self._refusal or "its memory is not there yet", length)
+        return None
+
+    def skip(self, length: int) -> None:
+        """Leave a save out, since each place holds a step that is still needed."""
+        self.skipped += 1
+        self.tell(Interval(0, 0.0, self.skipped))
+        self.warn("the steps that are in memory are still needed, so there is no place for another one", length)
+
+    def warn(self, why: str, length: int) -> None:
+        """Warn once of what is the reason that a save is left out."""
+        if why not in self._warned:
+            self._warned.add(why)
+            LOG.warning("a checkpoint of %s bytes is not kept, and training goes on: %s", f"{length:,}", why)
+
+    def tell(self, message: Saved | NotSaved | Interval) -> None:
         """Tell nodeclient of a save."""
         if self._channel is not None:
             self._channel.tell(message)
@@ -119,7 +165,7 @@ class _Link:
                 os.close(files[0])
                 self._answered.set()
             case RefusedMemory(why):
-                self._why = why
+                self._refusal = why
                 self._answered.set()
             case SaveNow():
                 self.tell(NotSaved("the script saves at steps of its own choice", message.number))
@@ -140,6 +186,7 @@ class KeptWriter(StorageWriter):
 
     def __init__(self, step: int) -> None:
         self._step = step
+        self._save = 0
         self._own = SavePlan([])
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -149,35 +196,62 @@ class KeptWriter(StorageWriter):
         """Do nothing: no rank prepares anything of its own."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Note the plan of this rank."""
-        self._own = plan
-        return plan
+        """Note the plan of this rank, and say what it has."""
+        self._own, self._save = plan, next(_SAVES)
+        return replace(plan, storage_data=own_items(self._save, plan.items)) if plan.usable else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return the plans as they are."""
-        return plans
+        """Return the plans with the numbers of the parts that ranks have."""
+        return number_parts(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Save all that this rank has. Raises `KeptStateError`."""
-        link, contents = _present_link(), [self._content(item, planner) for item in self._own.items]
+        """Save all that this rank has. Raises `KeptStateError` for what cannot be kept at all."""
+        link, contents = _present_link(), [self._content(item, planner) for item in self._items(planner)]
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
         begin = after(layout)
-        alone = any(piece.sizes != piece.whole for piece, _ in contents) or link.environment.world_size == 1
+        length = begin + len(tail)
         rank, world_size = link.environment.rank, link.environment.world_size
-        shard, shards = (rank, world_size) if alone else (0, 1)
-        place = link.reserve(begin + len(tail), shard, shards).begin_generation()
-        if place is not None:  # else this save is left out: the steps before are not known to be whole everywhere
-            place.data[: len(layout.manifest)] = layout.manifest
-            copy(views_of(layout, place.data), [tensor for _, tensor in contents])
-            place.data[begin : begin + len(tail)] = tail
-            commit = (link.environment.round, begin + len(tail), rank, world_size, shard, shards)
-            assert link.arena is not None  # noqa: S101 - it was reserved
-            place.commit(Commit(self._step, *commit, link.arena.newest_serial() + 1, WHOLE))
-            link.tell(Saved(self._step, 0.0, begin + len(tail)))
+        shard, shards = self._part(plan, contents, rank, world_size)
+        arena = link.reserve(length, shard, shards)
+        if arena is not None:
+            began_at = time.monotonic()
+            if (place := arena.begin_generation()) is None:  # the steps before are not known to be whole everywhere
+                link.skip(length)
+            else:
+                place.data[: len(layout.manifest)] = layout.manifest
+                copy(views_of(layout, place.data), [tensor for _, tensor in contents])
+                place.data[begin:length] = tail
+                commit = (link.environment.round, length, rank, world_size, shard, shards)
+                place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE))
+                link.tell(Saved(self._step, time.monotonic() - began_at, length))
         written: Future[list[WriteResult]] = Future()
         written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return written
+
+    def _items(self, planner: Any) -> list[WriteItem]:
+        """Return the items of this rank's own plan. Raises `KeptStateError`."""
+        if self._own.usable:
+            return self._own.items
+        # torch has left out a plan that is as before. What it was before may have been saved by another writer.
+        try:
+            return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
+        except AttributeError:
+            raise KeptStateError(
+                f"{type(planner).__name__} leaves out plans that have not changed, and does not say what is in them: "
+                "give dcp.save a planner without enable_plan_caching"
+            ) from None
+
+    def _part(
+        self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
+    ) -> tuple[int, int]:
+        """Return which part this rank has, of how many."""
+        number = plan.storage_data
+        if not isinstance(number, PartNumber) or number.save != self._save:
+            return rank, world_size
+        if number.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
+            return rank, world_size  # it saves by itself, and others have the other pieces
+        return number.shard, number.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Do nothing: each part describes itself."""

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.keeping import Keep, workers
-from tests.support.kept_checkpoint import checkpoint, strange_values
-from tests.support.programs import TIMEOUT_S
+from tests.support.keeping import Gone, Keep, workers
+from tests.support.kept_checkpoint import checkpoint, own_values, save_five, strange_values, without_memory
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.keep import kept_storage
+from workerlib.keep.channel_messages import Interval, Saved
 from workerlib.keep.kept_errors import KeptStateError
 
 
@@ -51,6 +52,66 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
     assert not (tmp_path / "mark").exists(), "nothing of it has run"
     said = (tmp_path / "said").read_text()
     assert said.count("note is no plain value, and bytes that others may have written could run code") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan_caching", [False, True])
+def test_each_rank_gets_back_what_it_had_under_a_key_of_its_own(tmp_path: Path, *, plan_caching: bool) -> None:
+    keep = Keep(tmp_path, 2)
+    for number in (1, 2):
+        with workers(keep, own_values, 2, number, tmp_path, plan_caching=plan_caching) as started:
+            for process in started:
+                process.join(TIMEOUT_S)
+            assert [process.exitcode for process in started] == [0, 0]
+        assert keep.choose().step == 3 * number - 1
+        assert [part.big for part in keep.resume.parts] == [True, True], "no part stands for another one"
+    keep.close()
+    assert [(tmp_path / f"2-{rank}").read_text() for rank in range(2)] == ["6.0 60 5", "6.0 66 5"]
+
+
+@pytest.mark.slow
+def test_a_part_of_which_a_node_was_lost_is_never_said_to_be_whole(tmp_path: Path) -> None:
+    keep = Keep(tmp_path, 2)
+    with workers(keep, own_values, 2, 1, tmp_path, plan_caching=True) as started:
+        for process in started:
+            process.join(TIMEOUT_S)
+    assert {(commit.shard, commit.shards) for commit in keep.commits(0)} == {(0, 2)}
+    keep.lose(0)
+    assert keep.choose().step == -1
+    keep.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_training_goes_on_where_there_is_no_memory_and_is_told_once(tmp_path: Path, *, launched: bool) -> None:
+    keep = Keep(tmp_path, 1)
+    keep.refuse = True
+    with workers(keep, without_memory, 1, 1, tmp_path, launched=launched) as [process]:
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    keep.close()
+    assert (tmp_path / "done").exists()
+    why = "--keep-memory is too small" if launched else "this launcher offers no memory for it"
+    assert (tmp_path / "log").read_text().count(f"is not kept, and training goes on: {why}") == 1
+
+
+@pytest.mark.slow
+def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
+    keep = Keep(tmp_path, 1)
+    node = keep.nodes[0]
+    with workers(keep, save_five, 1, 1, tmp_path) as [process]:
+        keep.await_said(0, Saved)
+        wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.said) == 3)
+        assert node.arena is not None
+        node.arena.protect([(1, 0), (1, 1)])  # and step 2 is the newest, so no place is left
+        (tmp_path / "protected").touch()
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    keep.await_said(0, Gone)
+    assert [message.skipped for message in node.said if isinstance(message, Interval)] == [1, 2]
+    assert all(message.seconds > 0 for message in node.said if isinstance(message, Saved))
+    assert {commit.step for commit in keep.commits(0)} == {0, 1, 2}
+    keep.close()
 
 
 class Command:

@@ -1,0 +1,43 @@
+"""Ranks whose plans have the same items have the same part, and none hears a number that others do not hear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch.distributed.checkpoint._dedup_save_plans import dedup_save_plans
+from torch.distributed.checkpoint.default_planner import (
+    create_default_global_save_plan,
+    create_default_local_save_plan,
+)
+from torch.distributed.checkpoint.planner import SavePlan
+
+from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
+
+
+def plans_of(*names: str) -> list[SavePlan]:
+    """Return what each rank plans to save, of tensors with names of one letter, as it is said to the others."""
+    plans = [
+        create_default_local_save_plan({name: torch.zeros(2) for name in own}, is_coordinator=True) for own in names
+    ]
+    return [replace(plan, storage_data=own_items(7, plan.items)) for plan in plans]
+
+
+def numbers(plans: list[SavePlan]) -> list[tuple[int, int] | None]:
+    """Return the part of each rank once torch has left each item to one of them."""
+    spread, _ = create_default_global_save_plan(dedup_save_plans(plans))
+    found = [plan.storage_data for plan in number_parts(spread)]
+    return [(said.shard, said.shards) if isinstance(said, PartNumber) and said.save == 7 else None for said in found]
+
+
+def test_what_all_ranks_have_is_one_part() -> None:
+    assert numbers(plans_of("wb", "bw", "wb")) == [(0, 1)] * 3
+
+
+def test_a_key_of_its_own_makes_a_rank_a_part_of_its_own() -> None:
+    assert numbers(plans_of("wx", "w", "w", "wx")) == [(0, 2), (1, 2), (1, 2), (0, 2)]
+
+
+def test_nobody_hears_a_number_if_the_plan_of_one_rank_is_left_out() -> None:
+    first, second = plans_of("w", "wx")
+    assert numbers([first, SavePlan([], usable=False), second]) == [None] * 3
