@@ -3,15 +3,23 @@
 A warm worker comes from its last collective to the end of its script sooner than a cold one, since all modules that the
 end needs are imported already. Often gloo's threads have not finished that collective by then. `workerlib/gloo.py`
 explains what happens then, and prevents it. This module calls it at the right moments.
+
+A worker that ends by an error that its script has not caught ends early: all that the script has made is let go of,
+and Python takes nothing else to pieces. With torch, that takes up to a second on a busy host, and the peers wait: the
+end of this worker may be the first that its node hears of the loss of another one.
 """
 
 from __future__ import annotations
 
+import _io
 import atexit
+import ctypes
 import fcntl
 import functools
+import gc
 import os
 import sys
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +35,9 @@ OVER = 24
 
 WORD_BYTES = 8
 
+_NEVER_S = 1e6
+"""How long a thread runs at most while another one waits, unless it waits itself."""
+
 
 class Ending:
     """The end of a worker; made in the parent before any other module can register a function for the end.
@@ -39,11 +50,13 @@ class Ending:
         self._gloo = load(gloo)
         self._worker = 0
         self._is_script = False
+        self._preloaded = frozenset[str]()
         atexit.register(self._end)
 
     def begin(self) -> None:
         """Begin in the worker, before its program does: patch torch.distributed, now or when it is imported."""
         self._worker = os.getpid()
+        self._preloaded = frozenset(sys.modules)
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
         if DISTRIBUTED in sys.modules:
             self.attend(sys.modules[DISTRIBUTED])
@@ -74,6 +87,8 @@ class Ending:
         code, slot = _exit_code(), os.environ.get(PROGRESS, "")  # the slot is that of the round that it is in by now
         if slot and self._is_script and code is not None:
             _write_over(slot, code)
+        if code == 1:
+            _end_early(self._preloaded)
 
 
 class _Finder:
@@ -120,11 +135,67 @@ def _write_over(slot: str, code: int) -> None:
     path, _, begin = slot.rpartition(":")
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        # It is the memory of the node, and not another file.
-        if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
-            os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + OVER)
+        try:
+            # It is the memory of the node, and not another file.
+            if fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                os.pwrite(file, (code + 1).to_bytes(WORD_BYTES, sys.byteorder), int(begin) + OVER)
+        finally:
+            os.close(file)  # a script that has closed its stdout has given it that number
     except (OSError, ValueError):  # there is no node to read it, or the slot cannot be written
         return
+
+
+def _end_early(preloaded: frozenset[str]) -> None:
+    """End the process with 1 as Python would, but without taking the modules to pieces that were `preloaded`.
+
+    All else is done as Python does it (`Py_FinalizeEx` in pylifecycle.c): it writes what files hold, drops the error
+    and the script's modules, and has destructors called. Threads that are still there end with the process, so they are
+    not to tell of the names that they miss.
+    """
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except Exception:  # noqa: BLE001 - no stream, or one that is broken: Python has an exit code for that
+        return
+    sys.setswitchinterval(_NEVER_S)
+    threading: Any = sys.modules.get("threading")
+    if threading is not None:
+        threading.excepthook = _say_nothing
+    _write_files()
+    for name in ("last_exc", "last_traceback", "last_value", "last_type"):
+        vars(sys).pop(name, None)
+    alive: list[Any] = [
+        sys.modules.pop(name) for name in list(sys.modules) if name == "__main__" or name not in preloaded
+    ]
+    rest = [weakref.ref(module) for module in alive if isinstance(module, ModuleType)]
+    del alive
+    gc.collect()
+    for module in filter(None, (reference() for reference in reversed(rest))):
+        for name in sorted(vars(module), key=lambda name: not name.startswith("_")):
+            if name != "__builtins__":
+                vars(module)[name] = None
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # what destructors have written
+    ctypes.CDLL(None).fflush(None)  # what C's own streams hold
+    os._exit(1)
+
+
+def _write_files() -> None:
+    """Write what the files hold that the script has opened: texts first, since they go to the other files.
+
+    A cycle of garbage closes its files in any order, so that what they hold could be lost.
+    """
+    files = [found for found in gc.get_objects() if issubclass(type(found), _io._IOBase)]  # noqa: SLF001
+    for file in sorted(files, key=lambda file: not issubclass(type(file), _io._TextIOBase)):  # noqa: SLF001
+        try:
+            file.flush()
+        except Exception:  # noqa: BLE001, S112 - it is closed, or its destructor tells of it
+            continue
+
+
+def _say_nothing(_: object) -> None:
+    """Take the place of `threading.excepthook`."""
 
 
 def load(path: str) -> Any:

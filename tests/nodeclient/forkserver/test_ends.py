@@ -29,6 +29,24 @@ kept = Kept()
 def by_code(): sys.exit(3)
 def by_text(): sys.exit("the disk is full")
 def by_exception(): data.load("rank 0")
+def by_exception_after_words_of_c():
+    import ctypes
+    ctypes.CDLL(None).printf(b"printed by C, and never flushed")
+    data.load("rank 0")
+def by_exception_with_an_open_file():
+    global notes
+    notes = open("notes.txt", "w")
+    notes.write("written, and never flushed")
+    data.load("rank 0")
+def by_exception_beside_a_thread():
+    def look():
+        while True: time.sleep(0) or notes_of(0)
+    threading.Thread(target=look, daemon=True).start()
+    data.load("rank 0")
+def by_exception_without_stdout():
+    os.close(1)
+    print("never written", end="")
+    data.load("rank 0")
 def by_text_after_words():
     print("printed, and never flushed", end="")
     sys.exit(["a", "list"])
@@ -85,7 +103,9 @@ def by_warning():
 def by_recorded_error():
     import workerlib
     workerlib.record(lambda: data.load("a recorded function"))()
-def by_success(): print("all is well")
+def by_success(): print(open("notes.txt").read())
+
+def notes_of(_): return None
 
 acts = [act for name, act in list(globals().items()) if name.startswith(("by_", "with_", "at_once"))]
 act = acts[int(os.environ["TORCHELASTIC_RESTART_COUNT"])]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import TIMEOUT_S, clean_environ
+from tests.support.programs import BIN, TIMEOUT_S, clean_environ
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +25,23 @@ import sys
 class Stuck:
     def __del__(self):
         while True: pass
-sys.stuck = Stuck()
+stuck = Stuck()
 if len(sys.argv) > 1:
     raise ValueError("no data")
 """
 """Hangs in the end of Python, as it lets go of the script's objects."""
+
+STUCK_NATIVELY = """
+import ctypes, os, sys
+class Kept:
+    def __del__(self):
+        os.write(2, b"the script's objects are let go of")
+kept = Kept()
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.pause, None)
+raise ValueError("no data")
+"""
+"""Hangs in what a native library does at the end of its process."""
 
 
 @pytest.mark.parametrize("words", [[], ["fail"]], ids=["success", "failure"])
@@ -42,3 +54,14 @@ def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Pa
     assert ended.returncode == len(words), ended.stderr
     assert f"rank 0: its program has been over for 0.5 s, with exit code {len(words)}, but its process" in ended.stderr
     assert ("ValueError: no data" in ended.stderr) == bool(words)
+
+
+def test_a_worker_that_has_failed_does_not_wait_for_native_libraries(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STUCK_NATIVELY)
+    command = [BIN / "nodeclient", "join", "--standalone", "--preload", "json", "--", sys.executable, str(script)]
+    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert ended.returncode == 1, ended.stderr
+    assert "ValueError: no data" in ended.stderr
+    assert "the script's objects are let go of" in ended.stderr
+    assert "its program has been over" not in ended.stderr
