@@ -66,7 +66,7 @@ class Agent:
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._group.keep(event),
             # Otherwise they had the time, or all of them have ended.
-            events.KeptSaved: lambda _, now: self._step(Stimulus.SAVED, now) if self._group.saves else None,
+            events.KeptSaved: lambda event, now: self._step(Stimulus.SAVED, now) if self._group.answer(event) else None,
             events.KeptChanged: lambda _, now: self._connection.report_at(now),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
@@ -80,6 +80,7 @@ class Agent:
             Act.START: self._start,
             Act.STOP: self._stop,
             Act.SAVE: lambda now: self._effects.extend(kept_goals.end_halt(self._group, self._halt, now)),
+            Act.SAVE_LATE: lambda _: self._effects.append(kept_goals.late_order(self._group)),
             Act.TERMINATE: self._terminate,
             Act.FAIL: self._fail,
             Act.SUCCEED: self._succeed,

@@ -25,6 +25,10 @@ it. A host that is about to be taken away gives notice of some 30 s: the rest is
 CHECKPOINT_SHARE = 0.9
 """The same where the script writes a checkpoint of its own: there is nothing else to be saved after that."""
 
+PUT_OFF_SHARE = 0.5
+"""The share of their time to end in which workers come to a step of their own choice. Then they are asked to save the
+step that they have: a script in a long evaluation asks too late whether it is to stop."""
+
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 

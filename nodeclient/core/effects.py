@@ -83,6 +83,8 @@ class SaveKept:
 
     planned: bool
     """Whether they are well, and will have the time to go on to a step of their own choice."""
+    late: bool = False
+    """They had this time, and have not come to such a step. Half of their time to end is over."""
 
 
 @frozen

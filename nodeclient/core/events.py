@@ -172,6 +172,9 @@ class Keeping:
 class KeptSaved:
     """Every worker that keeps state has saved it, or has said why it cannot, or has ended."""
 
+    put_off: bool = False
+    """A script first goes on to a step of its own choice. It may not come to that, and then nothing new is saved."""
+
 
 @frozen
 class KeptChanged:

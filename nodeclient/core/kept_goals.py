@@ -53,6 +53,12 @@ def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:
     return SaveKept(planned) if group.halt is None else HaltWorkers(group.halt.step)
 
 
+def late_order(group: WorkerGroup) -> SaveKept:
+    """Return the second request for what the workers keep: at the first one, their script put it off."""
+    group.put_off = False
+    return SaveKept(planned=True, late=True)
+
+
 def follow_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[HaltWorkers]:
     """Pass on the step that the workers keep, once it is named. If none will be named, end their time to come to it."""
     if not group.halting or wanted == group.halt:

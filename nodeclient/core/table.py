@@ -32,6 +32,7 @@ class Stimulus(StrEnum):
     SWEPT = "nothing of the round is left"
     LEAVE_OVER = "workers that were asked to leave the round are not out of it in the time that they had"
     SAVED = "the workers have saved what they keep, or had the time to"
+    PUT_OFF_OVER = "the workers have not come to a step of their own choice in half of the time that they have to end"
     HALT_OVER = "the workers have not come to the step that all were to keep, in the time that they had"
     GRACE_OVER = "the workers had the time to end"
     ABANDONED = "the coordinator is out of reach for too long, or the node leaves without it"
@@ -65,6 +66,8 @@ class Act(StrEnum):
     """Signal the workers to end; the reason decides how long they get. Those that keep state save it first."""
     SAVE = "save"
     """Have the workers save the last step that each has done, since no common one can be kept."""
+    SAVE_LATE = "save late"
+    """Have the workers save the last step that each has done: they may not come to the one that their script chose."""
     TERMINATE = "terminate"
     """Signal the workers to end, once they need not be asked to save any more."""
     FAIL = "fail"
@@ -134,6 +137,9 @@ def _table() -> dict[tuple[Phase, Stimulus], Row]:
         (Phase.STOPPING, Stimulus.ABANDONED): Row(Act.STOP, Phase.STOPPING, "its workers are ending"),
         (Phase.STOPPING, Stimulus.HALT_OVER): Row(
             Act.SAVE, Phase.STOPPING, "the workers keep the last step that each has done"
+        ),
+        (Phase.STOPPING, Stimulus.PUT_OFF_OVER): Row(
+            Act.SAVE_LATE, Phase.STOPPING, "the workers may not come to a step of their own choice"
         ),
         (Phase.STOPPING, Stimulus.SAVED): Row(Act.TERMINATE, Phase.STOPPING, "what the workers keep is saved"),
         (Phase.STOPPING, Stimulus.LEAVE_OVER): Row(

@@ -20,8 +20,8 @@ from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Assignment, Failure, Follower, Phase
 from coordinatord.protocol.text import clip, is_same_error
 from coordinatord.protocol.worker_ends import Ended, Killed
-from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE
-from nodeclient.core.events import Diagnosis, Keeping
+from nodeclient.core.agent_settings import CHECKPOINT_SHARE, HALT_SHARE, PUT_OFF_SHARE
+from nodeclient.core.events import Diagnosis, Keeping, KeptSaved
 from nodeclient.core.table import Stimulus
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
@@ -47,6 +47,8 @@ class WorkerGroup:
         self.killed: Killed | None = None
         self.save_by: float | None = None
         """Its workers are saving what they keep. By then, at the latest, they are asked to end."""
+        self.put_off = False
+        """They were asked to save, and go on to a step of their own choice first."""
         self.halt: Halt | None = None
         """What its workers were told last of the step that all workers of the round keep before they end."""
         self._halt_by: float | None = None
@@ -110,6 +112,11 @@ class WorkerGroup:
         """Whether its workers save what they keep, or will; they are asked to end when they have."""
         return self.halting or self.save_by is not None
 
+    def answer(self, event: KeptSaved) -> bool:
+        """Note the answer to a request to save; return whether the end of the workers waited for it."""
+        self.put_off |= event.put_off
+        return self.saves
+
     def dismiss(self) -> None:
         """Expect no state of its workers any more."""
         self.save_by = self._halt_by = None
@@ -123,9 +130,17 @@ class WorkerGroup:
         dues = [
             (self._halt_by, Stimulus.HALT_OVER),
             (self.save_by, Stimulus.SAVED),
+            (self._save_late_at, Stimulus.PUT_OFF_OVER),
             (self.kill_at, Stimulus.GRACE_OVER),
         ]
         return [(at, stimulus) for at, stimulus in dues if at is not None]
+
+    @property
+    def _save_late_at(self) -> float | None:
+        """When workers that went on to a step of their own choice are asked once more to save."""
+        if not self.put_off or not self.alive or self._signalled_at is None or self.kill_at is None:
+            return None
+        return self._signalled_at + PUT_OFF_SHARE * (self.kill_at - self._signalled_at)
 
     def end_within(self, grace_s: float, now: float, signum: int, *, may_save: bool) -> bool:
         """Give its workers this long to end; return whether to send them this signal.

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
-from workerlib.keep.channel_messages import Interval
+from workerlib.keep.channel_messages import Interval, NotSaved
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class RoundWorkers:
     intervals: dict[int, Interval] = field(default_factory=dict)
     why_not: str = ""
     """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
+    put_off: bool = False
+    """Whether a script that was asked last goes on to a step of its own choice first."""
     _saving: set[int] = field(default_factory=set)
     """The workers that were asked to save and have not answered."""
     _asked: int = 0
@@ -39,18 +41,19 @@ class RoundWorkers:
 
     def ask(self, number: int, workers: Collection[int]) -> None:
         """Note a request to save, and the workers that were sent it."""
-        self._asked, self._saving = number, set(workers)
+        self._asked, self._saving, self.put_off = number, set(workers), False
 
     def note_saved(self, local_rank: int, asked: int) -> bool:
         """Note that a worker has saved; return whether it was the last answer to the last request."""
         self._saved |= asked > 0
         return self._note_answer(local_rank, asked)
 
-    def note_not_saved(self, local_rank: int, asked: int, why: str) -> bool:
+    def note_not_saved(self, local_rank: int, answer: NotSaved) -> bool:
         """Note that a worker has not saved; return whether it was the last answer to the last request."""
-        if asked:
-            self._refusal = why
-        return self._note_answer(local_rank, asked)
+        if answer.asked:
+            self._refusal = answer.why
+        self.put_off |= answer.put_off and answer.asked == self._asked
+        return self._note_answer(local_rank, answer.asked)
 
     def note_checkpoint(self, local_rank: int, asked: int, step: int) -> bool:
         """Note that a script has written a checkpoint; return whether it was the last answer to the last request."""

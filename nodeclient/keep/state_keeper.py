@@ -141,8 +141,8 @@ class StateKeeper:
             case Persist(run, wanted):
                 if self._disk is not None and run == self.run:
                     self._disk.carry_out(run, wanted)
-            case SaveKept(planned):
-                self._ask(lambda number: SaveNow(number, planned))
+            case SaveKept(planned, late):
+                self._ask(lambda number: SaveNow(number, planned, late))
             case HaltWorkers(step):
                 self._ask(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
 
@@ -256,7 +256,7 @@ class StateKeeper:
                     self._note_digests(Kind.BIG)
                 self._go_on(all_answered=current.note_saved(local_rank, message.asked))
             case NotSaved():
-                self._go_on(all_answered=current.note_not_saved(local_rank, message.asked, message.why))
+                self._go_on(all_answered=current.note_not_saved(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
             case Halted() | Checkpointing() | Checkpointed():
@@ -288,7 +288,7 @@ class StateKeeper:
         if current.why_not:
             text = f"no worker has saved its state at the end of round {current.number}: {current.why_not}"
             self._notify(Level.INFO, text, "state_not_saved")
-        self._submit(KeptSaved())
+        self._submit(KeptSaved(current.put_off))
 
     async def _reserve(self, current: RoundWorkers, local_rank: int, wanted: Reserve) -> None:
         try:

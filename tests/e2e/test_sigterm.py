@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
     ("kind", "moment"),
     [
         pytest.param("ddp", "evaluation", marks=pytest.mark.long),
+        ("ddp", "evaluation of a script that chooses its last step"),
+        pytest.param("fsdp", "evaluation of a script that chooses its last step", marks=pytest.mark.long),
         ("ddp", "compile"),
         ("ddp", "data loader"),
         pytest.param("ddp", "collective", marks=pytest.mark.long),

@@ -184,9 +184,9 @@ class Bench:
         """Have workers keep state, which takes so long to save."""
         return self.submit(Keeping(save_within_s, writes_checkpoints))
 
-    def saved(self) -> list[Effect]:
-        """Report that the workers have saved what they keep."""
-        return self.submit(KeptSaved())
+    def saved(self, *, put_off: bool = False) -> list[Effect]:
+        """Report that the workers have saved what they keep, or have put that off."""
+        return self.submit(KeptSaved(put_off))
 
     def leave(self, signum: int = 15) -> list[Effect]:
         """Have the user ask the node to leave."""

@@ -47,6 +47,9 @@ def main(kind: str, moment: str, folder: str, last: str) -> None:
             notes.write(f"{ctx.round} {ctx.rank} {done} {_digest(model)}\n")
             notes.flush()
             MOMENTS[moment](trained, data, comes, ctx.rank)
+        chooses = moment in CHOOSES
+        if chooses:
+            ctx.should_stop()
         for step in range(done + 1, 1_000_000):
             if step == int(last) + 1 and moment in MOMENTS and moment not in AFTER_RESTART:
                 MOMENTS[moment](trained, data, comes, ctx.rank)
@@ -56,6 +59,8 @@ def main(kind: str, moment: str, folder: str, last: str) -> None:
             notes.write(f"{ctx.round} {ctx.rank} {step} {_digest(model)}\n")
             notes.flush()
             ctx.step(step)
+            if chooses and ctx.should_stop():
+                break
             if step == int(last):
                 (Path(folder) / f"{ctx.rank}.trains").touch()
             Event().wait(STEP_S)
@@ -151,12 +156,16 @@ def _waits(model: nn.Module, data: torch.Tensor, comes: Callable[[], None], rank
 
 MOMENTS: dict[str, Callable[[nn.Module, torch.Tensor, Callable[[], None], int], None]] = {
     "evaluation": _evaluates,
+    "evaluation of a script that chooses its last step": _evaluates,
     "warm-up": _warms_up,
     "compile": _compiles,
     "data loader": _loads,
     "collective": _hangs,
     "before the first step": _waits,
 }
+
+CHOOSES = ("evaluation of a script that chooses its last step",)
+"""Here the script calls `should_stop`."""
 
 AFTER_RESTART = ("warm-up", "before the first step")
 """These come in the second round, before it has done a step."""

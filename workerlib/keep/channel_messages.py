@@ -108,6 +108,8 @@ class SaveNow:
     number: int
     """The answer repeats it. So it is told from the answer to an earlier request, or from a save at an interval."""
     planned: bool = False
+    late: bool = False
+    """The script had the time to come to a step of its choice, and has not: save, and let training go on to it."""
 
 
 BEFORE_NAMED = -1
@@ -153,6 +155,13 @@ class NotSaved:
     why: str
     asked: int = 0
     """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
+    put_off: bool = False
+    """The script first goes on to a step of its choice. nodeclient asks again if it does not come to that."""
+
+
+def at_own_step(number: int) -> NotSaved:
+    """Return the answer of a script that calls `should_stop` to a request with this number."""
+    return NotSaved("the script ends at a step of its choice, and saves that", number, put_off=True)
 
 
 @dataclass(frozen=True, slots=True)

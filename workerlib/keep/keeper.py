@@ -29,6 +29,7 @@ from workerlib.keep.channel_messages import (
     Reserved,
     Saved,
     SaveNow,
+    at_own_step,
 )
 from workerlib.keep.generations import Generations
 from workerlib.keep.kept_errors import KeptStateError, LeftRoundError
@@ -194,7 +195,7 @@ class StepKeeper:
             self._whole.release()
 
     def _answer(self, question: SaveNow) -> None:
-        """Save at the end of a round; `_whole` stays held if that succeeds."""
+        """Save at the end of a round; `_whole` stays held if that succeeds, unless training may still go on."""
         self._asked = None
         saver = self._saver
         # Where a rank has died, its shard is as old as its last save; where none has, all may be at the same step.
@@ -203,7 +204,7 @@ class StepKeeper:
             self._channel.tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
         answer = saver.save(question.number, last=True)
-        self._over = isinstance(answer, Saved)
+        self._over = isinstance(answer, Saved) and not question.late
         self._channel.tell(answer)
 
     def close(self, *, failed: bool) -> None:
@@ -262,8 +263,8 @@ class StepKeeper:
                     os.close(file)
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
-            case SaveNow(number, planned=True) if REQUEST.listening:
-                self._channel.tell(NotSaved("the script ends at a step of its choice, and saves that", number))
+            case SaveNow(number, planned=True, late=False) if REQUEST.listening:
+                self._channel.tell(at_own_step(number))
             case SaveNow():
                 self._save_when_whole(message)
 

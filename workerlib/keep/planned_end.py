@@ -20,6 +20,7 @@ from workerlib.keep.channel_messages import (
     Message,
     NotSaved,
     SaveNow,
+    at_own_step,
 )
 from workerlib.keep.standstill import Standstill
 from workerlib.packets import ChannelError
@@ -133,7 +134,7 @@ class PlannedEnd:
 
     def _halt_at(self, halt: HaltAt) -> None:
         if REQUEST.listening and not self._writes_checkpoints:
-            self._channel.tell(NotSaved("the script ends at a step of its choice, and saves that", halt.number))
+            self._channel.tell(at_own_step(halt.number))
         elif not (self._steps_are_kept or self._writes_checkpoints):
             self._channel.tell(NotSaved("the script saves at steps of its own choice", halt.number))
         else:

@@ -16,7 +16,7 @@ from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import LOST_PEER
 from tests.support.rows import node_rows_taken
 
-SEEDS = 200
+SEEDS = 300
 STEPS = 120
 
 
@@ -44,7 +44,8 @@ def possible(bench: Bench, chance: random.Random, *, elastic: bool) -> list[Call
         moves += [bench.started]
         moves += [partial(bench.start_failed, rank) for rank in range(begun, bench.settings.workers)]
     if bench.settings.keeps and bench.agent.phase.has_workers:
-        moves += [lambda: bench.keep(chance.choice([0.1, 1.0])), bench.saved]
+        moves += [lambda: bench.keep(chance.choice([0.1, 1.0]))]
+        moves += [bench.saved, partial(bench.saved, put_off=True), *[lambda: bench.advance(6.0)] * 2]
         halt = chance.choice([Halt(None), Halt(7)])
         moves += [lambda: bench.receive(Goal.STOP, run=run, round=round_, planned=True, halt=halt)]
         moves += [lambda: bench.receive(Goal.EXIT, run=run, round=round_)] if chance.random() < 0.1 else []

@@ -77,6 +77,28 @@ def test_a_script_that_writes_a_checkpoint_has_most_of_the_time_for_that() -> No
     assert bench.count(SaveKept) == 1
 
 
+def test_workers_that_go_on_to_a_step_of_their_own_choice_are_asked_again_after_half_of_their_time() -> None:
+    bench = halting()
+    bench.saved(put_off=True)
+    assert bench.count(Terminate) == 1, "the signal tells them"
+    bench.advance(STOP_S / 2 - 0.01)
+    assert not bench.count(SaveKept)
+    bench.advance(0.02)
+    assert bench.last(SaveKept) == SaveKept(planned=True, late=True)
+    bench.saved()
+    bench.advance(STOP_S / 2)
+    assert (bench.count(SaveKept), bench.count(Terminate), bench.count(Kill)) == (1, 1, 1)
+
+
+def test_workers_that_came_to_their_own_step_are_not_asked_again() -> None:
+    bench = halting()
+    bench.saved(put_off=True)
+    bench.all_exited(0)
+    bench.swept()
+    bench.advance(STOP_S)
+    assert not bench.count(SaveKept)
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_if_no_step_can_be_kept_by_all_they_save_what_they_have_at_once(named: bool) -> None:
     bench = halting()

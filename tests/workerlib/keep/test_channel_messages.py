@@ -22,6 +22,7 @@ from workerlib.keep.channel_messages import (
     ResumeFrom,
     Saved,
     SaveNow,
+    at_own_step,
     decode,
     encode,
 )
@@ -39,6 +40,8 @@ MESSAGES: list[Message] = [
     NOTHING,
     HaltAt(4, BEFORE_NAMED),
     SaveNow(3, planned=True),
+    SaveNow(4, planned=True, late=True),
+    at_own_step(3),
     Saved(18, 0.25, 1000, asked=3),
     NotSaved("the step was not whole", asked=3),
     Interval(8, 0.01, 2),
