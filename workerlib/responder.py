@@ -7,9 +7,10 @@ begins with a JSON object, `local_rank` and `signal`, and the read end of a pipe
 ask, neither of which the script notices:
 
 * A packet on the connection. A thread that does nothing else answers with a JSON object. To `WHERE`: `threads`, each
-  with its name and its frames (file, line, function; the innermost first), and `collectives`, by process group, from
+  with its name and its frames (file, line, function; the innermost first). `collectives`, by process group, from
   torch's flight recorder: the one that it waits in, or the last one that is done, or only a count of them if it gets
-  on. To `ARRIVALS` and a number: `arrivals`, when it arrived in so many of its last collectives.
+  on. `network_bytes`, what has come and gone on its connections, if it does not get on.
+  To `ARRIVALS` and a number: `arrivals`, when it arrived in so many of its last collectives.
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. While nobody can run Python, no stack changes under its hands.
 
@@ -27,13 +28,22 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 STACKS = "COORDINATORD_STACKS"
 """The same name as in `env`. It is removed from the environment, so that no child takes it for its own."""
+
+TCP_COUNTERS = (120, 128)
+"""Where struct tcp_info of Linux has the bytes that the other end has acknowledged, and those that were received."""
+
+DESCRIPTORS_LOOKED_AT = 4_096
+"""The first descriptors, among which connections are looked for."""
 
 WHERE = b"?"
 """The question where the worker stands."""
@@ -66,6 +76,9 @@ GROUP_NAME_MAX = 8
 
 ENTRIES_MAX = 64
 """The last entries of the recorder that are looked at: those of some groups, with what each of them has begun."""
+
+PENDING_MAX = 512
+"""The same where a group has begun many that are not over: to take these apart takes a hundredth of a second."""
 
 ENTRY = '{"collective_seq_id":'
 """The beginning of an entry: its keys are in order."""
@@ -175,9 +188,28 @@ def _serve(connection: socket.socket) -> None:
 def _answer() -> bytes:
     """Return the answer, with fewer threads and groups if it does not fit a packet."""
     threads, collectives = _threads(), _collectives()
-    while len(packet := json.dumps({"threads": threads, "collectives": collectives}).encode()) > PACKET_BYTES:
+    answer: dict[str, Any] = {"threads": threads, "collectives": collectives}
+    if collectives and all(collective["state"] != "moves" for collective in collectives):
+        answer["network_bytes"] = _network_bytes()
+    while len(packet := json.dumps(answer).encode()) > PACKET_BYTES:
         del threads[len(threads) // 2 :], collectives[len(collectives) // 2 :]
     return packet
+
+
+def _network_bytes() -> int:
+    """Return how many bytes have come and gone on the TCP connections of this process.
+
+    The kernel counts those that have come to the other end, and not those that were written. So it shows whether the
+    data of a collective moves while it only leaves the kernel's buffers, and nothing of what others on this host send.
+    """
+    total = 0
+    for descriptor in range(DESCRIPTORS_LOOKED_AT):
+        with suppress(OSError):  # there is no such descriptor, or it is another kind of socket
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                with socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)) as connection:
+                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_COUNTERS[-1] + 8)
+                    total += sum(int.from_bytes(info[at : at + 8], sys.byteorder) for at in TCP_COUNTERS)
+    return total
 
 
 def _threads() -> list[dict[str, Any]]:
@@ -221,7 +253,7 @@ def _collectives() -> list[dict[str, Any]]:
     for recorder, counters in before.items():
         with suppress(Exception):  # its interface is not public, so it may have changed in any way
             if counters:
-                entries = [] if moves else _last_entries(_dump(c10d, recorder), ENTRIES_MAX)
+                entries = [] if moves else _pending_entries(_dump(c10d, recorder))
                 found += _counted(counters) if moves else _by_group(entries)
     return sorted(found, key=lambda collective: collective["state"] != "waits")
 
@@ -270,23 +302,40 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
 
 def _last_entries(text: str, most: int) -> list[dict[str, Any]]:
     """Return the end of what a recorder holds, without reading the megabyte before it."""
+    return [*islice(_backwards(text), most)][::-1]
+
+
+def _pending_entries(text: str) -> list[dict[str, Any]]:
+    """Return the same, back to where each group that is among them has one that is over."""
     found: list[dict[str, Any]] = []
-    decoder, at = json.JSONDecoder(), len(text)
-    while len(found) < most and (at := text.rfind(ENTRY, 0, at)) >= 0:
-        found.append(decoder.raw_decode(text, at)[0])
+    pending: set[str] = set()
+    for entry in islice(_backwards(text), PENDING_MAX):
+        if len(found) >= ENTRIES_MAX and not pending:
+            break
+        found.append(entry)
+        if not entry["is_p2p"]:
+            (pending.discard if entry["retired"] else pending.add)(entry["process_group"][0])
     return found[::-1]
 
 
+def _backwards(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries that a recorder holds, the last one first."""
+    decoder, at = json.JSONDecoder(), len(text)
+    while (at := text.rfind(ENTRY, 0, at)) >= 0:
+        yield decoder.raw_decode(text, at)[0]
+
+
 def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first collective of each group that is not over, or else the last one."""
+    """Return the first collective of each group that is not over, or else the last one; no `send` and no `recv`."""
     chosen: dict[str, dict[str, Any]] = {}
     for entry in entries:
         name = entry["process_group"][0]
-        if chosen.get(name, {"retired": True})["retired"]:
+        if not entry["is_p2p"] and chosen.get(name, {"retired": True})["retired"]:
             chosen[name] = entry
     return [
         {
             "group": _group(*entry["process_group"]),
+            "members": _members(entry["process_group"][0]),
             "number": entry["collective_seq_id"],
             "state": "done" if entry["retired"] else "waits",
             "operation": entry["profiling_name"],
@@ -299,8 +348,18 @@ def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _group(name: str, description: str) -> str:
-    """Return what a group is called; only the default group's description is of one group alone."""
-    return description if description == "default_pg" else f"{description} {name[:GROUP_NAME_MAX]}"
+    """Return what a group is called: only the default group's description is of one group alone."""
+    if description == "default_pg":
+        return description
+    return f"{'group' if description in {'', 'undefined'} else description} {name[:GROUP_NAME_MAX]}"
+
+
+def _members(name: str) -> int:
+    """Return how many ranks a group has; 0 if this torch does not tell."""
+    try:
+        return int(sys.modules[C10D]._resolve_process_group(name).size())  # noqa: SLF001 - not public
+    except Exception:  # noqa: BLE001 - it may have changed in any way
+        return 0
 
 
 # Arrivals

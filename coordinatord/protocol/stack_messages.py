@@ -106,6 +106,12 @@ class WorkerStacks:
     """The process that was looked at; 0 if there is none."""
     io_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
     """What it has read and written so far, and what it has started: a worker whose disk is slow gets on too."""
+    network_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
+    """What has come and gone so far on its TCP connections that are open; 0 if it is not known, or it trains."""
+    members: Annotated[int, Range(0, COUNTER_MAX)] = 0
+    """How many ranks the group of its collective has; 0 if it is not known."""
+    places: Annotated[int, Range(0, STEP_MAX)] = 0
+    """A number that is another one when the worker has begun or ended a collective of any group; 0 if unknown."""
 
 
 @frozen

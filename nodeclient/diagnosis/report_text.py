@@ -62,7 +62,7 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
 
 def _summary(failure: FailureStatus) -> str:
     if failure.hang == HangKind.NETWORK:
-        return "all ranks wait"
+        return "a collective completes for none"
     if failure.hang:
         return f"rank {failure.rank} on {failure.host}"
     return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
@@ -70,7 +70,7 @@ def _summary(failure: FailureStatus) -> str:
 
 def _who(failure: FailureStatus) -> str:
     if failure.hang == HangKind.NETWORK:
-        return "no rank alone: all of them wait in one collective"
+        return "no rank alone: they wait in collectives that complete for none"
     return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
 
 

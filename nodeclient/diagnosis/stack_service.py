@@ -25,17 +25,28 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
     AskStacks,
-    Collective,
     StackOrigin,
     Stacks,
-    Thread,
     WorkerStacks,
     pack_stacks,
 )
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_arrivals, read_dump, read_hello
-from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at
+from nodeclient.diagnosis.stack_text import (
+    StrangeAnswerError,
+    WorkerAnswer,
+    read_answer,
+    read_arrivals,
+    read_dump,
+    read_hello,
+)
+from nodeclient.host.process_state import (
+    HALTED,
+    ProcessState,
+    catches,
+    look_at,
+    state_between,
+)
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.env import STACKS
@@ -95,8 +106,7 @@ class _Told:
     """What a worker has told, or why it has not."""
 
     origin: StackOrigin = StackOrigin.NONE
-    threads: tuple[Thread, ...] = ()
-    collective: Collective | None = None
+    answer: WorkerAnswer = WorkerAnswer()
     problem: str = ""
 
 
@@ -240,30 +250,31 @@ class StackService:
     async def _look(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
-        answer = _Told(
+        told = _Told(
             problem="it does not answer: its script has not come to `import workerlib`, or starts without --preload"
         )
         if responder is not None:
-            answer = await self._ask(responder, look_at(pid))
+            told = await self._ask(responder, look_at(pid))
         began_at, before = self._loop.time(), look_at(pid) if pid else None  # an answer uses the CPU as well
         await asyncio.sleep(MEASURED_S)
         after = look_at(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
-        # A process that wants a CPU at both looks computes: on a busy host it may hardly have got one.
-        computes = before is not None and after is not None and before.wants_cpu and after.wants_cpu
-        state = "" if after is None else "running" if computes and after.state == "sleeping" else after.state
+        answer = told.answer
         return WorkerStacks(
             rank=rank,
-            origin=answer.origin,
+            origin=told.origin,
             stacks=pack_stacks(answer.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(answer.threads),
-            state=clip(state, 16),
+            state=clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
             collective=answer.collective,
-            problem=answer.problem if after is not None else "its process has ended",
+            problem=told.problem if after is not None else "its process has ended",
             pid=pid,
             io_bytes=min(after.io_bytes, STEP_MAX) if after is not None else 0,
+            network_bytes=answer.network_bytes,
+            members=answer.members,
+            places=answer.places,
         )
 
     async def _ask(self, responder: _Responder, state: ProcessState | None) -> _Told:
@@ -275,14 +286,14 @@ class StackService:
             if packet == b"":
                 return _Told(problem="its process has ended")
             if packet is not None:
-                return _Told(StackOrigin.WORKER, *read_answer(packet, _folder()))
+                return _Told(StackOrigin.WORKER, read_answer(packet, _folder()))
             state = look_at(responder.pid)
             if state is None or state.state in HALTED:
                 return _halted(state)
             threads = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
         except (OSError, StrangeAnswerError) as error:
             return _Told(problem=clip(str(error), LINE_MAX))
-        return _Told(StackOrigin.SIGNAL, threads) if threads else _Told(problem="it does not answer")
+        return _Told(StackOrigin.SIGNAL, WorkerAnswer(threads)) if threads else _Told(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
         """Return the answer to a packet; None if there is none in time.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, Thread
 from coordinatord.protocol.text import clip
 
@@ -39,19 +41,45 @@ def read_hello(packet: bytes) -> tuple[int, int]:
         raise StrangeAnswerError("it is no worker of this round") from error
 
 
-def read_answer(packet: bytes, folder: str) -> tuple[tuple[Thread, ...], Collective | None]:
-    """Return the stacks and the collective of a worker's answer.
+@frozen
+class WorkerAnswer:
+    """What a worker has answered."""
 
-    Paths within `folder` are given from there. Raises `StrangeAnswerError`.
-    """
+    threads: tuple[Thread, ...] = ()
+    collective: Collective | None = None
+    """The collective that it waits in, or else the last one of its first group."""
+    members: int = 0
+    """How many ranks the group of that has; 0 if it is not known."""
+    places: int = 0
+    """A number that stands for where it is in all of its groups; 0 if it is not known."""
+    network_bytes: int = 0
+    """What has come and gone on its connections; 0 if it is not known."""
+
+
+def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
+    """Read a worker's answer; paths within `folder` are given from there. Raises `StrangeAnswerError`."""
     try:
         answer = json.loads(packet)
         threads = tuple(
             (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
         )
-        return threads, _waited_for([_collective(collective) for collective in answer["collectives"]])
+        found = [
+            (_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in answer["collectives"]
+        ]
+        network_bytes = _whole(answer.get("network_bytes", 0))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+    if not found:
+        return WorkerAnswer(threads, network_bytes=network_bytes)
+    waiting = [each for each in found if each[0].state is CollectiveState.WAITS]
+    collective, members = (waiting or found)[0]
+    return WorkerAnswer(threads, collective, members, _places(collective for collective, _ in found), network_bytes)
+
+
+def _places(collectives: Iterable[Collective]) -> int:
+    """Return a number that is another one when a worker gets on in any of its groups."""
+    places = sorted((collective.group, collective.number, collective.state.value) for collective in collectives)
+    return zlib.crc32(json.dumps(places).encode())
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
@@ -119,9 +147,3 @@ def _whole(number: object) -> int:
 def _tensors(sizes: Sequence[Iterable[object]], types: Sequence[object]) -> list[str]:
     words = ["x".join(map(str, size)) or "1" for size in sizes]
     return [f"{word} {kind}" for word, kind in zip(words, types, strict=False)] if types else words
-
-
-def _waited_for(collectives: Sequence[Collective]) -> Collective | None:
-    """Return the collective that the worker waits in, or else the last one of its first group."""
-    waiting = [collective for collective in collectives if collective.state is CollectiveState.WAITS]
-    return next(iter(waiting or collectives), None)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import islice
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
 
+RUNNING = "running"
+SLEEPING = "sleeping"
+WAITS_FOR_DISK = "waiting for IO"
+
 STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "D": "waiting for IO",
+    "R": RUNNING,
+    "S": SLEEPING,
+    "D": WAITS_FOR_DISK,
     "T": "stopped",
     "t": "traced",
     "Z": "ended",
@@ -26,6 +31,12 @@ HALTED = frozenset({"stopped", "traced", "ended"})
 _STATE = 0
 _TIMES = slice(11, 15)
 """Fields of /proc/PID/stat, counted after the name. The times are its own and those of children that have ended."""
+
+_IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
+"""What counts in /proc/PID/io. The former two move when a system call is over, the latter two while it goes on."""
+
+_FUSE = re.compile(r"request_wait_answer|.*fuse_")
+"""The functions of the kernel in which a process waits for a file system in another program: it sleeps there."""
 
 _THREADS_MAX = 1_024
 """The threads of a process that are looked at: some of each CPU, on a large host."""
@@ -48,6 +59,8 @@ class ProcessState:
     """What they have read and written, where that may be seen: as a disk of a network does, too."""
     wants_cpu: bool
     """Whether any of these threads runs, or would run if a CPU were free: on a busy host it may use little time."""
+    waits_for_disk: bool
+    """Whether any of these threads waits for a disk, or for a file system of the network."""
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
@@ -56,30 +69,35 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     if not fields:
         return None
     letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
-    ticks, io_bytes, wants_cpu = 0, 0, False
+    ticks, io_bytes, threads = 0, 0, set[str]()
     for descendant in _with_descendants(pid, proc):
-        wants_cpu = wants_cpu or _wants_cpu(descendant, proc)
+        threads |= _thread_states(descendant, proc)
         ticks += sum(map(int, _stat(descendant, proc)[_TIMES]))
-        io_bytes += sum(int(line.split()[1]) for line in read_if_there(proc / str(descendant) / "io").splitlines()[:2])
+        io_bytes += _io_bytes(descendant, proc)
+    state = STATES.get(letter, letter)
     return ProcessState(
-        state=STATES.get(letter, letter),
+        state=WAITS_FOR_DISK if state == SLEEPING and _FUSE.match(waits_in) else state,
         waits_in=waits_in if waits_in != "0" else "",
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
         io_bytes=io_bytes,
-        wants_cpu=wants_cpu,
+        wants_cpu="R" in threads,
+        waits_for_disk="D" in threads,
     )
 
 
-def _wants_cpu(pid: int, proc: Path) -> bool:
-    """Whether a thread of a process runs, or waits for nothing but a CPU."""
+def _io_bytes(pid: int, proc: Path) -> int:
+    counters = (line.partition(": ") for line in read_if_there(proc / str(pid) / "io").splitlines())
+    return sum(int(number) for name, _, number in counters if name in _IO_COUNTERS)
+
+
+def _thread_states(pid: int, proc: Path) -> set[str]:
+    """Return the states in which the threads of a process are."""
     try:
         threads = [entry.name for entry in islice(os.scandir(proc / str(pid) / "task"), _THREADS_MAX)]
     except OSError:
-        return False
-    return any(
-        read_if_there(proc / str(pid) / "task" / thread / "stat").rpartition(")")[2].split()[:1] == ["R"]
-        for thread in threads
-    )
+        return set()
+    stats = (read_if_there(proc / str(pid) / "task" / thread / "stat") for thread in threads)
+    return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 
 
 def _stat(pid: int, proc: Path) -> list[str]:
@@ -101,6 +119,20 @@ def read_if_there(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def state_between(before: ProcessState | None, after: ProcessState | None) -> str:
+    """Return the state of a process by two looks; one that sleeps may have others at work for it.
+
+    If it wants a CPU at both looks, it computes: on a busy host it may hardly have got one.
+    """
+    if before is None or after is None:
+        return "" if after is None else after.state
+    if after.state != SLEEPING:
+        return after.state
+    if before.wants_cpu and after.wants_cpu:
+        return RUNNING
+    return WAITS_FOR_DISK if before.waits_for_disk and after.waits_for_disk else after.state
 
 
 def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:

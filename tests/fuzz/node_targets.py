@@ -62,11 +62,12 @@ def _first_of_stacks(packet: bytes) -> None:
 
 def _of_its_stacks(packet: bytes) -> None:
     try:
-        threads, collective = read_answer(packet, "/home/me")
+        answer = read_answer(packet, "/home/me")
     except StrangeAnswerError as error:
         check_brief(error)
     else:
-        _send(WorkerStacks(0, StackOrigin.WORKER, pack_stacks(threads), "", "", 0.0, collective, ""))
+        stacks, counts = pack_stacks(answer.threads), (1, 2, answer.network_bytes, answer.members, answer.places)
+        _send(WorkerStacks(0, StackOrigin.WORKER, stacks, "", "", 0.0, answer.collective, "", *counts))
 
 
 def _by_a_signal(dump: bytes) -> None:

@@ -1,21 +1,27 @@
 """A healthy training, drawn by chance: what its workers do at each moment, and what a look shows of them.
 
 All that a training does is a row of collectives. Before each of them a worker does something by itself, and those that
-have come wait for the others; then its data is sent. A step is a collective that ends with `ctx.step`. A whole history
-is drawn before it is played, so that each question about a moment is answered by itself.
+have come wait for the others; then its data is sent. It need not be over for all at once: a broadcast ends for each at
+its own time, and groups of workers have collectives of their own. A step is a collective that ends with `ctx.step`. A
+whole history is drawn before it is played, so that each question about a moment is answered by itself.
 """
 
 from __future__ import annotations
 
 import random
+import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from coordinatord.core.values.hang_verdict import DEFAULT_GROUP
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
 WATCHED_S = 0.2
 """A worker that is asked compares the recorder's counters over this time."""
+
+WRITTEN_AT_ONCE = 1 << 20
+"""gloo gives data to the kernel in pieces of so many bytes, and only who gives it is seen to write."""
 
 LIMITS_S = (8.0, 30.0, 120.0)
 """The limits of sections of the script."""
@@ -30,7 +36,9 @@ class Doing(StrEnum):
     LOADS = "loads"
     """It waits for the processes that load its data."""
     SAVES = "saves"
-    """It writes a checkpoint, to a disk that is slow."""
+    """It waits for a process that writes a checkpoint, to a disk that is slow."""
+    FLUSHES = "flushes"
+    """It waits for a disk to take what it has written, as in one fsync: nothing that is counted moves."""
     RESTS = "rests"
     """It waits for something else, as for an upload, in a section of the script."""
 
@@ -56,21 +64,42 @@ class Stretch:
     """Each of its collectives ends a step."""
     limit_s: float | None = None
     """The limit of the section that its last worker is in."""
+    groups: int = 1
+    """The groups of workers of which each has the collective for itself."""
+    leave_s: tuple[float, ...] = ()
+    """When the collective is over for a worker, by rank, if not for all at its end. Whoever leaves waits for the others
+    in another collective, which is of all workers and over with the stretch."""
 
     @property
     def last(self) -> int:
         """The rank that comes last."""
         return self.arrive_s.index(max(self.arrive_s))
 
+    @property
+    def end(self) -> float:
+        """When its last collective is over."""
+        return self.begin + self.each_s * self.times
+
+    @property
+    def after(self) -> int:
+        """The number of the first collective after it."""
+        return self.first + self.times + bool(self.leave_s)
+
     def stepped(self, now: float) -> tuple[int, float]:
         """Return how many steps were done at a moment of it, and when the last of them was."""
         done = int((now - self.begin) / self.each_s) if self.is_step else 0
         return self.steps + done, self.begin + done * self.each_s if done else self.stepped_at
 
-    @property
-    def end(self) -> float:
-        """When its last collective is over."""
-        return self.begin + self.each_s * self.times
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a worker is: the collective that it waits in, or the last one that it has done."""
+
+    group: str
+    ranks: tuple[int, ...]
+    """Those of the group."""
+    number: int
+    state: CollectiveState
 
 
 class CalmTraining:
@@ -82,7 +111,10 @@ class CalmTraining:
         self._bytes_per_s = 10 ** chance.uniform(5.3, 9.0)
         """How fast data of a collective, or of a checkpoint, gets on, for each worker."""
         self._stretches: list[Stretch] = []
-        draws = (self._trains, self._slow, self._evaluates, self._counts, self._gathers, self._saves, self._rests)
+        draws = (
+            *(self._trains, self._slow, self._evaluates, self._counts, self._saves, self._flushes, self._rests),
+            *(self._gathers, self._broadcasts, self._reduces_in_groups),
+        )
         self._trains()
         while self._stretches[-1].end < seconds:
             chance.choice(draws)()
@@ -112,6 +144,22 @@ class CalmTraining:
     def _gathers(self) -> None:
         self._add(self._chance.uniform(2.0, 60.0), 1, sent=self._chance.uniform(0.3, 0.99))
 
+    def _broadcasts(self) -> None:
+        each_s = self._chance.uniform(2.0, 60.0)
+        left = [each_s * self._chance.uniform(0.05, 1.0) for _ in range(self._ranks)]
+        left[self._chance.randrange(self._ranks)] = each_s
+        self._add(each_s, 1, sent=0.99, leave_s=tuple(left))
+
+    def _reduces_in_groups(self) -> None:
+        groups = 2 if self._ranks >= 4 else 1
+        each_s, sent = self._chance.uniform(2.0, 60.0), self._chance.uniform(0.3, 0.99)
+        left = [each_s, each_s * self._chance.uniform(1.0 - sent, 1.0)]
+        leave_s = tuple(left[rank % groups] for rank in range(self._ranks))
+        self._add(each_s, 1, sent=sent, groups=groups, leave_s=leave_s)
+
+    def _flushes(self) -> None:
+        self._add(self._chance.uniform(2.0, 90.0), 1, Doing.FLUSHES, sent=0.01)
+
     def _saves(self) -> None:
         self._add(self._chance.uniform(2.0, 90.0), 1, Doing.SAVES, sent=0.01)
 
@@ -129,6 +177,8 @@ class CalmTraining:
         arrive_s: tuple[float, ...] = (),
         is_step: bool = False,
         limit_s: float | None = None,
+        groups: int = 1,
+        leave_s: tuple[float, ...] = (),
     ) -> None:
         """Add a stretch, of whose collectives this part goes to sending data; workers come at any time before it."""
         if not arrive_s:
@@ -140,14 +190,14 @@ class CalmTraining:
             stretch = self._stretches[-1]
             begin, first, steps, stepped_at = (
                 stretch.end,
-                stretch.first + stretch.times,
+                stretch.after,
                 stretch.steps,
                 stretch.stepped_at,
             )
             if stretch.is_step:
                 steps, stepped_at = stretch.steps + stretch.times, stretch.end
         self._stretches.append(
-            Stretch(begin, each_s, times, first, arrive_s, doing, steps, stepped_at, is_step, limit_s)
+            Stretch(begin, each_s, times, first, arrive_s, doing, steps, stepped_at, is_step, limit_s, groups, leave_s)
         )
 
     # Asking
@@ -158,45 +208,60 @@ class CalmTraining:
 
     def seen(self, rank: int, now: float) -> WorkerStacks:
         """Return what a look shows of a worker."""
-        number, waits, stretch, within_s = self._place(rank, now)
-        moved = self._place(rank, now + WATCHED_S)[:2] != (number, waits)
-        sent_s = max(0.0, within_s - max(stretch.arrive_s))
-        if moved:
-            return self._worker(rank, number, CollectiveState.MOVES, "train", cpus=0.5)
-        if waits:
-            return self._worker(rank, number, CollectiveState.WAITS, "all_reduce", busy_s=sent_s)
-        match stretch.doing:
-            case Doing.SAVES:
-                return self._worker(rank, number - 1, CollectiveState.DONE, "save", "waiting for IO", busy_s=within_s)
-            case Doing.RESTS:
-                return self._worker(rank, number - 1, CollectiveState.DONE, "upload")
-            case Doing.STARVES:
-                return self._worker(rank, number - 1, CollectiveState.DONE, "evaluate", "running", cpus=0.01)
-            case _:
-                return self._worker(rank, number - 1, CollectiveState.DONE, str(stretch.doing), cpus=0.9)
+        place, sent_s = self._place(rank, now)
+        if self._place(rank, now + WATCHED_S)[0] != place:
+            return self._worker(rank, replace(place, state=CollectiveState.MOVES), "train", cpus=0.5)
+        if place.state is CollectiveState.WAITS:
+            sent = int(sent_s * self._bytes_per_s)
+            written = sent // WRITTEN_AT_ONCE * WRITTEN_AT_ONCE if rank == place.ranks[0] else 0
+            return self._worker(rank, place, "all_reduce", sent=sent, written=written)
+        stretch = self.stretch_at(now)
+        frame, state, cpus = _LOOKS.get(stretch.doing, (str(stretch.doing), "sleeping", 0.9))
+        saved_s = now - stretch.begin if stretch.doing is Doing.SAVES else 0.0
+        return self._worker(rank, place, frame, state, cpus=cpus, written=int(saved_s * self._bytes_per_s))
 
-    def _place(self, rank: int, now: float) -> tuple[int, bool, Stretch, float]:
-        """Return the collective that a worker is in or comes to, whether it waits there, and for how long it is on."""
+    def _place(self, rank: int, now: float) -> tuple[Place, float]:
+        """Return where a worker is, and for how many seconds the data of its collective has been coming and going."""
         stretch = self.stretch_at(now)
         done = min(stretch.times - 1, int((now - stretch.begin) / stretch.each_s))
-        within_s = now - stretch.begin - done * stretch.each_s
-        return stretch.first + done, within_s >= stretch.arrive_s[rank], stretch, within_s
+        within_s, number = now - stretch.begin - done * stretch.each_s, stretch.first + done
+        everybody = tuple(range(self._ranks))
+        if stretch.leave_s and within_s >= stretch.leave_s[rank]:
+            return Place(DEFAULT_GROUP, everybody, number + 1, CollectiveState.WAITS), 0.0
+        if within_s < stretch.arrive_s[rank]:
+            return Place(DEFAULT_GROUP, everybody, number - 1, CollectiveState.DONE), 0.0
+        ranks = everybody[rank % stretch.groups :: stretch.groups]
+        group = DEFAULT_GROUP if stretch.groups == 1 else f"mesh_dp {rank % stretch.groups + 1}"
+        sent_s = max(0.0, within_s - max(stretch.arrive_s[other] for other in ranks))
+        return Place(group, ranks, number, CollectiveState.WAITS), sent_s
 
     def _worker(
         self,
         rank: int,
-        number: int,
-        state: CollectiveState,
+        place: Place,
         frame: str,
         kernel: str = "sleeping",
         *,
         cpus: float = 0.0,
-        busy_s: float = 0.0,
+        sent: int = 0,
+        written: int = 0,
     ) -> WorkerStacks:
-        collective = Collective("default_pg", number, state, "gloo:all_reduce", "8 Float", 5.0)
-        stacks, moved = _STACKS[frame], int(busy_s * self._bytes_per_s)
-        return WorkerStacks(rank, StackOrigin.WORKER, stacks, kernel, "", cpus, collective, "", rank + 1, moved)
+        collective = Collective(place.group, place.number, place.state, "gloo:all_reduce", "8 Float", 5.0)
+        return WorkerStacks(
+            *(rank, StackOrigin.WORKER, _STACKS[frame], kernel, "", cpus, collective, "", rank + 1, written),
+            network_bytes=1 + sent,
+            members=len(place.ranks),
+            places=zlib.crc32(f"{place.group} {place.number} {place.state}".encode()),
+        )
 
+
+_LOOKS = {
+    Doing.SAVES: ("save", "sleeping", 0.0),
+    Doing.FLUSHES: ("save", "waiting for IO", 0.0),
+    Doing.RESTS: ("upload", "sleeping", 0.0),
+    Doing.STARVES: ("evaluate", "running", 0.01),
+}
+"""What a look shows of workers that use no CPU as others do: the function, the state, and the CPUs that they use."""
 
 _STACKS = {
     name: pack_stacks([("MainThread", (f"{name} (train.py:50)", "<module> (train.py:60)"))])

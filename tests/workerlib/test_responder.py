@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -145,3 +146,55 @@ def test_the_arrivals_of_both_backends_of_a_group_are_told_apart(install: Instal
         {"group": "gloo default_pg", "first": 2, "times_ns": [2, 3, 4, 5]},
         {"group": "nccl default_pg", "first": 8, "times_ns": [8, 9, 10]},
     ]
+
+
+def test_the_first_of_very_many_that_are_not_over_is_told(install: Install) -> None:
+    done = [entry("gloo:all_reduce", number, retired=True) for number in range(1, 301)]
+    pending = [entry("gloo:all_reduce", number, retired=False) for number in range(301, 501)]
+    install(gloo=Recorder([*done, *pending]))
+    assert told() == [("gloo:all_reduce", 301, "waits")]
+    assert len(responder._pending_entries(Recorder([*done, *pending]).text)) == 201, "no more than it takes are read"
+    assert len(responder._pending_entries(Recorder(done).text)) == responder.ENTRIES_MAX
+
+
+def test_what_is_sent_from_rank_to_rank_is_no_collective(install: Install) -> None:
+    done = entry("nccl:all_reduce", 7, retired=True)
+    receives = {**entry("nccl:recv 1<-0", 7, retired=False), "is_p2p": True}
+    install(nccl=Recorder([done, receives]))
+    assert told() == [("nccl:all_reduce", 7, "done")]
+
+
+@pytest.mark.parametrize(
+    ("description", "name"),
+    [("default_pg", "default_pg"), ("undefined", "group 2"), ("", "group 2"), ("mesh_tp", "mesh_tp 2")],
+)
+def test_a_group_has_a_name_that_a_person_understands(install: Install, description: str, name: str) -> None:
+    install(gloo=Recorder([{**entry("gloo:barrier", 7, retired=False), "process_group": ["2", description]}]))
+    [found] = json.loads(responder._answer())["collectives"]
+    assert (found["group"], found["members"]) == (name, 0)
+
+
+def test_how_many_ranks_a_group_has_is_told_where_torch_tells(install: Install) -> None:
+    install(gloo=Recorder([entry("gloo:barrier", 7, retired=False)]))
+    groups = {"0": SimpleNamespace(size=lambda: 16)}
+    sys.modules[responder.C10D]._resolve_process_group = groups.__getitem__  # type: ignore[attr-defined]
+    [found] = json.loads(responder._answer())["collectives"]
+    assert found["members"] == 16
+
+
+def test_bytes_that_come_and_go_on_connections_are_counted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
+        receiver, _ = server.accept()
+        with receiver:
+            before = responder._network_bytes()
+            sender.sendall(bytes(10_000))
+            while len(receiver.recv(10_000, socket.MSG_PEEK)) < 10_000:  # it has come, and is not read
+                pass
+            assert responder._network_bytes() - before >= 10_000
+
+
+def test_of_connections_only_a_worker_tells_that_does_not_get_on(install: Install) -> None:
+    install(gloo=Recorder([entry("gloo:barrier", 7, retired=False)]))
+    assert "network_bytes" in json.loads(responder._answer())
+    install(gloo=Recorder([entry("gloo:barrier", 7, retired=False)], gets_on=True))
+    assert "network_bytes" not in json.loads(responder._answer())

@@ -62,13 +62,14 @@ def section_until(run: Run) -> float:
 def is_hung(run: Run) -> bool:
     """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-    That is a time between steps: before the first one, a worker may compute for as long as it wants.
+    One that waits for a disk is given some minutes. What `--hang-timeout` says is a time between steps: before the
+    first one, a worker may compute for as long as it wants.
     """
     found = run.hang.found
     allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
-    return found is not None and (found.is_hang or allows_no_more)
+    return found is not None and ((found.is_hang and not run.hang.is_borne) or allows_no_more)
 
 
 def awaits_busy(run: Run) -> bool:
-    """Whether workers wait for one that computes, which is not on record yet."""
+    """Whether workers wait for one that computes, or for its disk, which is not on record yet."""
     return run.hang.found is not None and not is_hung(run) and not run.hang.noted

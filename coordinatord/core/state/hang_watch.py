@@ -32,6 +32,14 @@ class HangWatch:
     """What the last looks have shown of workers that are let alone; empty if nothing."""
     at_rest: bool = False
     """No worker comes to a collective any more, in a round whose workers report no steps."""
+    is_borne: bool = False
+    """Whoever holds up all others waits for a disk, and not for longer than is borne."""
+    still: Look = ()
+    """The earliest look since which that one has stood still."""
+    still_at: float = 0.0
+    """When that look was taken in."""
+    first_at: float = 0.0
+    """When `first` was taken in."""
     noted: bool = False
     """It is on record that the others wait for a worker that computes."""
     _numbers: int = 0
@@ -47,7 +55,7 @@ class HangWatch:
 
     def keep(self, look: Look, now: float, apart_s: float) -> None:
         """Keep the first of two looks; the other one comes so many seconds later."""
-        self.asked, self.first, self.due_at = 0, look, now + apart_s
+        self.asked, self.first, self.first_at, self.due_at = 0, look, now, now + apart_s
 
     def give_up(self, now: float) -> None:
         """Forget both looks, and wait before the next two."""
@@ -58,4 +66,5 @@ class HangWatch:
         """Forget the stall: workers get on again, or their round is over. No answer to an old look is taken later."""
         self.asked, self.first, self.found, self.second = 0, None, None, ()
         self.notice, self.at_rest, self.noted = "", False, False
+        self.is_borne, self.still = False, ()
         self.due_at, self._pause_s = -math.inf, PAUSE_S

@@ -9,7 +9,17 @@ from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.hang_verdict import find_longest, notice_of
-from coordinatord.core.values.look_comparison import UNASKED, compare, first_named, may_hang, why_unseen, why_untold
+from coordinatord.core.values.look_comparison import (
+    DISK_PATIENCE_S,
+    UNASKED,
+    awaits_disk,
+    compare,
+    first_named,
+    may_hang,
+    stands_since,
+    why_unseen,
+    why_untold,
+)
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
@@ -61,8 +71,20 @@ def take_in(run: Run, event: Looked, now: float) -> None:
         watch.keep(look, now, looks_apart_s(run))
         return
     watch.found, watch.second = compare(watch.first, look), look
+    watch.is_borne = _is_borne(run, now)
     watch.notice = "" if watch.found is None else notice_of(watch.found, look)
     watch.give_up(now)
+
+
+def _is_borne(run: Run, now: float) -> bool:
+    """Whether the others wait for one that waits for a disk, and all looks show it so for less than is borne."""
+    watch = run.hang
+    if watch.found is None or not awaits_disk(watch.found, watch.second):
+        watch.still = ()
+        return False
+    if not stands_since(watch.still, watch.found, watch.second):
+        watch.still, watch.still_at = watch.first or (), watch.first_at
+    return now - watch.still_at < DISK_PATIENCE_S
 
 
 def count_as_failure(run: Run, now: float) -> None:

@@ -20,16 +20,25 @@ BUSY_CPUS = 0.1
 
 BUSY_BYTES = 64 * 1024
 """The fewest bytes that a busy worker reads and writes between two looks, as one that saves to a slow disk does. One
-that waits in a collective whose data still comes and goes does as well, since gloo writes to its sockets so."""
+that waits in a collective whose data still comes and goes does as well: its connections count the bytes."""
 
 NAMED_MAX = 4
 """The most ranks that a sentence names; the rest is counted."""
+
+WAITS_FOR_DISK = "waiting for IO"
+"""The state of a process that waits for a disk, or for a file system of the network."""
 
 _HALTED = frozenset({"stopped", "traced"})
 
 _UNEVEN = ("gather", "scatter", "all_to_all")
 _EVEN = ("all_gather", "allgather", "reduce_scatter")
 """Ranks may put tensors of different sizes into the former collectives, and not into the latter."""
+
+_ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
+"""Operations from one rank to all, or from all to one: each rank is done with its part at its own time."""
+
+DEFAULT_GROUP = "default_pg"
+"""The group that has all workers of a job."""
 
 _RUNNERS = ("<frozen", "runpy.py", "nodeclient/")
 """How the names of files begin that run a script, and are no part of it."""
@@ -53,7 +62,7 @@ class HangVerdict:
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The workers that are to blame; with `network` those that wait, which is all of them."""
+    """The workers that are to blame; with `network` those that wait in what ought to complete."""
     sentence: str
     waiting: int
     """How many workers wait."""
@@ -68,6 +77,7 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
     """Return who holds up the workers of a round; None if one of them gets on, or none is seen to wait.
 
     A collective that is slow gets on as well: one of many bytes may take longer on a slow network than two looks do.
+    Workers need not be at one place meanwhile: a broadcast ends for each of them at its own time, and groups differ.
     """
     waiting = [worker for worker in seen_workers if _state(worker) is CollectiveState.WAITS]
     if not waiting or any(_state(worker) is CollectiveState.MOVES for worker in seen_workers):
@@ -82,21 +92,9 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
         else:
             sentence = f"{who} {does} for {wait}; {_describe_waiting(waiting)}"
         return _verdict(kind, blamed, waiting, sentence)
-    by_collective = _by_collective(waiting)
-    if len(by_collective) == 1:
-        if any(_moves_bytes(worker) for worker in waiting):
-            return None
-        [(collective, everybody)] = by_collective.items()
-        sentence = (
-            f"all {len(waiting)} workers wait in {collective} for {_longest_wait(waiting)}, and it completes for none: "
-            f"look at the network between {_name_nodes(everybody)}"
-        )
-        return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
-    (usual, most), *others = sorted(by_collective.items(), key=lambda group: (-len(group[1]), group[1][0].rank))
-    collective, blamed = others[-1]
-    who, wait = _name_workers(blamed), "waits" if len(blamed) == 1 else "wait"
-    sentence = f"{who} {wait} in {collective}, where {_count_waiting(most)} in {usual}, for {_longest_wait(waiting)}"
-    return _verdict(HangKind.MISMATCHED, blamed, waiting, sentence)
+    if any(_moves_bytes(worker) for worker in waiting):
+        return None
+    return _judge_waiting(waiting)
 
 
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
@@ -130,6 +128,99 @@ def _collective(worker: SeenWorker) -> Collective:
     return worker.now.collective
 
 
+def _judge_waiting(waiting: Sequence[SeenWorker]) -> HangVerdict:
+    """Return what is wrong where all workers wait: each group is judged by itself, as its members wait for each other.
+
+    Workers at different places of one group have no business there. If those of each group are at one place, the groups
+    that are whole ought to complete, and the other workers wait for the members of these. If none is whole, the workers
+    wait for each other in a circle.
+    """
+    groups: dict[tuple[str, str], list[SeenWorker]] = {}
+    for worker in waiting:
+        collective = _collective(worker)
+        groups.setdefault((collective.group, _backend(collective)), []).append(worker)
+    several = len(groups) > 1
+    for members in groups.values():
+        places = _by_place(members, with_group=several)
+        if len(places) > 1:
+            behind = min(places.values(), key=lambda workers: _collective(workers[0]).number)
+            if _ends_for_each(behind, members):
+                return _left_behind(places, behind, members, waiting)
+            return _mismatched(places, waiting)
+    whole = [members for members in groups.values() if _is_whole(members, len(waiting), alone=not several)]
+    if whole:
+        return _incomplete(whole, waiting, with_group=several)
+    return _mismatched(_by_place(waiting, with_group=True), waiting)
+
+
+def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
+    """Whether all members of a group wait in it; where their number is not known, whether it seems so."""
+    first = members[0].now
+    assert first is not None  # noqa: S101 - it waits
+    if _collective(members[0]).group == DEFAULT_GROUP:
+        return len(members) == workers
+    return len(members) >= first.members if first.members else alone or len(members) > 1
+
+
+def _ends_for_each(behind: Sequence[SeenWorker], members: Sequence[SeenWorker]) -> bool:
+    """Whether a collective has ended for all members of a group but these, as it may for each at its own time."""
+    first = _collective(behind[0])
+    operation = _operation(first).lstrip("_").removesuffix("_oop")
+    ahead = sum(_collective(worker).number > first.number for worker in members)
+    return operation in _ROOTED and ahead == len(members) - len(behind)
+
+
+def _left_behind(
+    places: dict[str, list[SeenWorker]],
+    behind: Sequence[SeenWorker],
+    members: Sequence[SeenWorker],
+    waiting: Sequence[SeenWorker],
+) -> HangVerdict:
+    """Return the verdict on a broadcast, or its like, that is over for some members of a group and not for these."""
+    place = next(place for place, workers in places.items() if workers is behind)
+    others = len(members) - len(behind)
+    over = f"rank {next(w.rank for w in members if w not in behind)}" if others == 1 else f"{others} others"
+    sentence = (
+        f"{_name_workers(behind)} {_wait(behind)} in {place} for {_longest_wait(waiting)}, which is over for {over}: "
+        f"look at the network {_between(members)}"
+    )
+    return _verdict(HangKind.NETWORK, behind, waiting, sentence)
+
+
+def _incomplete(
+    whole: Sequence[Sequence[SeenWorker]], waiting: Sequence[SeenWorker], *, with_group: bool
+) -> HangVerdict:
+    """Return the verdict on groups in which all members wait at one place."""
+    everybody = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
+    all_of_them = len(everybody) == len(waiting)
+    who = f"all {len(waiting)} workers" if all_of_them else _name_workers(everybody)
+    [place, *_] = _by_place(whole[0], with_group=with_group)
+    several = f" in collectives of {len(whole)} groups, such as {place}," if len(whole) > 1 else f" in {place}"
+    none = "none of them completes" if len(whole) > 1 else "it completes for none"
+    sentence = (
+        f"{who} wait{several} for {_longest_wait(waiting)}, and {none}: look at the network {_between(everybody)}"
+    )
+    return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
+
+
+def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
+    """Return the verdict on workers that wait at different places.
+
+    Where most of them wait at one place, the others are to blame. Otherwise nobody can tell who is, so all are named.
+    """
+    sides = sorted(places.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
+    (usual, most), *others = sides
+    where = f", where {_count_waiting(most)} in {usual}"
+    if 2 * len(most) <= sum(len(workers) for _, workers in sides):
+        others, where = sides, ""
+    others.sort(key=lambda side: side[1][0].rank)
+    (place, first), *more = others[:NAMED_MAX]
+    named = f"{_name_workers(first)} {_wait(first)} in {place}"
+    named += "".join(f" and {_name_workers(workers)} in {place}" for place, workers in more)
+    blamed = [worker for _, workers in others for worker in workers]
+    return _verdict(HangKind.MISMATCHED, blamed, waiting, f"{named}{where}, for {_longest_wait(waiting)}")
+
+
 def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
     """Return which of the workers that wait in no collective are to blame.
 
@@ -157,11 +248,13 @@ def _is_busy(worker: SeenWorker) -> bool:
 
 
 def _moves_bytes(worker: SeenWorker) -> bool:
-    """Whether a worker has read or written since the look before."""
+    """Whether a worker has read or written since the look before, or data has come or gone on its connections."""
     now, before = worker.now, worker.before
     if now is None or before is None or before.pid != now.pid:
         return False
-    return now.io_bytes - before.io_bytes >= BUSY_BYTES
+    is_counted = bool(before.network_bytes and now.network_bytes)
+    sent = now.network_bytes - before.network_bytes if is_counted else 0
+    return max(now.io_bytes - before.io_bytes, sent) >= BUSY_BYTES
 
 
 def _main(worker: WorkerStacks) -> bytes:
@@ -182,8 +275,9 @@ def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
         return f"{'is' if alone else 'are'} {first.state}{f' in {place}' if place else ''}"
     where = place or (f"the kernel's {first.waits_in}" if first.waits_in else "")
     verb = "compute" if kind is HangKind.BUSY else "stand"
-    suffix = ", waiting for IO," if first.state == "waiting for IO" else ""
-    return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}{suffix}"
+    if kind is HangKind.STUCK and first.state == WAITS_FOR_DISK:
+        return f"wait{'s' if alone else ''} for a disk{f' in {where}' if where else ''}"
+    return f"{verb}{'s' if alone else ''}{f' in {where}' if where else ' still'}"
 
 
 def _place(worker: WorkerStacks) -> str:
@@ -207,12 +301,11 @@ def _split(frame: str) -> tuple[str, str, str]:
     return name, file, line
 
 
-def _by_collective(waiting: Sequence[SeenWorker]) -> dict[str, list[SeenWorker]]:
-    """Group the waiting workers by collective. Its name has the group and the size only where these differ."""
+def _by_place(waiting: Sequence[SeenWorker], *, with_group: bool) -> dict[str, list[SeenWorker]]:
+    """Group waiting workers by the name of their collective, which has the size only where that alone differs."""
     collectives = [_collective(worker) for worker in waiting]
-    groups = len({collective.group for collective in collectives}) > 1
     names = [
-        f"{_name(collective)} of {collective.group}" if groups else _name(collective) for collective in collectives
+        f"{_name(collective)} of {collective.group}" if with_group else _name(collective) for collective in collectives
     ]
     if len(set(names)) == 1 and _is_even(collectives[0]) and len({collective.shape for collective in collectives}) > 1:
         names = [f"{_name(collective)} with {collective.shape or 'nothing'}" for collective in collectives]
@@ -226,6 +319,11 @@ def _is_even(collective: Collective) -> bool:
     """Whether all ranks must put in tensors of one size."""
     operation = _operation(collective)
     return operation.lstrip("_").startswith(_EVEN) or not any(word in operation for word in _UNEVEN)
+
+
+def _backend(collective: Collective) -> str:
+    """Return who carries a collective out: each backend of a group counts its own."""
+    return collective.operation.partition(":")[0]
 
 
 def _operation(collective: Collective) -> str:
@@ -246,6 +344,16 @@ def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
     if len(waiting) == 1:
         return f"rank {waiting[0].rank} waits in {place}"
     return f"{'the' if number == len(waiting) else f'{number} of the'} {len(waiting)} others wait in {place}"
+
+
+def _wait(waiting: Sequence[SeenWorker]) -> str:
+    return "waits" if len(waiting) == 1 else "wait"
+
+
+def _between(seen_workers: Sequence[SeenWorker]) -> str:
+    """Say where the network is to be looked at that these workers need."""
+    nodes = len({worker.node for worker in seen_workers})
+    return f"{'on' if nodes == 1 else 'between'} {_name_nodes(seen_workers)}"
 
 
 def _count_waiting(seen_workers: Sequence[SeenWorker]) -> str:

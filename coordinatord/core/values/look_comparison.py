@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker, find_hang
+from coordinatord.core.values.hang_verdict import WAITS_FOR_DISK, HangVerdict, SeenWorker, find_hang
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 
@@ -26,6 +26,11 @@ stands still for a twentieth of a second."""
 
 PAUSE_MAX_S = 60.0
 """The longest such pause: what hangs after a long evaluation is named within a minute or so."""
+
+DISK_PATIENCE_S = 600.0
+"""How long a worker that waits for a disk may stand still: while a file of many gigabytes is flushed, no counter of its
+process moves. A restart helps little against a disk that does not answer, and loses the checkpoint that is only slow.
+"""
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that say why it does not answer; it is gone if it has none. One that a debugger holds is not
@@ -72,12 +77,21 @@ def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVe
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
     """Whether what one look shows may be slow instead: only a second look shows whether data comes and goes.
 
-    It goes through the network of a collective that all have begun, or to the disk that a worker waits for.
+    It goes through the network of collectives in which all wait, or to the disk that a worker waits for.
     """
-    if verdict.kind is HangKind.NETWORK:
-        return True
+    return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_disk(verdict, look)
+
+
+def awaits_disk(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
+    """Whether a worker that all others wait for waits for a disk: whether it gets on, the kernel does not tell."""
     states = (worker.now.state for worker in look if worker.now is not None and worker.rank in verdict.ranks)
-    return verdict.kind is HangKind.STUCK and "waiting for IO" in states
+    return verdict.kind is HangKind.STUCK and WAITS_FOR_DISK in states
+
+
+def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
+    """Whether the workers of a verdict have stood still since an earlier look, too."""
+    found = compare(earlier, look)
+    return found is not None and (found.kind, found.ranks) == (verdict.kind, verdict.ranks)
 
 
 def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
@@ -103,7 +117,7 @@ def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorke
 
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:
     """Whether a worker has begun or ended a collective since, or is another process."""
-    if before.pid != now.pid:
+    if before.pid != now.pid or before.places != now.places:
         return True
     first, second = before.collective, now.collective
     if first is None or second is None:

@@ -241,7 +241,7 @@ class TrainingResumed(Record):
 
 @frozen
 class BusyWorkerAwaited(Record):
-    """All workers of a round that has stalled wait for one that computes; nothing is done about it."""
+    """All workers of a round that has stalled wait for one that computes, or for its disk; nothing is done."""
 
     KIND = "BusyWorkerAwaited"
 

@@ -30,11 +30,11 @@ export function failurePanel() {
 }
 
 function whoOf(failure) {
-  return failure.hang === "network" ? "all ranks wait" : `rank ${failure.rank} on ${failure.host}`;
+  return failure.hang === "network" ? "a collective completes for none" : `rank ${failure.rank} on ${failure.host}`;
 }
 
 function causeOf(failure) {
-  if (failure.hang === "network") return "no rank alone: all of them wait in one collective";
+  if (failure.hang === "network") return "no rank alone: they wait in collectives that complete for none";
   return `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}`;
 }
 

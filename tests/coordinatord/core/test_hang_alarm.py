@@ -6,7 +6,7 @@ import pytest
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
-from coordinatord.core.values.records import RoundEnded, RunEnded
+from coordinatord.core.values.records import BusyWorkerAwaited, RoundEnded, RunEnded
 from coordinatord.protocol.hang_kind import HangKind
 from tests.support.hanging_job import Job
 from tests.support.script import Stage
@@ -79,6 +79,41 @@ def test_who_hangs_after_it_has_computed_is_named_all_the_same() -> None:
     job = Job()
     job.play("advance 10s", "seen computes waits", "advance 1s", "seen computes waits", "advance 60s")
     job.play("seen stands waits", "advance 1s", "seen stands waits")
+    assert job.stops == ["hung"]
+
+
+def _stands(job: Job, kinds: str, minutes: int) -> None:
+    """Have a job looked at for so long, and see its workers like this at each look."""
+    until = job.stage.now + 60 * minutes
+    while job.stage.now < until and not job.stops:
+        if job.looks("advance 1s"):
+            job.play(f"seen {kinds}")
+
+
+def test_who_waits_for_a_disk_is_noted_and_borne_for_ten_minutes() -> None:
+    job = Job()
+    _stands(job, "saves waits", 9)
+    assert job.stops == []
+    noted = [record for _, record in job.stage.past if isinstance(record, BusyWorkerAwaited)]
+    assert [record.reason for record in noted] == [
+        "waiting for rank 0 on node n1, which waits for a disk in get (train.py:41)"
+    ]
+    _stands(job, "saves waits", 3)
+    assert job.stops == ["hung"]
+    assert 600 <= job.stage.now - 11 <= 665, "the time counts from the first look, and there is one a minute"
+
+
+def test_a_disk_that_answers_now_and_then_is_borne_for_longer() -> None:
+    job = Job()
+    for _ in range(4):
+        _stands(job, "saves waits", 8)
+        _stands(job, "computes waits", 2)
+    assert job.stops == []
+
+
+def test_who_says_how_long_it_may_take_has_said_so_for_a_disk_too() -> None:
+    job = Job("hang=30")
+    job.play("advance 30s", "seen saves waits", "advance 1s", "seen saves waits")
     assert job.stops == ["hung"]
 
 

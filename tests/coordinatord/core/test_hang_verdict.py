@@ -71,7 +71,7 @@ THE_OTHERS = "for 12 s; the 15 others wait in all_reduce 1,204"
         (
             replace(STUCK, state="waiting for IO"),
             HangKind.STUCK,
-            f"rank 5 on node gpu0 stands in DataLoader.__next__ (train.py:41), waiting for IO, {THE_OTHERS}",
+            f"rank 5 on node gpu0 waits for a disk in DataLoader.__next__ (train.py:41) {THE_OTHERS}",
         ),
         (BUSY, HangKind.BUSY, f"rank 5 on node gpu0 computes in evaluate (train.py:50) {THE_OTHERS}"),
         (
@@ -172,14 +172,128 @@ def test_several_are_named_with_the_place_of_the_first() -> None:
     assert found.waiting == 10
 
 
-def test_of_two_that_differ_the_later_rank_is_named() -> None:
-    found = find_hang(
-        [seen_worker(0, stands(0)), seen_worker(1, stands(1, replace(WAITS, operation="gloo:barrier", shape="")))]
-    )
+BARRIER = replace(WAITS, operation="gloo:barrier", shape="")
+
+
+def test_where_no_place_has_most_of_the_workers_all_of_them_are_named() -> None:
+    found = find_hang([seen_worker(0, stands(0)), seen_worker(1, stands(1, BARRIER))])
     assert found is not None
-    assert (
-        found.sentence == "rank 1 on node gpu0 waits in barrier 1,204, where rank 0 waits in all_reduce 1,204, for 12 s"
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (0, 1))
+    assert found.sentence == (
+        "rank 0 on node gpu0 waits in all_reduce 1,204 and rank 1 on node gpu0 in barrier 1,204, for 12 s"
     )
+
+
+def test_all_who_wait_elsewhere_than_most_are_named() -> None:
+    found = find_hang(job(seen_worker(5, stands(5, BARRIER)), seen_worker(9, stands(9, replace(BARRIER, number=3)))))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5, 9))
+    assert found.sentence == (
+        "rank 5 on node gpu0 waits in barrier 1,204 and rank 9 on node gpu1 in barrier 3, "
+        "where 14 others wait in all_reduce 1,204, for 12 s"
+    )
+
+
+# Several groups
+
+
+def of_groups(*groups: str, **changes: Any) -> list[SeenWorker]:
+    """Return a job whose workers wait in these groups, each of which has two ranks."""
+    waits = [replace(WAITS, group=group) for group in groups]
+    return [seen_worker(8 * rank, stands(rank, wait, members=2, **changes)) for rank, wait in enumerate(waits)]
+
+
+def test_groups_that_are_whole_and_complete_for_nobody_are_cut_off() -> None:
+    found = find_hang(of_groups("dp 0", "dp 0", "dp 1", "dp 1"))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.NETWORK, (0, 8, 16, 24))
+    assert found.sentence == (
+        "all 4 workers wait in collectives of 2 groups, such as all_reduce 1,204 of dp 0, for 12 s, "
+        "and none of them completes: look at the network between nodes gpu0, gpu1, gpu2, gpu3"
+    )
+
+
+@pytest.mark.parametrize("members", [0, 2])
+def test_who_waits_for_a_member_of_a_whole_group_is_no_part_of_the_trouble(members: int) -> None:
+    looked = of_groups("dp 0", "dp 0", "tp 1", "tp 2")
+    found = find_hang([replace(worker, now=replace(worker.now, members=members)) for worker in looked if worker.now])
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.NETWORK, (0, 8))
+    assert found.sentence == (
+        "ranks 0, 8 on nodes gpu0, gpu1 wait in all_reduce 1,204 of dp 0 for 12 s, "
+        "and it completes for none: look at the network between nodes gpu0, gpu1"
+    )
+
+
+def test_where_no_group_is_whole_the_workers_wait_for_each_other() -> None:
+    found = find_hang(of_groups("tp 0", "dp 1", "dp 0"))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (0, 8, 16))
+
+
+def test_within_one_of_several_groups_workers_may_differ() -> None:
+    looked = of_groups("dp 0", "dp 0", "dp 1", "dp 1")
+    looked[3] = seen_worker(24, stands(3, replace(BARRIER, group="dp 1"), members=2))
+    found = find_hang(looked)
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (16, 24))
+    assert "rank 24 on node gpu3 in barrier 1,204 of dp 1" in found.sentence
+
+
+def test_the_collectives_of_two_backends_of_a_group_are_no_sequence() -> None:
+    on_gpus = replace(WAITS, operation="nccl:broadcast", number=5)
+    found = find_hang(job(*(seen_worker(rank, stands(rank, on_gpus)) for rank in (5, 6))))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5, 6))
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("gloo:broadcast", HangKind.NETWORK),
+        ("nccl:_broadcast_oop", HangKind.NETWORK),
+        ("gloo:reduce", HangKind.NETWORK),
+        ("gloo:all_reduce", HangKind.MISMATCHED),
+        ("gloo:all_gather", HangKind.MISMATCHED),
+    ],
+)
+def test_a_broadcast_that_is_over_for_some_is_cut_off_from_the_others(operation: str, kind: HangKind) -> None:
+    behind = replace(WAITS, operation=operation, number=1203)
+    backend = operation.partition(":")[0]
+    ahead = replace(WAITS, operation=f"{backend}:all_reduce")
+    looked = [seen_worker(rank, stands(rank, behind if rank in {2, 9} else ahead)) for rank in range(10)]
+    found = find_hang(looked)
+    assert found is not None
+    assert (found.kind, found.ranks) == (kind, (2, 9))
+    if operation == "gloo:broadcast":
+        assert found.sentence == (
+            "ranks 2, 9 on nodes gpu0, gpu1 wait in broadcast 1,203 for 12 s, which is over for 8 others: "
+            "look at the network between nodes gpu0, gpu1"
+        )
+
+
+def test_nobody_who_waits_is_blamed_while_data_moves_wherever_it_is() -> None:
+    apart = [("dp 0", 5), ("dp 0", 5), ("dp 1", 5), ("dp 1", 6)]
+    before = [stands(rank, replace(WAITS, group=group, number=number)) for rank, (group, number) in enumerate(apart)]
+    for moved in range(4):
+        now = [replace(worker, io_bytes=100_000 * (worker.rank == moved)) for worker in before]
+        assert find_hang([seen_worker(w.rank, w, b) for w, b in zip(now, before, strict=True)]) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "moves"),
+    [
+        (1_000, 101_000, True),
+        (1_000, 2_000, False),
+        (101_000, 1_000, False),
+        (0, 101_000, False),
+        (101_000, 0, False),
+    ],
+    ids=["comes and goes", "hardly", "a connection was closed", "not counted before", "not counted now"],
+)
+def test_what_comes_and_goes_on_connections_moves(before: int, now: int, *, moves: bool) -> None:
+    looked = job(seen_worker(5, stands(5, network_bytes=now), stands(5, network_bytes=before)))
+    assert (find_hang(looked) is None) == moves
 
 
 @pytest.mark.parametrize("operation", ["gloo:gather", "gloo:scatter", "nccl:all_to_all"])

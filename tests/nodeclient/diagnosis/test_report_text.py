@@ -67,8 +67,8 @@ because      rank 5 on node gpu-07 stands in get (train.py:41) for 12 s; the 15 
 --------------------------------------------------------------------------------"""
 
 ALL_HUNG = """\
----- round 2 hung: all ranks wait ----------------------------------------------
-root cause   no rank alone: all of them wait in one collective
+---- round 2 hung: a collective completes for none -----------------------------
+root cause   no rank alone: they wait in collectives that complete for none
 since        2026-03-04 00:00:05-05:00
 how          hung: network, pid 4711
 because      all 16 workers wait in all_reduce 1,204

@@ -52,7 +52,7 @@ def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> N
         ("/elsewhere/x.py", 2, "f"),
     ]
     answer = an_answer(threads=[{"name": "MainThread", "frames": places}])
-    [(name, frames)], _ = read_answer(answer, "/home/me")
+    [(name, frames)] = read_answer(answer, "/home/me").threads
     assert name == "MainThread"
     assert frames == ("call (torch/_ops.py:7)", "get (queue.py:171)", "main (train.py:41)", "f (/elsewhere/x.py:2)")
 
@@ -60,15 +60,35 @@ def test_paths_are_given_from_the_users_folder_and_from_that_of_a_library() -> N
 def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
     both = [collective("default_pg", 9, "done"), collective("tensor 2", 4, "waits")]
     expected = Collective("tensor 2", 4, CollectiveState.WAITS, "gloo:all_reduce", "8x3 Float, 1 Int", 12.0)
-    assert read_answer(an_answer(collectives=both), "/")[1] == expected
-    found = read_answer(an_answer(collectives=both[:1]), "/")[1]
+    assert read_answer(an_answer(collectives=both), "/").collective == expected
+    found = read_answer(an_answer(collectives=both[:1]), "/").collective
     assert found is not None
     assert (found.group, found.number, found.state) == ("default_pg", 9, CollectiveState.DONE)
 
 
+def test_the_number_of_its_places_is_another_one_when_a_worker_gets_on_in_any_group() -> None:
+    def places(*collectives: dict[str, Any]) -> int:
+        return read_answer(an_answer(collectives=collectives), "/").places
+
+    control, gradients = collective("control 1", 1, "waits"), collective("default_pg", 50, "done")
+    known = places(control, gradients)
+    assert known == places(gradients, {**control, "age_s": 13.0})
+    others = [{**gradients, "number": 57}, {**gradients, "state": "waits"}, {**gradients, "group": "dp 1"}]
+    assert len({known, places(), *(places(control, other) for other in others)}) == 5
+    assert places() == 0
+
+
+def test_how_many_ranks_the_group_has_that_is_waited_in_is_told() -> None:
+    both = [{**collective("default_pg", 9, "done"), "members": 16}, {**collective("dp 2", 4, "waits"), "members": 2}]
+    found = read_answer(an_answer(collectives=both, network_bytes=123), "/")
+    assert (found.members, found.network_bytes) == (2, 123)
+    older = read_answer(an_answer(collectives=[collective("dp 2", 4, "waits")]), "/")
+    assert (older.members, older.network_bytes) == (0, 0)
+
+
 def test_of_a_worker_that_gets_on_only_a_number_is_known() -> None:
     moves = {"group": "0", "number": "9", "state": "moves"}
-    assert read_answer(an_answer(collectives=[moves]), "/")[1] == Collective("0", 9, CollectiveState.MOVES)
+    assert read_answer(an_answer(collectives=[moves]), "/").collective == Collective("0", 9, CollectiveState.MOVES)
 
 
 def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() -> None:
@@ -90,6 +110,7 @@ def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() 
         an_answer(collectives=[{"group": 1}]),
         an_answer(collectives=[{**collective("default_pg", 9, "waits"), "age_s": 10**400}]),
         an_answer(threads=7),
+        an_answer(network_bytes="many"),
     ],
 )
 def test_what_is_no_answer_is_refused(packet: bytes) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nodeclient.host.process_state import HALTED, catches, look_at
+from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at, state_between
 
 STAT = "77 (a ) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 {user} {system} 0 0 20 0 1 0 5 1 1"
 
@@ -31,7 +32,8 @@ def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> No
 
 def test_what_its_children_use_counts_as_its_own(tmp_path: Path) -> None:
     proc = fake(tmp_path, "S", None)
-    (proc / "77" / "io").write_text("rchar: 100\nwchar: 20\nsyscr: 9\n")
+    io = "rchar: 100\nwchar: 20\nsyscr: 9\nsyscw: 9\nread_bytes: 4000\nwrite_bytes: 8000\ncancelled_write_bytes: 7\n"
+    (proc / "77" / "io").write_text(io)
     (proc / "77" / "task" / "77").mkdir(parents=True)
     (proc / "77" / "task" / "77" / "children").write_text("78 79 ")
     (proc / "78").mkdir()
@@ -39,7 +41,7 @@ def test_what_its_children_use_counts_as_its_own(tmp_path: Path) -> None:
     (proc / "78" / "io").write_text("rchar: 3\nwchar: 0\n")
     found = look_at(77, proc)
     assert found is not None
-    assert (found.cpu_s, found.io_bytes) == (6.0, 123)
+    assert (found.cpu_s, found.io_bytes) == (6.0, 12_123)
 
 
 def test_where_it_waits_may_not_be_known(tmp_path: Path) -> None:
@@ -63,17 +65,18 @@ def test_a_handled_signal_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("main", "helper", "child", "wants"),
+    ("main", "helper", "child", "wants", "waits"),
     [
-        ("S", "S", "S", False),
-        ("R", "S", "S", True),
-        ("S", "R", "S", True),
-        ("S", "S", "R", True),
-        ("T", "T", "D", False),
+        ("S", "S", "S", False, False),
+        ("R", "S", "S", True, False),
+        ("S", "R", "S", True, False),
+        ("S", "S", "R", True, False),
+        ("T", "T", "D", False, True),
+        ("S", "D", "S", False, True),
     ],
 )
-def test_a_thread_that_would_run_if_a_cpu_were_free_is_seen(
-    tmp_path: Path, main: str, helper: str, child: str, *, wants: bool
+def test_a_thread_that_would_run_if_a_cpu_were_free_or_waits_for_a_disk_is_seen(
+    tmp_path: Path, main: str, helper: str, child: str, *, wants: bool, waits: bool
 ) -> None:
     proc = fake(tmp_path, main, None)
     threads = {("77", "77"): main, ("77", "80"): helper, ("78", "78"): child}
@@ -84,4 +87,36 @@ def test_a_thread_that_would_run_if_a_cpu_were_free_is_seen(
     (proc / "78" / "stat").write_text(STAT.format(state=child, user=1, system=1))
     found = look_at(77, proc)
     assert found is not None
-    assert found.wants_cpu == wants
+    assert (found.wants_cpu, found.waits_for_disk) == (wants, waits)
+
+
+@pytest.mark.parametrize("wchan", ["request_wait_answer", "__fuse_simple_request", "fuse_fsync_common"])
+def test_who_sleeps_in_a_file_system_of_another_program_waits_for_it(tmp_path: Path, wchan: str) -> None:
+    found = look_at(77, fake(tmp_path, "S", wchan))
+    assert found is not None
+    assert (found.state, found.waits_in) == ("waiting for IO", wchan)
+
+
+IDLE = ProcessState("sleeping", "", 0.0, 0, wants_cpu=False, waits_for_disk=False)
+STARVES = replace(IDLE, wants_cpu=True)
+FLUSHES = replace(IDLE, waits_for_disk=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [
+        (IDLE, IDLE, "sleeping"),
+        (STARVES, STARVES, "running"),
+        (STARVES, IDLE, "sleeping"),
+        (FLUSHES, FLUSHES, "waiting for IO"),
+        (IDLE, FLUSHES, "sleeping"),
+        (replace(FLUSHES, wants_cpu=True), replace(FLUSHES, wants_cpu=True), "running"),
+        (STARVES, replace(STARVES, state="stopped"), "stopped"),
+        (None, FLUSHES, "sleeping"),
+        (IDLE, None, ""),
+    ],
+)
+def test_what_others_do_for_a_process_that_sleeps_is_what_it_does(
+    before: ProcessState | None, after: ProcessState | None, state: str
+) -> None:
+    assert state_between(before, after) == state
