@@ -13,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.store_flags import LEASE_S
 from tests.support.cluster import TRAINING
 from tests.support.etcd import needs_etcd
 from tests.support.programs import BIN, run, wait_until
 from tests.support.standbys import LEADS, STANDS_BY, Pair, on_this_host
 
 pytestmark = [pytest.mark.slow, needs_etcd]
+
+PAUSED_S = 20.0
 
 BACK_WITHIN_S = 8.0
 """How long it may take on a busy machine until nodes are back: less than two waits for one that does not answer."""
@@ -99,6 +102,41 @@ def test_a_leader_that_was_paused_says_nothing_once_it_goes_on(pair: Pair) -> No
         assert not said.startswith(b"HTTP/1.1 200"), said
     first.await_line(STANDS_BY)
     pair.await_running()
+    pair.finish()
+
+
+@pytest.mark.long
+def test_a_leader_that_was_paused_for_long_says_nothing_either(pair: Pair) -> None:
+    first, second = pair.coordinators
+    first.signal(signal.SIGSTOP)
+    paused_at = time.monotonic()
+    second.await_line(LEADS)
+    pair.await_running()
+    wait_until("the pause to be long", lambda: time.monotonic() > paused_at + PAUSED_S)
+    asked = socket.create_connection(_address(pair.addresses[0]))
+    asked.sendall(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n")
+    seen = len(first.lines)
+    first.signal(signal.SIGCONT)
+    assert not _answer(asked).startswith(b"HTTP/1.1 200")
+    first.await_line(STANDS_BY)
+    assert not any(LEADS in line or "serves" in line for line in first.lines[seen:])
+    pair.await_running()
+    assert pair.last_word(1) == "leads"
+    pair.finish()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(3))
+def test_with_the_usual_lease_a_member_of_three_may_die(stack: ExitStack, tmp_path: Path, number: int) -> None:
+    pair = on_this_host(stack, tmp_path, 3, lease_s=LEASE_S)
+    for name in "ab":
+        pair.join(name)
+    pair.await_running()
+    pair.etcd.kill(number)
+    killed_at = time.monotonic()
+    wait_until("two leases to pass", lambda: time.monotonic() > killed_at + 2 * LEASE_S)
+    pair.await_running()
+    assert [pair.last_word(place) for place in (0, 1)] == ["leads", "stands by"]
     pair.finish()
 
 
