@@ -8,19 +8,21 @@ import sys
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
-from coordinatord.store.etcd.roster import end_term
+from coordinatord.store.etcd.roster import end_term, members
 from coordinatord.store_flags import StepDownConfig
 
 
 def step_down(config: StepDownConfig) -> int:
     """End the term of whoever leads, and print who that was; return the exit code. Raises `StoreError`."""
-    sys.stdout.write(f"{asyncio.run(_end_term(config))} leads no more\n")
+    sys.stdout.write(f"{asyncio.run(_end_term(config))}\n")
     return ExitCode.OK
 
 
 async def _end_term(config: StepDownConfig) -> str:
-    gateway = Gateway(config.place)
+    gateway, keys = Gateway(config.place), Keys(config.place.prefix)
     try:
-        return (await end_term(gateway, Keys(config.place.prefix))).endpoint
+        standbys = (await members(gateway, keys)).standbys
+        text = f"{(await end_term(gateway, keys)).endpoint} leads no more"
+        return text if standbys else f"{text}, but nobody stands by: it leads again in a moment"
     finally:
         await gateway.close()

@@ -103,7 +103,7 @@ class Pair:
     def step_down(self, on: str) -> None:
         """Have whoever leads step down, by the command on a host."""
         ended = run(*self._on(on), BIN / "coordinatord", "--store", self.store, "--step-down")
-        assert (ended.returncode, ended.stdout.count("leads no more")) == (0, 1), ended.stderr
+        assert (ended.returncode, ended.stdout.count("leads no more\n")) == (0, 1), ended.stderr
 
     def await_running(self) -> None:
         """Wait until the job runs on both nodes, by the account of whoever leads."""
