@@ -72,7 +72,7 @@ def _write_into(folder: Path, rows: list[Row], identity: str) -> None:
 
 async def _rows_of(place: EtcdPlace) -> tuple[list[Row], str]:
     """Return the rows of a namespace, as the only coordinator there, brought up to date."""
-    async with _Lead(place) as history:
+    async with _LeadForCopy(place) as history:
         found = await history.read()
         replica = Replica(found.rows, found.about.identity, found.about.version)
         try:
@@ -82,7 +82,7 @@ async def _rows_of(place: EtcdPlace) -> tuple[list[Row], str]:
 
 
 async def _write_to(place: EtcdPlace, rows: list[Row], identity: str) -> None:
-    async with _Lead(place) as history:
+    async with _LeadForCopy(place) as history:
         try:
             held = len((await history.read()).rows)
         except NothingStoredError:
@@ -92,7 +92,7 @@ async def _write_to(place: EtcdPlace, rows: list[Row], identity: str) -> None:
         await history.replace(rows, identity)
 
 
-class _Lead:
+class _LeadForCopy:
     """Leads at a namespace for as long as the context lasts, so that nobody else writes there."""
 
     def __init__(self, place: EtcdPlace) -> None:

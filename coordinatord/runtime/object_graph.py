@@ -60,7 +60,7 @@ def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any,
     The copy is None if it would take more than `most` objects. `without` names attributes of the root that are left
     out.
     """
-    copier = _Copier(most)
+    copier = _GraphCopier(most)
     try:
         twin = copier.begin(root)
         for name, value in attributes(root):
@@ -79,7 +79,7 @@ _CONSTANT: set[type] = set()
 """The classes met so far whose objects never change: such an object is its own copy."""
 
 
-class _Copier:
+class _GraphCopier:
     """Copies one graph of at most `most` objects. It asks `_CONSTANT` first: most values are numbers and texts."""
 
     def __init__(self, most: int) -> None:
@@ -125,22 +125,22 @@ class _Copier:
 
 
 @cache
-def _way(kind: type) -> Callable[[_Copier, Any], Any]:
+def _way(kind: type) -> Callable[[_GraphCopier, Any], Any]:
     """Return how objects of a class are copied; note down those that never change."""
     if issubclass(kind, _ATOMS) or is_frozen(kind):
         _CONSTANT.add(kind)
         return lambda _, value: value
     if issubclass(kind, dict):
-        return _Copier.mapping
+        return _GraphCopier.mapping
     if issubclass(kind, list | deque):
-        return _Copier.sequence
-    return _Copier.tuple_or_set if issubclass(kind, tuple | set | frozenset) else _Copier.instance
+        return _GraphCopier.sequence
+    return _GraphCopier.tuple_or_set if issubclass(kind, tuple | set | frozenset) else _GraphCopier.instance
 
 
 # Written down
 
 
-class _Writer:
+class _GraphWriter:
     def __init__(self) -> None:
         self.objects: list[list[Any]] = []
         self._places: dict[int, int] = {}
@@ -194,7 +194,7 @@ def _name_of(kind: type) -> str:
 
 def written(root: Any) -> Plain:
     """Return a graph as plain data. Raises `GraphError` for what is no data, such as a function."""
-    writer = _Writer()
+    writer = _GraphWriter()
     top = writer.write(root)
     return {"root": top, "objects": writer.objects}
 

@@ -28,7 +28,7 @@ SESSIONS_MAX = 1_000
 
 
 @frozen
-class _Kept:
+class _KnownSecret:
     """What a secret stands for."""
 
     token: KnownToken
@@ -41,8 +41,8 @@ class BrowserSessions:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Begin without any; `clock` returns seconds that only grow."""
         self._clock = clock
-        self._links: OrderedDict[bytes, _Kept] = OrderedDict()
-        self._sessions: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._links: OrderedDict[bytes, _KnownSecret] = OrderedDict()
+        self._sessions: OrderedDict[bytes, _KnownSecret] = OrderedDict()
 
     def new_link(self, token: KnownToken) -> str:
         """Return the secret of a link that opens one session with the rights of a token."""
@@ -64,9 +64,9 @@ class BrowserSessions:
         return None if found is None or found.until < self._clock() else found.token
 
     @staticmethod
-    def _keep(kept: OrderedDict[bytes, _Kept], most: int, token: KnownToken, until: float) -> str:
+    def _keep(kept: OrderedDict[bytes, _KnownSecret], most: int, token: KnownToken, until: float) -> str:
         secret = new_secret()
-        kept[_digest(secret)] = _Kept(token, until)
+        kept[_digest(secret)] = _KnownSecret(token, until)
         if len(kept) > most:
             kept.popitem(last=False)
         return secret

@@ -80,12 +80,12 @@ class KnownToken:
 
 
 @frozen
-class _File:
+class _TokenFile:
     version: Annotated[int, Range(VERSION, VERSION)]
     tokens: Annotated[tuple[KnownToken, ...], Length(0, TOKENS_MAX)]
 
 
-_check = check_for(_File)
+_check = check_for(_TokenFile)
 
 
 def new_secret() -> str:

@@ -31,7 +31,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 @dataclass(slots=True)
-class _Asked:
+class _LastAsked:
     """When the workers of a round were asked."""
 
     round: int
@@ -47,22 +47,22 @@ class ArrivalReads:
         self._driver = driver
         self._reads = reads
         self._tasks = tasks
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _LastAsked] = {}
 
     async def watch(self) -> None:
         """Ask again and again, for as long as the daemon serves."""
         while True:
             await asyncio.sleep(LOOK_S)
-            seen: dict[str, _Asked] = {}
+            seen: dict[str, _LastAsked] = {}
             async for run in iterate_jobs(self._driver, PIECE):
                 if can_be_compared(run):
                     seen[run.id] = self._ask_if_due(run)
             self._asked = seen
 
-    def _ask_if_due(self, run: Run) -> _Asked:
+    def _ask_if_due(self, run: Run) -> _LastAsked:
         now, asked = self._driver.now, self._asked.get(run.id)
         if asked is None or asked.round != run.durable.round:
-            asked = _Asked(run.durable.round, now)
+            asked = _LastAsked(run.durable.round, now)
         due = max(now, ask_at(run, asked.trains_since, asked.asked_at))
         if due < now + LOOK_S:
             asked.asked_at = due

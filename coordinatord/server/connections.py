@@ -147,7 +147,7 @@ class Connections:
         except HandshakeError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
         assert self._sessions is not None  # noqa: S101 - a standby has no such path
-        handler, transport, tail = request.protocol, request.transport, _Tail()
+        handler, transport, tail = request.protocol, request.transport, _UpgradeTail()
         if transport is None:
             raise ConnectionResetError
         handler.keep_alive(False)
@@ -332,7 +332,7 @@ class _Newcomer(asyncio.Protocol):
             self.transport.abort()
 
 
-class _Tail:
+class _UpgradeTail:
     """What has arrived after a request to upgrade, as aiohttp hands it over."""
 
     def __init__(self) -> None:

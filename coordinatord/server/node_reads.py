@@ -29,7 +29,7 @@ class NoAnswerError(OperationalError):
 
 
 @dataclass(slots=True)
-class _Session(Generic[Wanted, Answer]):
+class _ReadableSession(Generic[Wanted, Answer]):
     """A session that can be asked."""
 
     send: Callable[[Wanted], None]
@@ -45,12 +45,12 @@ class NodeReads(Generic[Wanted, Answer]):
     def __init__(self, doubt: str) -> None:
         """Begin without sessions; `doubt` asks what may be wrong with a node that does not answer."""
         self._doubt = doubt
-        self._sessions: dict[int, _Session[Wanted, Answer]] = {}
+        self._sessions: dict[int, _ReadableSession[Wanted, Answer]] = {}
         self._numbers = count(1)
 
     def open(self, session: int, send: Callable[[Wanted], None]) -> None:
         """Let a session be asked; `send` gives a request to it and must not wait."""
-        self._sessions[session] = _Session(send)
+        self._sessions[session] = _ReadableSession(send)
 
     def close(self, session: int) -> None:
         """Note that a session has ended. A caller who waits for its answer gets `NoAnswerError`."""

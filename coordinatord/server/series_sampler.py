@@ -28,7 +28,7 @@ PIECE = 1_000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _RunSeries:
     """The series of one run."""
 
     series: TimeSeries = field(default_factory=TimeSeries)
@@ -40,7 +40,7 @@ class SeriesSampler:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _RunSeries] = {}
 
     async def watch(self) -> None:
         """Look at live runs for as long as the daemon serves."""
@@ -56,7 +56,7 @@ class SeriesSampler:
         kept = self._kept.get(run.id)
         if kept is None:
             self._forget_old()
-            kept = self._kept[run.id] = _Kept()
+            kept = self._kept[run.id] = _RunSeries()
             for past in past_samples(run, rounds):
                 kept.series.note(past)
         now = self._driver.now

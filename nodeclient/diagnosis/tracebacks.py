@@ -72,7 +72,7 @@ _ADVICE_OF_CUDA = re.compile(
 """Advice that follows each error of CUDA, whatever the error is."""
 
 
-class _Kind(IntEnum):
+class _ErrorOrigin(IntEnum):
     HARMLESS = 0
     ELSEWHERE = 1
     PYTHON = 2
@@ -90,7 +90,7 @@ class Trace:
     """The index at which its text begins."""
     end: int
     """The index at which its text ends; the lines after it may belong to it or not."""
-    kind: int = _Kind.PYTHON
+    kind: int = _ErrorOrigin.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
@@ -101,11 +101,11 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
     traces = list(_traces(lines))
     if killed:
         # C++ and Python's fault handler write only when the process is about to die of a signal.
-        native = next((trace for trace in traces if trace.kind == _Kind.NATIVE), None)
+        native = next((trace for trace in traces if trace.kind == _ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
     limit = FOLLOWING_LINES_MAX_KILLED if killed else FOLLOWING_LINES_MAX
-    for kind in (_Kind.PYTHON, _Kind.ELSEWHERE):
+    for kind in (_ErrorOrigin.PYTHON, _ErrorOrigin.ELSEWHERE):
         last = next((trace for trace in reversed(traces) if trace.kind == kind), None)
         if last is not None and _following(lines, last, traces) <= limit:
             return last
@@ -151,7 +151,7 @@ def _traces(lines: Sequence[str]) -> Iterator[Trace]:
         if trace is None:
             index += 1
             continue
-        kind = trace.kind if trace.kind == _Kind.NATIVE else _kind(lines, index)
+        kind = trace.kind if trace.kind == _ErrorOrigin.NATIVE else _kind(lines, index)
         first = index if chain is None else chain
         follower = _next_in_chain(lines, trace.end)
         if follower is None:
@@ -197,13 +197,13 @@ def _native(lines: Sequence[str], header: int) -> Trace | None:
     name = match[1] if match else ""
     texts = [at for at in range(header + 1, min(header + 3, len(lines))) if _TERMINATE_TEXT.match(lines[at])]
     if not texts:
-        return Trace(name, header, header, header + 1, _Kind.NATIVE)
+        return Trace(name, header, header, header + 1, _ErrorOrigin.NATIVE)
     text, length = fold([_TERMINATE_TEXT.sub(r"\1", lines[texts[0]], count=1), *lines[texts[0] + 1 :]])
-    return Trace(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _Kind.NATIVE)
+    return Trace(f"{name}: {text}", header, texts[0], texts[0] + max(1, length), _ErrorOrigin.NATIVE)
 
 
 def _fatal(lines: Sequence[str], header: int) -> Trace | None:
-    return Trace(lines[header], header, header, header + 1, _Kind.NATIVE)
+    return Trace(lines[header], header, header, header + 1, _ErrorOrigin.NATIVE)
 
 
 def _not_run(lines: Sequence[str], header: int) -> Trace | None:
@@ -239,12 +239,12 @@ def _group(lines: Sequence[str], first: int) -> Trace | None:
     return Trace(f"{named[0]}, first: {inner}" if inner else named[0], first, end - 1, end)
 
 
-def _kind(lines: Sequence[str], header: int) -> _Kind:
+def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
     """Return whose traceback it is, by the lines above it."""
     above = next((line for line in reversed(lines[:header]) if line), "")
     if _HARMLESS.match(above):
-        return _Kind.HARMLESS
-    return _Kind.ELSEWHERE if _ELSEWHERE.match(above) else _Kind.PYTHON
+        return _ErrorOrigin.HARMLESS
+    return _ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else _ErrorOrigin.PYTHON
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:

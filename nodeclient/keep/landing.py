@@ -29,7 +29,7 @@ class _Empty(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _PartMemory:
     """The memory of a part that comes in."""
 
     commit: Commit
@@ -59,7 +59,7 @@ class Landing:
         self._arenas = arenas
         self._kind = kind
         self._lock = Lock()
-        self._memory: _Memory | _Empty = _Empty.AWAITED
+        self._memory: _PartMemory | _Empty = _Empty.AWAITED
 
     def room(self, commit: Commit) -> Place:
         """Return the place for the part, which has these control words; for the thread that fills it, and once.
@@ -77,11 +77,11 @@ class Landing:
         size = sizes.one_of_each
         self._arenas.claim(size, f"what rank {commit.rank} had at step {commit.step} takes {size_in_words(size)}")
         file = self._arenas.allocate_claimed(sizes, size)
-        arena = self._own(_Memory(commit, file, size))
+        arena = self._own(_PartMemory(commit, file, size))
         arena.touch(1)
         return (arena.generations if is_generation else arena.smalls)[0]
 
-    def _own(self, memory: _Memory) -> Arena:
+    def _own(self, memory: _PartMemory) -> Arena:
         """Own new memory, and return the arena in it; give it up if nobody wants it by now, as `room` says.
 
         To allocate takes seconds, in which the event loop does not wait for the lock to give the part up.
@@ -97,7 +97,7 @@ class Landing:
         """Return the part, which is whole by now. Its memory is the caller's from then on. Raises `OSError`."""
         with self._lock:
             memory = self._memory
-            assert isinstance(memory, _Memory)  # noqa: S101 - a part that came has memory
+            assert isinstance(memory, _PartMemory)  # noqa: S101 - a part that came has memory
             file = read_only(memory.file)
             os.close(memory.file)
             self._memory = _Empty.OVER
@@ -107,10 +107,10 @@ class Landing:
         """Give the part up, and its memory if that was not taken."""
         with self._lock:
             memory, self._memory = self._memory, _Empty.OVER
-        if isinstance(memory, _Memory):
+        if isinstance(memory, _PartMemory):
             self._drop(memory)
 
-    def _drop(self, memory: _Memory) -> None:
+    def _drop(self, memory: _PartMemory) -> None:
         os.close(memory.file)
         self._arenas.give_back(memory.size)
 

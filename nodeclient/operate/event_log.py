@@ -53,7 +53,7 @@ ALL = "/v1/events"
 def show(config: EventsConfig) -> int:
     """Print the events and return the exit code."""
     client = Client(config.coordinators, config.access)
-    printer = _Printer(terminal(), as_json=config.json, with_job=config.job is None)
+    printer = _EventPrinter(terminal(), as_json=config.json, with_job=config.job is None)
     if config.follow:
         for event in _follow(client, config.job, _query(config, FOLLOWED_FIRST)):
             printer.print([event])
@@ -103,7 +103,7 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
         select.select([], [], [], RESUME_AFTER_S)
 
 
-class _Printer:
+class _EventPrinter:
     """Writes events, each below the one before."""
 
     def __init__(self, where: TerminalInfo, *, as_json: bool, with_job: bool) -> None:

@@ -82,11 +82,11 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
                     seen, seen_at, failure = look(), time.monotonic(), ""
                 except RequestError as error:
                     failure = str(error)
-    except _EndedError as error:
+    except _InterruptedError as error:
         return 128 + error.signum
 
 
-class _EndedError(OperationalError):
+class _InterruptedError(OperationalError):
     """A signal asks this program to end; it may interrupt a long wait for an answer."""
 
     def __init__(self, signum: int) -> None:
@@ -185,4 +185,4 @@ def _screen() -> Iterator[_Screen]:
 
 
 def _end(signum: int, _: FrameType | None) -> None:
-    raise _EndedError(signum)
+    raise _InterruptedError(signum)

@@ -35,7 +35,7 @@ def show(config: LogsConfig) -> int:
     """Print the logs and return the exit code: 0 if any could be read, or nothing was written."""
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
-    printer = _Printer(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
+    printer = _LogPrinter(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
     try:
         for part in _Reading(client, job, config).parts():
             printer.print(part)
@@ -113,7 +113,7 @@ class _Reading:
         return urlencode(query, safe=":")
 
 
-class _Printer:
+class _LogPrinter:
     """Writes parts of logs, each line whole."""
 
     def __init__(self, where: TerminalInfo, *, single: bool, follow: bool, as_json: bool) -> None:

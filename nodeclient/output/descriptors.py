@@ -48,7 +48,7 @@ def writer(fd: int) -> Writer:
         own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
     except OSError:  # it belongs to another user, as after su
         own, may_block = os.dup(fd), True
-    return _PipeWriter(own, may_block) if stat.S_ISFIFO(mode) else _TerminalWriter(own, may_block)
+    return _PipeWriter(own, may_block) if stat.S_ISFIFO(mode) else _TtyWriter(own, may_block)
 
 
 def same_place(one: int, other: int) -> bool:
@@ -146,7 +146,7 @@ class _PipeWriter(_PlainWriter):
         return len(data) if len(data) <= most else data.rfind(b"\n", start, most) + 1 or most
 
 
-class _TerminalWriter(_PlainWriter):
+class _TtyWriter(_PlainWriter):
     def __init__(self, fd: int, may_block: bool) -> None:
         super().__init__(fd, may_block=may_block)
 

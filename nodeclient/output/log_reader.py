@@ -41,7 +41,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @frozen
-class _File:
+class _OpenLogFile:
     """One of the files of a log."""
 
     fd: int
@@ -97,7 +97,7 @@ def _length(first: int) -> int:
 
 
 @contextmanager
-def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
+def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogFile]]:
     """Yield the files of a log, the oldest first; none if the worker has written nothing yet."""
     with ExitStack() as stack:
         try:
@@ -122,15 +122,15 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_File]]:
                 raise PermissionError(1, f"{stream}.log is no plain file")
             # A file that was rotated since the last look is met again by its next name.
             newest_first.setdefault((found.st_dev, found.st_ino), (fd, found))
-        files: list[_File] = []
+        files: list[_OpenLogFile] = []
         start = 0
         for fd, found in reversed(newest_first.values()):
-            files.append(_File(fd, found.st_ino, start, found.st_size))
+            files.append(_OpenLogFile(fd, found.st_ino, start, found.st_size))
             start += found.st_size
         yield files
 
 
-def _begin(files: Sequence[_File], wanted: ReadLog) -> tuple[int, bool]:
+def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
     """Return where the last bytes and lines begin, and whether some of them are too far back."""
     end = files[-1].start + files[-1].size
     least = max(0, end - wanted.last_bytes)
@@ -154,7 +154,7 @@ def _begin(files: Sequence[_File], wanted: ReadLog) -> tuple[int, bool]:
     return at, bool(missing) and bound > least
 
 
-def _resume(files: Sequence[_File], after: LogPlace) -> tuple[int, bool]:
+def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
     """Return where to go on, and whether something in between is gone."""
     for file in files:
         if _number(file, after.offset) == after.file:
@@ -162,12 +162,12 @@ def _resume(files: Sequence[_File], after: LogPlace) -> tuple[int, bool]:
     return 0, after != NOWHERE
 
 
-def _place(files: Sequence[_File], at: int) -> LogPlace:
+def _place(files: Sequence[_OpenLogFile], at: int) -> LogPlace:
     file = next(file for file in reversed(files) if file.start <= at)
     return LogPlace(_number(file, at - file.start), at - file.start)
 
 
-def _number(file: _File, offset: int) -> int:
+def _number(file: _OpenLogFile, offset: int) -> int:
     """Return the number of a file that was read up to `offset`.
 
     A file system gives the inode of a deleted file to the next one, so the first bytes count as well.
@@ -176,7 +176,7 @@ def _number(file: _File, offset: int) -> int:
     return int.from_bytes(blake2b(b"%d:%b" % (file.inode, begin), digest_size=8).digest()) & FILE_MAX
 
 
-def _bytes(files: Sequence[_File], start: int, size: int) -> bytes:
+def _bytes(files: Sequence[_OpenLogFile], start: int, size: int) -> bytes:
     """Return so many bytes from a place of the log, or as many as there are."""
     found = b""
     for file in files:

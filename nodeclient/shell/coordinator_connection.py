@@ -148,7 +148,7 @@ class CoordinatorConnection:
         self._read_log = read_log
         self._read_stacks = read_stacks
         self._read_arrivals = read_arrivals
-        self._session: _Session | None = None
+        self._session: _CoordinatorSession | None = None
         """The open session."""
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
@@ -226,7 +226,7 @@ class CoordinatorConnection:
         coordinator = turn.coordinator
         attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
         try:
-            return await self._hold(_Session(self, coordinator, self._version, parting, attempt), turn)
+            return await self._hold(_CoordinatorSession(self, coordinator, self._version, parting, attempt), turn)
         except (HandshakeError, OSError) as error:
             if self._proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 self._proven = None  # it was revoked, and there may be a newer one in its place
@@ -237,10 +237,10 @@ class CoordinatorConnection:
             if not isinstance(explained, ClearError) or not self._access.clear_allowed or self._access.is_given:
                 raise explained or error from error
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
-        session = _Session(self, coordinator, self._version, parting, in_the_clear)
+        session = _CoordinatorSession(self, coordinator, self._version, parting, in_the_clear)
         return await self._hold(session, turn, has_token=True)
 
-    async def _hold(self, session: _Session, turn: Turn, *, has_token: bool = False) -> str | Refused:
+    async def _hold(self, session: _CoordinatorSession, turn: Turn, *, has_token: bool = False) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
         A node that `has_token`, and holds the session without it, says so.
@@ -250,7 +250,7 @@ class CoordinatorConnection:
         try:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._turns.alone else REACH_WITHIN_S) as patience:
 
-                def reached() -> _Session:
+                def reached() -> _CoordinatorSession:
                     patience.reschedule(loop.time() + CONNECT_WITHIN_S)
                     return session
 
@@ -275,13 +275,13 @@ class CoordinatorConnection:
 
     # What the session calls
 
-    def begin(self, session: _Session, coordinator: Endpoint) -> None:
+    def begin(self, session: _CoordinatorSession, coordinator: Endpoint) -> None:
         """Send the first message of a session that is open now."""
         self._session = session
         session.put(encode(dataclasses.replace(self._make_join(), version=self._version), self._version))
         self._submit(SessionOpened(str(coordinator)))
 
-    def receive(self, session: _Session, kind: int, message: bytes) -> str | Refused | None:
+    def receive(self, session: _CoordinatorSession, kind: int, message: bytes) -> str | Refused | None:
         """Take in a message; return why the session ends by it, if it does."""
         if kind != BINARY:
             return "the coordinator sent a text frame"
@@ -311,7 +311,7 @@ class CoordinatorConnection:
         return None
 
 
-class _Session(WebSocketClient):
+class _CoordinatorSession(WebSocketClient):
     """One connection to a coordinator."""
 
     def __init__(

@@ -42,7 +42,7 @@ Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""
 
 
-class _DiskThread:
+class _LogReadingThread:
     """A thread that makes calls in their order; it never keeps the process from ending."""
 
     def __init__(self, name: str, failed: Callable[[Exception], None], most: int = 0) -> None:
@@ -105,8 +105,8 @@ class LogService:
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, self._host)
         self._rounds: tuple[KeptRound, ...] = ()
         self._present: KeptRound | None = None
-        self._keeper = _DiskThread("log files", partial(self._in_loop, fail))
-        self._reader = _DiskThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
+        self._keeper = _LogReadingThread("log files", partial(self._in_loop, fail))
+        self._reader = _LogReadingThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
         self._followed: dict[Key, float] = {}
         """When each log was last read by somebody who follows it."""
         self._unread: set[Key] = set()

@@ -64,7 +64,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     ready = _ready(run)
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
-    lead = _Lead(run, steps_per_s)
+    lead = _FurthestWorker(run, steps_per_s)
     late = late_views(run)
     since = run.durable.entered_at if run.shown_state is run.durable.state else run.durable.formed_at
     return JobStatus(
@@ -248,7 +248,7 @@ def _in_order(run: Run) -> list[Member]:
     return sorted(run.members.values(), key=key)
 
 
-class _Lead:
+class _FurthestWorker:
     """The worker that is furthest, and by how many steps another may lag because of reporting alone.
 
     All ranks take the same steps, but their reports do not arrive at the same instant. One that is some seconds old
@@ -272,7 +272,9 @@ class _Lead:
         return lag if stands or lag > 2 + (2 + seen_s) * self._per_s else 0
 
 
-def _node_status(run: Run, member: Member, ready: str, lead: _Lead, late: LateStatus | None, now: float) -> NodeStatus:
+def _node_status(
+    run: Run, member: Member, ready: str, lead: _FurthestWorker, late: LateStatus | None, now: float
+) -> NodeStatus:
     observed, offer = member.observed, member.offer
     assignment = member.durable.assignment
     seen_s = max(0.0, now - member.heard_at)

@@ -91,7 +91,7 @@ def log_sources(
     found.sort(key=lambda pair: pair[1].start)
     workers = sum(len(piece) for _, piece in found)
     shown = list(islice(((ranks, rank) for ranks, piece in found for rank in piece), WORKERS_AT_ONCE_MAX))
-    asked = _Asked(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
+    asked = _WantedRound(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
     sources = tuple(
         asked.source(ranks.node, rank, stream, offers.get(ranks.node))
         for ranks, rank in shown
@@ -131,7 +131,7 @@ def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
     return [range(max(first, piece.start), min(end, piece.stop)) for piece in overlapping if piece.stop > first]
 
 
-class _Asked:
+class _WantedRound:
     """A round whose logs are wanted, and the nodes that can be asked for them."""
 
     def __init__(self, run: Run, run_id: str, number: int, *, follow: bool) -> None:

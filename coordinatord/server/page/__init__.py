@@ -35,7 +35,7 @@ HEADERS = {
 
 
 @frozen
-class _File:
+class _PageFile:
     """One file of the page."""
 
     body: bytes
@@ -60,6 +60,6 @@ def routes() -> list[web.RouteDef]:
     return [web.get("/", index.serve), *(web.get(f"/page/{name}", file.serve) for name, file in files.items())]
 
 
-def _load(path: Path) -> _File:
+def _load(path: Path) -> _PageFile:
     body = path.read_bytes()
-    return _File(body, KINDS[path.suffix], hashlib.sha256(body).hexdigest()[:16])
+    return _PageFile(body, KINDS[path.suffix], hashlib.sha256(body).hexdigest()[:16])
