@@ -18,6 +18,7 @@ from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, PassingIdentity, own_identity
+from coordinatord.security.passing_tokens import this_process
 from coordinatord.security.token_store import KnownToken, TokenStore
 
 log = logging.getLogger(__name__)
@@ -195,7 +196,8 @@ class Security:
         A file that cannot be written there is no mishap: a service has no such place.
         """
         first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
-        text = _file_of(first)
+        process = this_process() if self._settings.directory is None else None
+        text = _file_of(first) + ("" if process is None else process.line)
         try:
             path = tokens_directory(environ) / self.pin
             write_private(path, text)

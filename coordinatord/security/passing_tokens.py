@@ -1,0 +1,92 @@
+"""The token file of a coordinator that keeps nothing: its tokens end with the process, also if that is killed.
+
+A file that such a process could not take away would stay for ever, and its user's nodes would refuse each coordinator
+in the clear: there is a token. So the file names its process, and a later start on the same host takes it away.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.logs import fields
+from coordinatord.runtime.private_files import PrivateFileError, read_private, tokens_directory
+
+log = logging.getLogger(__name__)
+
+FILES_MAX = 1_000
+"""Files that one start looks at: a user has those of a few coordinators."""
+
+_LINE = re.compile(r"# They end with the process (?P<pid>\d+) (?P<began>\d+) (?P<place>\S+)\n")
+
+_STATE, _BEGAN = 0, 19
+"""Fields of /proc/PID/stat after the name: the state, and the ticks from the boot to the start (proc_pid_stat(5))."""
+
+_ENDED = frozenset({"Z", "X"})
+"""The states of a process that has ended, and that its parent has not waited for."""
+
+
+@frozen
+class Process:
+    """A process of one boot of one host, whose number nobody else ever has there."""
+
+    pid: int
+    began: int
+    place: str
+    """The boot, and the namespace in which the number counts."""
+
+    @property
+    def line(self) -> str:
+        """The line of a file that says with which process its tokens end."""
+        return f"# They end with the process {self.pid} {self.began} {self.place}\n"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended: of another host, or of an earlier boot, nobody knows here."""
+        return self.place == _place() and _began(self.pid) != self.began
+
+
+def this_process() -> Process | None:
+    """Return this process; None where the system does not tell."""
+    pid = os.getpid()
+    began, place = _began(pid), _place()
+    return None if began is None or not place else Process(pid, began, place)
+
+
+def remove_those_of_ended(environ: Mapping[str, str]) -> None:
+    """Take away files of this user whose processes have ended without doing so."""
+    try:
+        paths = list(islice(tokens_directory(environ).iterdir(), FILES_MAX))
+    except (OSError, PrivateFileError):
+        return  # there are none, or they are not for us to read
+    for path in paths:
+        try:
+            found = _LINE.search(read_private(path) or "")
+            if found and Process(int(found["pid"]), int(found["began"]), found["place"]).has_ended:
+                path.unlink(missing_ok=True)
+                text = "the coordinator of the tokens in %s was killed: the file is removed"
+                log.info(text, path, extra=fields("tokens_removed"))
+        except (OSError, PrivateFileError) as error:
+            log.debug("%s stays: %s", path, error)
+
+
+def _began(pid: int) -> int | None:
+    """Return when a process began; None if there is none."""
+    try:
+        parts = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if parts[_STATE] in _ENDED else int(parts[_BEGAN])
+
+
+def _place() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
