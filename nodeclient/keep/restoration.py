@@ -19,6 +19,7 @@ from nodeclient.keep.landing import Landed, Landing
 from nodeclient.keep.means import Means
 from nodeclient.keep.part_fetch import FetchError, fetch
 from nodeclient.keep.part_messages import Kind, PartName
+from nodeclient.persist.disk_thread import DiskHangsError
 from nodeclient.persist.durable_file import Progress
 from workerlib.keep.arena import Commit
 from workerlib.keep.channel_messages import Part
@@ -32,7 +33,7 @@ class RestoreError(OperationalError):
 
 
 class FileSystemError(RestoreError):
-    """The file system has failed, and may be well again in a moment."""
+    """The file system has failed or does not answer, and may be well again in a moment."""
 
 
 class DamagedError(RestoreError):
@@ -151,7 +152,8 @@ class Restoration:
             except (OperationalError, OSError) as error:
                 landing.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
-                failure = FileSystemError if isinstance(error, OSError) and error.errno else RestoreError
+                passes = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
+                failure = FileSystemError if passes else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
             except BaseException:
                 landing.close()

@@ -45,7 +45,7 @@ class DiskThread:
         self._working = thread = in_thread(work)
         thread.add_done_callback(_retrieve)
         try:
-            await _end_of(thread, progress, note_bytes)
+            await _end_of(thread, progress, note_bytes, "written")
             return thread.result()
         except DiskHangsError:
             self._hangs = True
@@ -66,13 +66,26 @@ class DiskThread:
             progress.note(0)
 
 
+async def read_in_thread(work: Callable[[], Found], progress: Progress) -> Found:
+    """Do work that reads and counts its `progress`, in a thread of its own; return what comes of it.
+
+    Raises `DiskHangsError` if no byte comes, and what the work raises.
+    """
+    thread = in_thread(work)
+    thread.add_done_callback(_retrieve)
+    await _end_of(thread, progress, lambda _: None, "read")
+    return thread.result()
+
+
 def _retrieve(ended: asyncio.Future[Any]) -> None:
     """Retrieve the error of work that nobody waits for, which asyncio would report otherwise."""
     if not ended.cancelled():
         ended.exception()
 
 
-async def _end_of(thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None]) -> None:
+async def _end_of(
+    thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None], done_to_bytes: str
+) -> None:
     """Wait until a thread has ended. Raises `DiskHangsError` when it has stood still for `STALL_S`."""
     loop = asyncio.get_running_loop()
     seen, seen_at = progress.bytes, loop.time()
@@ -84,7 +97,7 @@ async def _end_of(thread: asyncio.Future[Any], progress: Progress, note_bytes: C
             seen, seen_at = progress.bytes, loop.time()
             note_bytes(seen)
         elif loop.time() >= seen_at + STALL_S:
-            raise DiskHangsError(f"the disk hangs: nothing was written for {STALL_S:g} s")
+            raise DiskHangsError(f"the disk hangs: nothing was {done_to_bytes} for {STALL_S:g} s")
 
 
 def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:

@@ -141,7 +141,7 @@ class Persister:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         attempt.fail(clip(why, MESSAGE_MAX))
         if attempt is self._attempt:
-            text = f"step {attempt.order.step} cannot be written to {self._settings.root}: {why}; training goes on"
+            text = f"step {attempt.order.step} cannot be written to {self._settings.root}: {why}"
             self._complaints.complain(text)
             self._changed()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_parts import KeptStep
@@ -20,8 +22,8 @@ from nodeclient.core import kept_groups
 from nodeclient.core.disk_retention import StepThere
 from nodeclient.core.effects import Level
 from nodeclient.keep.part_messages import Kind
-from nodeclient.persist import step_folder
-from nodeclient.persist.disk_thread import in_thread
+from nodeclient.persist import disk_thread, step_folder
+from nodeclient.persist.disk_thread import in_thread, read_in_thread
 from nodeclient.persist.durable_file import Progress
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.persist_settings import PersistSettings
@@ -122,7 +124,9 @@ class StepsOnDisk:
         async with self._looking:
             known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
             try:
-                whole, problems = await in_thread(lambda: step_folder.find_whole(self.folder, known))
+                looking = in_thread(lambda: step_folder.find_whole(self.folder, known))
+                await self._complain_of_silence(looking)
+                whole, problems = await looking
             except OSError as error:
                 text = f"{self.folder} cannot be read: {error.strerror or error}; this is tried again every"
                 self._complaints.complain(f"{text} {LOOK_EVERY_S:g} s")
@@ -148,6 +152,13 @@ class StepsOnDisk:
             self._changed()
         return True
 
+    async def _complain_of_silence(self, looking: asyncio.Future[Any]) -> None:
+        """Wait until the disk has answered, or tell the user that it does not."""
+        done, _ = await asyncio.wait([looking], timeout=disk_thread.STALL_S)
+        if not done:
+            text = f"{self.folder} does not answer: nothing was seen there for {disk_thread.STALL_S:g} s"
+            self._complaints.complain(text)
+
     def look_now(self) -> None:
         """Look soon, and not only when it is time to."""
         self._look_now.set()
@@ -155,7 +166,7 @@ class StepsOnDisk:
     async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
         """Read a part into memory, as of the step that the round resumes from.
 
-        Raises `OSError` and `UnusableError`, and what `room` raises.
+        Raises `OSError`, `UnusableError` and `DiskHangsError`, and what `room` raises.
         """
         disk = resume.disk
         manifest = None if disk is None else self._manifests.get((disk.run, KeptStep(disk.round, resume.step)))
@@ -163,7 +174,8 @@ class StepsOnDisk:
             raise UnusableError(f"step {resume.step} is not on the disk any more")
         contents = Contents.SHARD if kind is Kind.BIG else Contents.SMALL
         folder = self.folder
-        return await in_thread(lambda: read_part(folder, manifest, (rank, contents), resume.round, room, progress))
+        work = partial(read_part, folder, manifest, (rank, contents), resume.round, room, progress)
+        return await read_in_thread(work, progress)
 
     def withdraw(self, disk: DiskStep, step: int, why: str, *, passes: bool) -> None:
         """Stop reporting a step that cannot be read; `passes` says that this may be over in a moment."""

@@ -11,7 +11,7 @@ LEAVE_MARGIN_S = 30.0
 leave behind, for their last output, and until the first bytes of what they have kept are on the disk."""
 
 WRITE_MARGIN_S = 45.0
-"""The time that is asked for whenever more is written. The coordinator lets a node go that writes nothing for 20 s, and
+"""The time that is asked for whenever more is written. The coordinator lets a node go that writes nothing for 40 s, and
 any node after 120 s, so this is not asked for without end."""
 
 

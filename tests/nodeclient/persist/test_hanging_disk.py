@@ -8,17 +8,19 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.persistence import END_IDLE_S, END_S
 from coordinatord.core.state.persisting import STUCK_S
-from coordinatord.protocol.persisted_state import PersistState
+from coordinatord.protocol.kept_state import Restoring
+from coordinatord.protocol.persisted_state import DiskStep, PersistState
 from nodeclient.core.effects import Persist
-from nodeclient.persist import disk_thread
+from nodeclient.persist import disk_thread, steps_on_disk
 from nodeclient.persist.step_folder import find_whole
-from tests.nodeclient.keep.stage import RUN, keeping_nodes
+from tests.nodeclient.keep.stage import RUN, a_resume, keeping_nodes, wanted
 from tests.nodeclient.persist.writing import BIG, SMALL, an_order, report, train, write
 from tests.support.programs import TIMEOUT_S
 
@@ -160,3 +162,52 @@ async def test_a_step_that_comes_into_use_while_another_is_made_whole_stays(
         hanging.set()
         await node.until(lambda: not begun.exists())
         assert [step.of.step for step in find_whole(tmp_path / "disk" / "job")[0]] == [12, 8, 4]
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_while_a_round_begins_is_said_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heal, read = threading.Event(), os.preadv
+
+    def hang(*given: Any) -> int:
+        heal.wait()
+        return read(*given)
+
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        await other.keeper.look_at_disk()
+        monkeypatch.setattr(os, "preadv", hang)
+        monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
+        monkeypatch.setattr(disk_thread, "LOOK_AGAIN_S", 0.02)
+        try:
+            resume = replace(a_resume(0, 4, other.source(wanted())), disk=DiskStep(RUN, 1))
+            other.begin(1, resume, run="r-2")
+            await other.until(lambda: any("nothing was read for 0.1 s" in text for text in other.texts))
+            holding = other.holding(run="r-2")
+            assert holding is not None
+            assert holding.restoring is Restoring.FAILED
+            assert "the disk hangs" in holding.unusable
+        finally:
+            heal.set()
+
+
+@pytest.mark.asyncio
+async def test_a_disk_that_hangs_at_a_later_look_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heal, list_folder = threading.Event(), os.scandir
+
+    def hang(*given: Any) -> Any:
+        heal.wait()
+        return list_folder(*given)
+
+    (tmp_path / "disk" / "job").mkdir(parents=True)
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.look_at_disk()
+        monkeypatch.setattr(disk_thread, "STALL_S", 0.1)
+        monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
+        monkeypatch.setattr(os, "scandir", hang)
+        try:
+            await node.until(lambda: any("does not answer: nothing was seen" in text for text in node.texts))
+        finally:
+            heal.set()
