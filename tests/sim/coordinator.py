@@ -173,9 +173,10 @@ class SimulatedCoordinator(abc.ABC):
             life = self.life
             if self._world.chance.random() < 0.5:
                 unread.insert(0, Tick())
+            if not self._writing:  # what the store has answered was read first
+                unread = [event for event in unread if not isinstance(event, StoreFailed)]
             for event in unread:
-                answered = isinstance(event, StoreFailed) and not self._writing  # the store's answer was read first
-                if self.life == life and self.up and not answered:
+                if self.life == life and self.up:
                     self._handle(event)
             self._alarm.arm()
             self._welcome_all()

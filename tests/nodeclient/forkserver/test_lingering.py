@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import BIN, TIMEOUT_S, clean_environ
+from tests.support.programs import BIN, TIMEOUT_S, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
@@ -59,8 +59,8 @@ def test_a_worker_that_is_stuck_in_its_end_has_ended_as_its_program(tmp_path: Pa
 def test_a_worker_that_has_failed_does_not_wait_for_native_libraries(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(STUCK_NATIVELY)
-    command = [BIN / "nodeclient", "join", "--standalone", "--preload", "json", "--", sys.executable, str(script)]
-    ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    flags = ("--standalone", "--preload", "json", "--", sys.executable)
+    ended = run(BIN / "nodeclient", "join", *flags, script)
     assert ended.returncode == 1, ended.stderr
     assert "ValueError: no data" in ended.stderr
     assert "the script's objects are let go of" in ended.stderr
