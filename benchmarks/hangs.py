@@ -44,8 +44,8 @@ RESTARTS = "100000"
 NAMED_WITHIN_S = 300.0
 """A bound for one round, so that a benchmark of something broken ends."""
 
-COMPUTES = {"loop", "gil"}
-"""Who hangs in these ways computes, as far as anybody can see."""
+NOTICED = {"loop", "gil", "disk"}
+"""Who hangs in these ways computes, as far as anybody can see, or waits for a disk: it is noticed, and let alone."""
 
 NAMES = re.compile(r"ranks? \d[^:]* on nodes? [^;]*?(is|are|stands?|computes?|waits?|does|do) ")
 """How the sentence begins that names a worker which others wait for."""
@@ -120,22 +120,25 @@ def measure(kinds: list[str], seed: int, layout: str, *flags: str) -> Iterator[H
     with training(kinds, seed, layout, *flags) as cluster:
         for number in range(1, len(kinds) + 1):
             kind, culprit = hang_of(seed, kinds, number, nodes * workers)
-            named = _await_named(cluster, number, notices=kind in COMPUTES)
+            named = _await_named(cluster, number, notices=kind in NOTICED)
             if named is None:
                 yield Hang(kind, culprit, layout, "nobody is named", Answer.NOBODY, NAMED_WITHIN_S)
             else:
                 sentence = named["reason"].removeprefix("waiting for ")
-                answer = judge(sentence, f"rank {culprit} on node n{culprit // workers} ")
+                answer = judge(sentence, f"rank {culprit} on node n{culprit // workers}")
                 yield Hang(kind, culprit, layout, sentence, answer, _after_stall(cluster, named["at"]))
             if named is None or named["kind"] == "BusyWorkerAwaited":
                 run(BIN / "nodeclient", "restart", JOB, "--coord", cluster.coordinator.endpoint)
 
 
 def judge(sentence: str, culprit: str) -> Answer:
-    """Return whether a sentence names the culprit, such as `rank 1 on node n1 `."""
+    """Return whether a sentence names the culprit, such as `rank 1 on node n1`, alone and first.
+
+    In a notice a comma follows the name: `rank 1 on node n1, which computes in ...`.
+    """
     if NAMES.match(sentence) is None:
         return Answer.NOBODY
-    return Answer.RIGHT if sentence.startswith(culprit) else Answer.WRONG
+    return Answer.RIGHT if sentence.startswith((f"{culprit} ", f"{culprit}, which ")) else Answer.WRONG
 
 
 def _after_stall(cluster: Cluster, at: float) -> float:

@@ -9,9 +9,12 @@ hangs: the training has long phases without a step, as evaluations and checkpoin
 from __future__ import annotations
 
 import itertools
+import math
+import mmap
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -32,6 +35,9 @@ PHASES_S = (12.0, 18.0, 25.0, 14.0, 40.0)
 
 PART = 1 << 20
 """The bytes that a checkpoint writes at once."""
+
+WHOLE = 1 << 29
+"""The bytes of a checkpoint that is written at once, and is on the disk when that is over."""
 
 
 def hang_of(seed: int, kinds: list[str], number: int, world_size: int) -> tuple[str, int]:
@@ -65,16 +71,22 @@ def _loader(_: Path) -> None:
     next(iter(DataLoader(Stuck(), num_workers=1)))
 
 
-def _disk(folder: Path) -> None:
+def _disk(folder: Path, seconds: float = math.inf) -> None:
     """Wait in the kernel as for a disk that does not answer: not to be interrupted, and with Python's lock held.
 
-    A process that has begun another one waits like that until the other has its program. This one never comes to it: it
-    opens a pipe that nobody writes to.
+    A process that has begun another one waits like that until the other has its program. This one does not come to it:
+    it opens a pipe that nobody writes to, or not before so many seconds.
     """
     pipe = folder / f"pipe-{os.getpid()}"
     os.mkfifo(pipe)
+    answers = ("/bin/sh", "-c", 'sleep "$0"; : > "$1"', str(seconds), str(pipe))
+    opener = subprocess.Popen(answers) if seconds < math.inf else None  # noqa: S603 - it is right above
     opening = (os.POSIX_SPAWN_OPEN, 0, str(pipe), os.O_RDONLY, 0)
-    os.posix_spawn(sys.executable, [sys.executable], os.environ, file_actions=[opening])
+    begun = os.posix_spawn("/bin/sh", ["sh"], os.environ, file_actions=[opening])
+    if opener is not None:
+        opener.wait()
+        os.waitpid(begun, 0)
+        pipe.unlink()
 
 
 def _skipped(_: Path) -> None:
@@ -108,6 +120,26 @@ def _compute(seconds: float) -> None:
         sum(range(10_000))
 
 
+def _save(folder: Path, seconds: float) -> None:
+    """Write a checkpoint in small pieces, and wait for the disk after each."""
+    until = time.monotonic() + seconds
+    with (folder / "checkpoint").open("wb") as file:
+        while time.monotonic() < until:
+            file.seek(0)
+            file.write(os.urandom(PART))
+            os.fsync(file.fileno())
+
+
+def _write(folder: Path, seconds: float) -> None:
+    """Write a checkpoint as a whole: a system call goes on until all of it is on the disk."""
+    until = time.monotonic() + seconds
+    file = os.open(folder / "whole", os.O_CREAT | os.O_WRONLY | os.O_DSYNC)
+    with mmap.mmap(-1, WHOLE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as zeros:
+        while time.monotonic() < until:
+            os.pwrite(file, zeros, 0)
+    os.close(file)
+
+
 def _phases(context: Any, folder: Path) -> list[Callable[[float], object]]:
     """Return what trainings do between their steps, each for some seconds."""
     import torch  # noqa: PLC0415 - as late as in a script
@@ -119,26 +151,14 @@ def _phases(context: Any, folder: Path) -> list[Callable[[float], object]]:
             done.fill_(float(time.monotonic() > until))
             dist.all_reduce(done)
 
-    def save(seconds: float) -> None:
-        if context.rank == 0:
-            until = time.monotonic() + seconds
-            with (folder / "checkpoint").open("wb") as file:
-                while time.monotonic() < until:
-                    file.seek(0)
-                    file.write(os.urandom(PART))
-                    os.fsync(file.fileno())
+    def one(phase: Callable[[Path, float], object]) -> Callable[[float], object]:
+        return lambda seconds: phase(folder, seconds) if context.rank == 0 else None
 
     def validate(seconds: float) -> None:
         with context.section("validation", limit=600):
             threading.Event().wait(seconds if context.rank == 0 else 0)
 
-    return [
-        _compute,
-        lambda seconds: _compute(seconds if context.rank == 0 else 0),
-        count,
-        save,
-        validate,
-    ]
+    return [_compute, one(lambda _, seconds: _compute(seconds)), count, one(_save), one(_write), one(_disk), validate]
 
 
 def main(seed: int, folder: Path, kinds: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.programs import TIMEOUT_S
+
+hangs = importlib.import_module("benchmarks.hangs")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,6 +30,23 @@ def run(benchmark: str, report: Path, *flags: str) -> list[Any]:
     assert done.returncode == 0, done.stderr
     runs: list[Any] = json.loads(report.read_text())["runs"]
     return runs
+
+
+@pytest.mark.parametrize(
+    ("sentence", "answer"),
+    [
+        ("rank 2 on node n1 stands in get (train.py:41) for 12 s; the 3 others wait in all_reduce 7", "right"),
+        ("rank 2 on node n1, which computes in <lambda> (train.py:97)", "right"),
+        ("rank 2 on node n1, which waits for a disk in save (train.py:70)", "right"),
+        ("rank 2 on node n12 stands in get (train.py:41) for 12 s; rank 0 waits in all_reduce 7", "wrong"),
+        ("rank 1 on node n0, which computes in evaluate (train.py:50)", "wrong"),
+        ("rank 0 on node n0 waits in barrier 7 and rank 2 on node n1 in all_reduce 7, for 12 s", "wrong"),
+        ("ranks 1, 2 on nodes n0, n1 stand in get (train.py:41) for 12 s; rank 0 waits in all_reduce 7", "wrong"),
+        ("all 4 workers wait in all_reduce 7 for 12 s, and it completes for none", "nobody"),
+    ],
+)
+def test_a_sentence_is_right_if_it_names_the_culprit_alone(sentence: str, answer: str) -> None:
+    assert hangs.judge(sentence, "rank 2 on node n1") == answer
 
 
 @pytest.mark.slow
