@@ -15,8 +15,8 @@ from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIME
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Each of them makes the node leave; torchrun handles the same ones."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
+"""Each of them makes the node leave. torchrun handles the same ones but SIGUSR1, which many jobs have Slurm send."""
 
 DEFAULT_JOB = "default"
 """The job id of those who have one job only."""

@@ -19,7 +19,7 @@ READY = b"\n"
 def main() -> None:
     """Wait until stdin ends, then kill all that carries the mark and remove the directory; exit 1 if that fails."""
     # A signal to a whole process tree or terminal session must not end the guard before the workers.
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(signum, signal.SIG_IGN)
     try:  # noqa: SIM105  # contextlib would double the guard's start
         os.write(sys.stdout.fileno(), READY)

@@ -75,7 +75,7 @@ def test_ctrl_c_is_ctrl_c_to_the_workers(door: str, script: str) -> None:
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1])
 def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> None:
-    with training(*DOORS["run"], script, "handle") as node:
+    with training("run", script, "handle") as node:
         node.signal(signum)
         node.await_line(f"saving for {signum.name}")
         assert node.wait() == 128 + signum

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.support.sigterm import play
+from tests.support.sigterm_program import TRAINS
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +30,8 @@ pytestmark = pytest.mark.slow
 def test_the_newest_whole_state_is_on_the_disk_after_sigterm(kind: str, moment: str, tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="the test reads the files with it")
     play(kind, moment, tmp_path)
+
+
+def test_sigusr1_of_slurm_saves_as_sigterm_does(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="the test reads the files with it")
+    play("ddp", TRAINS, tmp_path, signum=signal.SIGUSR1)

@@ -32,8 +32,10 @@ WARM = {
 }
 
 
-def play(kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0) -> int:
-    """End all nodes of a training by SIGTERM in a moment, or so long after it; return the step that is on the disk.
+def play(
+    kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0, signum: int = signal.SIGTERM
+) -> int:
+    """End all nodes of a training by a signal in a moment, or so long after it; return the step that is on the disk.
 
     Raises `AssertionError` if that is not the newest whole one, if its state is not what the ranks had, or if the nodes
     do not say which step it is and where.
@@ -50,10 +52,10 @@ def play(kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 
         _await_moment(cluster, moment, notes)
         threading.Event().wait(delay_s)
         for node in joined:
-            node.signal(signal.SIGTERM)
+            node.signal(signum)
         codes = [node.wait() for node in joined]
         shown = "\n".join(node.output for node in joined)
-        assert codes == [128 + signal.SIGTERM] * nodes, shown
+        assert codes == [128 + signum] * nodes, shown
         return _judge(moment, disk, notes, joined, shown)
     finally:
         cluster.close()

@@ -245,7 +245,7 @@ def test_one_shutdown_timeout_is_for_every_stop() -> None:
 
 
 def test_signals_are_named_by_flag_or_by_either_variable() -> None:
-    usual = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    usual = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     assert script().signals == usual
     assert script("--signals-to-handle", "SIGUSR1", PET_SIGNALS_TO_HANDLE="SIGUSR2").signals == (signal.SIGUSR1,)
     assert script(TORCHELASTIC_SIGNALS_TO_HANDLE="SIGTERM,SIGUSR2").signals == (signal.SIGTERM, signal.SIGUSR2)

@@ -116,7 +116,7 @@ WITHOUT_EFFECT = {"monitor_interval", "start_method", "event_log_handler"}
 ENDS = {"print_completion"}
 """These end the program, as `--help` does; what they print is in tests/cli."""
 
-OTHER_DEFAULT = {"rdzv_backend"}
+OTHER_DEFAULT = {"rdzv_backend", "signals_to_handle"}
 """TORCHRUN.md has the reason."""
 
 
