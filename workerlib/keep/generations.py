@@ -87,11 +87,12 @@ class Generations:
         places = () if self._arena is None else self._arena.generations
         return any(held is not None and held.is_same_part(wanted) for held in map(Place.read, places))
 
-    def write(self, commit: Commit, small: memoryview | None, *, last: bool = False) -> int:
+    def write(self, commit: Commit, small: memoryview | None, *, last: bool = False, watch: bool = False) -> int:
         """Write the present big state; return its length. Raises `NotNowError`.
 
         `commit` says which step it is; its length, serial and flags are filled in. `small` is the small state of that
-        step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`.
+        step, if it is known. The `last` save of a round finds a place more often; see `Arena.begin_generation`. With
+        `watch` nothing is committed if the next step has begun meanwhile: an optimizer without hooks waits for no save.
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")
@@ -111,6 +112,8 @@ class Generations:
         beside(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
         if small is not None:
             place.data[end:length] = small
+        if watch and self.have_changed():
+            raise NotNowError("tensors have changed while they were copied")
         serial = self._arena.newest_serial() + 1
         place.commit(commit.of(length, serial, 0 if small is None else WHOLE))
         return length

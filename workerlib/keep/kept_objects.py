@@ -159,8 +159,9 @@ class KeptOptimizer(_Nothing):
         self._values: Any = None
         self._entries = 0
         self._number_slots: list[tuple[str, str]] = []
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._parameters = {names.get(id(parameter), f"#{at}"): parameter for at, parameter in enumerate(parameters)}
+        self._names = names
+        self._parameters: dict[str, Any] = {}
+        self._look_at_parameters()
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -228,6 +229,12 @@ class KeptOptimizer(_Nothing):
             for parameter in group["params"]:
                 parameter.grad = None
 
+    def _look_at_parameters(self) -> None:
+        """Name all parameters: a script may have added a group of them."""
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
+        self._parameters = dict(named)
+
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
         # `state` is a defaultdict: a look must not make an entry, since optimizers take an empty one for a beginning.
         found: dict[str, Any] = self._optimizer.state.get(parameter, {})
@@ -235,6 +242,8 @@ class KeptOptimizer(_Nothing):
 
     def _numbers(self) -> dict[str, Any]:
         # Each step asks for them, so where they are is looked up again only if there is more state than before.
+        if sum(len(group["params"]) for group in self._optimizer.param_groups) != len(self._parameters):
+            self._look_at_parameters()
         entries = sum(map(len, self._optimizer.state.values()))
         if entries != self._entries:
             self._entries = entries

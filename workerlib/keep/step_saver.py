@@ -208,7 +208,7 @@ class StepSaver:
             return NotSaved(why, asked)
         began_at = time.monotonic()
         try:
-            length = self._generations.write(commit, self._small.find(commit), last=last)
+            length = self._generations.write(commit, self._small.find(commit), last=last, watch=self.follows)
         except (NotNowError, KeptStateError, RuntimeError) as error:  # RuntimeError: a GPU that no longer answers
             return NotSaved(str(error), asked)
         self._newest = self.done
