@@ -1,8 +1,8 @@
 """Asks this node's workers, when the coordinator wants to know, where they stand and when they came to collectives.
 
 Where a worker does not answer, the kernel tells something of it. `workerlib.responder` is the other end, and says how a
-worker is asked. An answer takes a third of a second, most of it to measure the use of the CPU. It takes a second more
-where a worker does not answer.
+worker is asked. An answer takes a quarter of a second, most of it to measure the use of the CPU. It takes half a second
+where a worker does not answer. The alarm looks twice, and both looks together take less than a second.
 """
 
 from __future__ import annotations
@@ -52,12 +52,9 @@ from nodeclient.workers.syscalls import pidfd_open, pidfd_send_signal
 from workerlib.env import STACKS
 from workerlib.responder import ARRIVALS, DESCRIPTORS_MAX, PACKET_BYTES, WHERE
 
-ANSWER_WITHIN_S = 0.5
-"""How long to wait for an answer. A worker that trains answers in some 20 ms, and one that stands still in a fifth of a
+ANSWER_WITHIN_S = 0.35
+"""How long to wait for an answer. A worker that trains answers in some 20 ms, and one that stands still in a tenth of a
 second."""
-
-OVERDUE_S = 0.05
-"""How long to wait for the answer to a question that was asked before, and has had all of that time already."""
 
 DUMP_WITHIN_S = 0.5
 """How long to wait for faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
@@ -66,7 +63,10 @@ QUIET_S = 0.05
 """The length of a pause after which faulthandler has written all: it writes without pauses."""
 
 MEASURED_S = 0.2
-"""The time over which the use of the CPU is measured: the kernel counts it in hundredths of a second."""
+"""The least time over which the use of the CPU is measured: the kernel counts it in hundredths of a second. It is also
+how long to wait for the answer to a question that was asked before, and has had all of `ANSWER_WITHIN_S` already."""
+
+UNKNOWN = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
 
 DUMP_BYTES_MAX = 256 * 1024
 
@@ -250,16 +250,17 @@ class StackService:
     async def _look(self, local_rank: int, rank: int, *, brief: bool) -> WorkerStacks:
         responder = self._responders.get(local_rank)
         pid = self._pid_of(local_rank) if responder is None else responder.pid
-        told = _Told(
-            problem="it does not answer: its script has not come to `import workerlib`, or starts without --preload"
-        )
-        if responder is not None:
-            told = await self._ask(responder, look_at(pid))
-        began_at, before = self._loop.time(), look_at(pid) if pid else None  # an answer uses the CPU as well
-        await asyncio.sleep(MEASURED_S)
+        began_at, before = self._loop.time(), look_at(pid) if pid else None
+        packet: bytes | None = None
+        if responder is not None and before is not None and before.state not in HALTED:
+            packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
+            if packet is not None:  # an answer uses the CPU as well
+                began_at, before = self._loop.time(), look_at(pid)
+        await asyncio.sleep(began_at + MEASURED_S - self._loop.time())
         after = look_at(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
+        told = await self._told(responder, packet, after)
         answer = told.answer
         return WorkerStacks(
             rank=rank,
@@ -277,17 +278,15 @@ class StackService:
             places=answer.places,
         )
 
-    async def _ask(self, responder: _Responder, state: ProcessState | None) -> _Told:
-        """Ask a worker by the packet, and then by the signal."""
-        if state is None or state.state in HALTED:
-            return _halted(state)
+    async def _told(self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None) -> _Told:
+        """Return what a worker has told by the packet; without one, the signal has it write its stacks."""
+        if responder is None:
+            return _Told(problem=UNKNOWN)
+        if packet == b"":
+            return _Told(problem="its process has ended")
         try:
-            packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
-            if packet == b"":
-                return _Told(problem="its process has ended")
             if packet is not None:
                 return _Told(StackOrigin.WORKER, read_answer(packet, _folder()))
-            state = look_at(responder.pid)
             if state is None or state.state in HALTED:
                 return _halted(state)
             threads = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
@@ -313,7 +312,7 @@ class StackService:
             responder.asked.append((question, *known))
         answer, asked_at = known
         try:
-            async with asyncio.timeout(max(OVERDUE_S, asked_at + within_s - self._loop.time())):
+            async with asyncio.timeout(max(MEASURED_S, asked_at + within_s - self._loop.time())):
                 return await asyncio.shield(answer)
         except TimeoutError:
             return None
