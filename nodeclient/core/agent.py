@@ -101,7 +101,7 @@ class Agent:
             self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and not self.exited:
-                self._effects += self._kept.pursue(self._desired, self.run, self.round)
+                self._effects = kept_goals.joined(self._effects, self._kept.pursue(self._desired, self.run, self.round))
                 self._effects += kept_goals.follow_halt(self._group, self._halt, now)
             self._report(now)
         return self._effects

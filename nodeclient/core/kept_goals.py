@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Halt, KeptCopy, Resume
 from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.protocol.persisted_state import PersistOrder
 from nodeclient.core import notices
-from nodeclient.core.effects import CopyKept, HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, Effect, HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
 from nodeclient.core.worker_group import WorkerGroup
 
 
@@ -46,6 +48,11 @@ class KeptGoals:
             self._copies = run, desired.copies
             new.append(CopyKept(run, desired.copies))
         return new
+
+
+def joined(done: Sequence[Effect], wanted: Sequence[Effect]) -> list[Effect]:
+    """Put what must not be overwritten first: workers that save look for a place which is free by then."""
+    return sorted((*done, *wanted), key=lambda effect: not isinstance(effect, Protect))
 
 
 def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:

@@ -28,6 +28,7 @@ from tests.sim.history import (
     torn_world,
     waiting_world,
 )
+from tests.sim.leavers import leaving_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
@@ -54,6 +55,7 @@ APART = {
     23: finishing_world,
     29: late_giving_world,
     31: undrained_world,
+    37: leaving_world,
 }
 """One in so many seeds plays a world of these kinds; the first one that applies. They take no place in `KINDS`, so that
 the other seeds play what they have always played. Each number is a prime that does not divide theirs, so that it takes

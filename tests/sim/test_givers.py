@@ -1,10 +1,11 @@
-"""Nodes that are to leave and stay for a while: one is drained at a time, and who stays after all has a limit."""
+"""Nodes that are to leave and stay for a while: one is drained at a time, who stays has a limit, or all of them go."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.sim.givers import late_giving_world, undrained_world
+from tests.sim.leavers import leaving_world
 
 HISTORIES = 20
 
@@ -19,3 +20,9 @@ def test_every_history_of_late_nodes_that_stay_to_write_keeps_the_invariants() -
 def test_every_history_of_a_node_that_gives_and_is_undrained_keeps_the_invariants() -> None:
     worlds = [undrained_world(seed) for seed in range(HISTORIES)]
     assert sum(world.invariants.records["NodeUndrained"] for world in worlds) > HISTORIES / 2
+
+
+@pytest.mark.slow
+def test_every_history_of_nodes_that_all_go_keeps_the_invariants() -> None:
+    worlds = [leaving_world(seed) for seed in range(HISTORIES)]
+    assert sum(world.invariants.kept.persisted.written for world in worlds) > HISTORIES

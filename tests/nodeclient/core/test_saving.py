@@ -50,6 +50,10 @@ def test_workers_save_what_they_keep_before_they_are_asked_to_end(planned: bool)
     assert bench.count(Kill) == 1
 
 
+def test_what_is_protected_no_more_is_known_before_workers_look_for_a_place_to_save_in() -> None:
+    assert kinds(keeping().receive(Goal.STOP, planned=True, protected=(KeptStep(1, 8),)))[:2] == [Protect, SaveKept]
+
+
 def test_the_others_save_when_a_worker_of_the_node_fails() -> None:
     bench = keeping()
     assert kinds(bench.exited(0, -9)) == [Notice, SaveKept, SendObserved]

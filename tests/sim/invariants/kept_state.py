@@ -79,17 +79,19 @@ class KeptStateInvariants:
         if isinstance(record, RoundStopped):
             self.persisted.stops(record)
         writes = self._world.scenario.persist_every_s is not None
-        if writes and isinstance(record, RunEnded) and record.outcome.result is Result.STOPPED:
+        if writes and isinstance(record, RunEnded) and record.outcome.result in {Result.STOPPED, Result.LEFT}:
             members = [member for member in run.members.values() if member.session is not None and not member.expired]
             parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
             whole = self._whole_of(run, parts)
-            self.persisted.judge_stopped(run, max((at for at in whole if at.round), default=None))
+            self.persisted.judge_last(run, record, max((at for at in whole if at.round), default=None))
         # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
         if isinstance(record, NodeReleased) and record.node in run.members:
             if record.outcome.result is Result.LEFT:
                 self._judge_released(run, record.node)
+                if writes and run.durable.state is State.FORMING and all(peer.leaves for peer in run.members.values()):
+                    self._judge_taken_along(run, record)
             elif writes and record.outcome.result is Result.TIMED_OUT:
-                self._judge_in_vain(run, record.node)
+                self.persisted.judge_in_vain(run, record, self._newest_with(run, record.node))
         if isinstance(record, RoundFormed):
             chosen = None if record.resume is None else record.resume.at
             self._resumes[record.run, record.round] = chosen
@@ -117,12 +119,17 @@ class KeptStateInvariants:
         newest = max(self._whole_of(run, [*theirs, *self._parts_of(run, [member], gone=True)]), default=None)
         self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
 
-    def _judge_in_vain(self, run: Run, node: str) -> None:
+    def _judge_taken_along(self, run: Run, record: NodeReleased) -> None:
+        """Check that no node that has the last step leaves with all others before the disk has it."""
+        newest = self._newest_with(run, record.node)
+        if any(part.big and part.at == newest for part in self._parts_of(run, [run.members[record.node]], gone=True)):
+            self.persisted.judge_last(run, record, newest)
+
+    def _newest_with(self, run: Run, node: str) -> KeptStep | None:
+        """Return the newest step of the run that a node which goes and those that can be reached have all of."""
         reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
         parts = [*self._parts_of(run, reachable), *self._parts_of(run, [run.members[node]], gone=True)]
-        self.persisted.judge_in_vain(
-            run, node, max((at for at in self._whole_of(run, parts) if at.round), default=None)
-        )
+        return max((at for at in self._whole_of(run, parts) if at.round), default=None)
 
     def _has_restored(self, member: Member) -> bool:
         kept = member.observed.kept

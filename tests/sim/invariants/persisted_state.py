@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.persistence import END_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member
 from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.records import RoundFormed, RoundStopped
+from coordinatord.core.values.records import NodeReleased, RoundFormed, RoundStopped, RunEnded
 from coordinatord.protocol.kept_parts import KeptStep
 from nodeclient.persist.disk_thread import STALL_S
 from tests.sim.invariants.root_cause import ROUGHLY
@@ -102,35 +103,50 @@ class PersistedStateInvariants:
         """Note when a round is stopped."""
         self._stopped[record.run] = self._world.queue.now
 
-    def judge_stopped(self, run: Run, kept: KeptStep | None) -> None:
-        """Check that a run which an operator ends leaves its last whole step on the disk, or says why it does not.
+    def judge_last(self, run: Run, record: RunEnded | NodeReleased, kept: KeptStep | None) -> None:
+        """Check that a run which is stopped, or whose nodes all leave, has its last whole step on the disk.
 
-        It waits for as long as something is written, or may be: until a node says that the disk hangs. Where messages
-        come out of order, or a host does not see the directory, the step may be elsewhere.
+        It is tried until there is no time for another attempt, or until nobody has written anything for long. Then the
+        last words say that it is lost.
         """
-        waited = self._world.queue.now - self._stopped.get(run.id, 0.0) >= ROUGHLY * STALL_S
-        idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
-        stuck = waited or idle_s >= ROUGHLY * STALL_S
-        excused = run.kept.disk.problem or stuck
-        if not excused:
-            self._judge_there(run, kept, "the run has ended")
+        waited_s = self._world.queue.now - self._stopped.get(run.id, 0.0)
+        if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
+            self._judge_there(run, kept, f"{record.reason!r}:")
+        elif not self._is_there(run, kept):
+            self._check("is not on the disk" in record.reason, "%r, and nothing about %s", record.reason, kept)
 
-    def judge_in_vain(self, run: Run, node: str, kept: KeptStep | None) -> None:
+    def judge_in_vain(self, run: Run, record: NodeReleased, kept: KeptStep | None) -> None:
         """Check that a node which has waited in vain takes no step along that it was to write to the disk.
 
-        That is not asked of a coordinator that does not know all yet, because it was started again.
+        That is not asked of a coordinator that does not know all yet, because it was started again. If an attempt has
+        failed, the node says so and does not wait for the next one.
         """
         work = run.kept.disk.work
+        if self.unheard.get(run.id) or (work is not None and record.node not in work.writers):
+            return
+        if run.kept.disk.problem or self._is_stuck(run):
+            said = "is not on the disk" in record.reason or self._is_there(run, kept)
+            self._check(said, "%r, and nothing about %s", record.reason, kept)
+        else:
+            self._judge_there(run, kept, f"{record.node} has gone")
+
+    def _is_stuck(self, run: Run) -> bool:
         idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
-        stuck = run.kept.disk.problem or idle_s >= ROUGHLY * STALL_S
-        if not (stuck or self.unheard.get(run.id)) and (work is None or node in work.writers):
-            self._judge_there(run, kept, f"{node} has gone")
+        return idle_s >= ROUGHLY * STALL_S
 
     def _judge_there(self, run: Run, kept: KeptStep | None, what: str) -> None:
+        there = self._newest_there(run)
+        self._check(self._is_there(run, kept), "%s with %s on the disk, not %s", what, there, kept)
+
+    def _is_there(self, run: Run, kept: KeptStep | None) -> bool:
+        """Whether a step is on the disk; where messages come out of order or a host sees another one, nobody knows."""
         if kept is None or self._world.scenario.network.harsh or self._world.disks.was_unmounted:
-            return
-        there = max((step.of[1] for step in self._world.disks.shared.whole if step.of[0] == run.id), default=None)
-        self._check(there is not None and there >= kept, "%s with %s on the disk, not %s", what, there, kept)
+            return True
+        there = self._newest_there(run)
+        return there is not None and there >= kept
+
+    def _newest_there(self, run: Run) -> KeptStep | None:
+        return max((step.of[1] for step in self._world.disks.shared.whole if step.of[0] == run.id), default=None)
 
     def _found(self, member: Member) -> dict[Step, int]:
         kept = member.observed.kept

@@ -14,14 +14,25 @@ NEEDS_A_COINCIDENCE = {
     "unusable-step-ignored",
     "written-to-the-disk-though-gone",
     "last-step-left-out",
-    "slow-disk-not-awaited",
     "kept-forgotten-at-restart",
     "nothing-written-after-a-restart",
 }
 """The mutants that only matter at the end of one run, or at the beginning of the next."""
 
 
+LEAVES = {
+    "last-write-not-tried-again",
+    "newer-step-taken-along",
+    "lost-step-not-named",
+    "slow-disk-not-awaited",
+    "step-lost-in-vain",
+}
+"""The mutants that show where all nodes go."""
+
+
 def _plays(name: str) -> str:
+    if name in LEAVES:
+        return "leavers.leaving_world"
     return "coincident_persisting_world" if name in NEEDS_A_COINCIDENCE else PLAYS
 
 
@@ -167,6 +178,34 @@ MUTANTS = tuple(
             "a round that outlives its coordinator has no step written to the disk any more",
             "        self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known\n",
             "",
+        ),
+        (
+            "last-write-not-tried-again",
+            "coordinatord.core.queries.persistence",
+            "nodes that all leave do so when the disk was full for a moment",
+            "    return disk.ends_at\n",
+            "    return -math.inf\n",
+        ),
+        (
+            "newer-step-taken-along",
+            "coordinatord.core.queries.handover",
+            "a node with a newer step leaves while others write an older one",
+            "    at = step_to_write(run)\n    held = {}",
+            "    at = None if run.kept.disk.work is not None else step_to_write(run)\n    held = {}",
+        ),
+        (
+            "lost-step-not-named",
+            "coordinatord.core.queries.reasons",
+            "nodes that all leave do not say that their last step is lost",
+            'return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"',
+            'return ""',
+        ),
+        (
+            "none-of-the-last-steps-kept",
+            "nodeclient.core.disk_retention",
+            "the steps on the disk are deleted as soon as one more is there",
+            "step.serial < newest[-1]",
+            "step.serial <= newest[0]",
         ),
     )
 )

@@ -1,0 +1,65 @@
+"""All nodes of a job go: asked to leave while one of them or the disk fails, or after they waited for one that died.
+
+What they keep goes with them, so their last step has to reach the disk before. These are histories of their own, so the
+seeds of others play what they have always played.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from tests.sim.faults import strike
+from tests.sim.history import LAST_S, come_to_rest
+from tests.sim.kept_disk import DiskFault
+from tests.sim.scenario import draw_persisting_scenario
+from tests.sim.world import World
+
+LEAVE_WITHIN_S = 0.3
+"""The time within which all are asked: whoever takes a cluster back sends a signal to each host."""
+
+FAILS_FOR_S = 3.0, 15.0, 25.0, 140.0
+"""How long the disk is full or hangs, about: mostly for less than what nodes wait for it."""
+
+WAIT_IN_VAIN = 0.15
+"""How often nodes wait for one that does not come back."""
+
+GONE_FOR_S = 150.0
+"""The longest time that nodes stay for two steps, and some more for a coordinator that is gone."""
+
+
+def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of nodes that all go. Raises as `small_world` does."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    nodes = chance.choice([1, 2, 3, 3])
+    scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.comes_back = 0.0
+    world.boot()
+    at = chance.uniform(8.0, 30.0)
+    if chance.random() < 0.3:
+        world.queue.plan(at - chance.uniform(0.0, 3.0), strike, world, "worker fails")
+    world.queue.plan(at, _take_back, world, chance)
+    world.go_on(at + GONE_FOR_S + chance.uniform(0.0, LAST_S))
+    come_to_rest(world)
+    return world
+
+
+def _take_back(world: World, chance: random.Random) -> None:
+    """Ask all nodes to leave, and let something fail at times; or let one die, so the others are too few."""
+    hosts = list(world.hosts.values())
+    if chance.random() < WAIT_IN_VAIN:
+        world.faults["node dies for good"] += 1
+        chance.choice(hosts).kill()
+        return
+    for host in hosts:
+        world.queue.plan(chance.uniform(0.0, LEAVE_WITHIN_S), host.leave)
+    fault = chance.choice([None, "a node dies", "the disk fails", "the coordinator is killed"])
+    world.faults["all leave" if fault is None else f"all leave and {fault}"] += 1
+    if fault == "a node dies":
+        world.queue.plan(chance.uniform(0.0, 6.0), chance.choice(hosts).kill)
+    elif fault == "the disk fails":
+        world.queue.plan(chance.uniform(0.0, 4.0), world.disks.break_down, chance.choice(list(DiskFault)))
+        world.queue.plan(4.0 + chance.random() * chance.choice(FAILS_FOR_S), world.disks.heal)
+    elif fault is not None:
+        world.queue.plan(chance.uniform(0.0, 4.0), strike, world, "coordinator killed")
