@@ -201,6 +201,8 @@ def _work(job: JobStatus) -> str:
         parts.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
     elif running_s:
         parts.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
+    if redone_s := job.ledger.seconds.redone:
+        parts.append(f"{duration(redone_s)} went into steps done again")
     return ", ".join(parts)
 
 

@@ -289,6 +289,16 @@ def test_a_straggler_comes_first_with_what_it_lacks() -> None:
     assert "53 (-37)" in lines[first + 1]
 
 
+def test_steps_that_were_done_again_are_told_with_what_they_cost() -> None:
+    ledger = {"seconds": {"training": 80.0, "redone": 12.0}, "total": 100.0, "goodput": 0.8}
+    kept = {"step": 60, "resumed": 40, "resumed_from": "node gpu2's memory", "redone": 3}
+    job = a_job(a_node("gpu1"), ledger=ledger, kept=kept, opened_s=100.0)
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
+    assert "80.0 % of 1m40s spent training, 12s went into steps done again" in shown
+    assert "resumed at step 40 from node gpu2's memory, 3 steps redone" in shown
+
+
 def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
     loss = {"host": "gpu", "reason": "silent for its whole lease", "round": 4, "lost_s": 125.0}
     early = {"run": "e-1", "state": "failed", "reason": "r", "step": 500, "opened_s": 70.0, "ended_s": 3_800.0}

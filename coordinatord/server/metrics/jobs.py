@@ -56,6 +56,8 @@ class JobFigures:
     """The newest step that outlives the loss of any one host."""
     disk_step: int | None
     """The newest step of the run that is whole on the disk."""
+    redone_steps: int | None
+    """How many steps its round did again; None where it resumed from none, or that is not known."""
     disk_failing: bool | None
     """Whether the last attempt to write a step has failed; None where no node may write any."""
     laggard_s: float | None
@@ -83,6 +85,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         kept_step=None if (newest := run.kept.newest_whole) is None else newest.step,
         copied_step=None if (copied := run.kept.copied) is None else copied.step,
         disk_step=None if (on_disk := run.kept.disk.step) is None else on_disk.step,
+        redone_steps=None if (resume := run.durable.resume) is None else resume.redone,
         disk_failing=None if run.kept.disk.every_s is None else bool(run.kept.disk.problem),
         laggard_s=laggard_s(run),
         health=run.health,
@@ -139,6 +142,8 @@ class JobsCollector(Collector):
         yield _gauge("job_copied_step", copied, _plain(live, "copied_step"))
         on_disk = "The newest step of the job's run that its nodes have written to the disk."
         yield _gauge("job_disk_step", on_disk, _plain(live, "disk_step"))
+        redone = "Steps of earlier rounds that the current or last round did again, where it resumed from kept state."
+        yield _gauge("job_redone_steps", redone, _plain(live, "redone_steps"))
         failing = "1 if the last attempt to write a step to the disk has failed, where nodes write any."
         yield _gauge("job_disk_failing", failing, _plain(live, "disk_failing"))
         laggard = "How late the worker comes to collectives that all others wait for; 0 if there is none."

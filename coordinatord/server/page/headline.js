@@ -67,7 +67,8 @@ function stepWords({ health, progress, nodes, kept }) {
   if (health === "stalled") return `none for ${duration(progress.idle_s)}`;
   const resumed = kept?.resumed ?? null;
   const behind = nodes.filter((node) => node.behind).length;
-  const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}`;
+  const redone = kept?.redone == null ? "" : `, ${plural(kept.redone, "step")} redone`;
+  const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}${redone}`;
   return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : "", from].filter(Boolean).join(", ");
 }
 

@@ -17,6 +17,7 @@ from coordinatord.core.values.records import (
     RoundStarted,
     RunOpened,
 )
+from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
 from coordinatord.runtime import __version__
@@ -240,6 +241,13 @@ def test_a_disk_that_fails_is_seen_where_nodes_write_to_one() -> None:
     assert figures_of(run, JobTally(), 1.0).disk_failing is False
     run.kept.disk.give_up("node a: no space left", 1.0)
     assert figures_of(run, JobTally(), 1.0).disk_failing is True
+
+
+def test_steps_that_are_done_again_are_counted_where_a_round_resumed() -> None:
+    run = a_run()
+    assert figures_of(run, JobTally(), 1.0).redone_steps is None
+    run.durable.resume = ResumePoint(1, 40, 2, 1, redone=3)
+    assert figures_of(run, JobTally(), 1.0).redone_steps == 3
 
 
 # Counters
