@@ -35,7 +35,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
-    STACK_BYTES_MAX,
+    PACKED_BYTES_MAX,
     AskStacks,
     Collective,
     CollectiveState,
@@ -90,7 +90,7 @@ def standing(rank: int, culprit: int, *, brief: bool) -> WorkerStacks:
     """Return where a worker stands: one loads data, and all others wait for it."""
     is_culprit = rank == culprit
     threads = [("MainThread", WAITS)] if is_culprit else THREADS
-    stacks = pack_stacks(threads, BRIEF_BYTES_MAX if brief else STACK_BYTES_MAX)
+    stacks = pack_stacks(threads, BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX)
     collective = LOADING if is_culprit else WAITING
     state, waits_in = "sleeping", "futex_do_wait"
     return WorkerStacks(

@@ -29,7 +29,11 @@ WORKERS_ASKED_MAX = 64
 """The workers in one answer. More than any common host has; of a larger node they are asked in several pieces."""
 
 STACK_BYTES_MAX = 1_024
-"""The limit of the stacks of one worker: those of a thousand workers are a megabyte."""
+"""The limit of the stacks of one worker that are taken; nodes of this release send less."""
+
+PACKED_BYTES_MAX = 640
+"""The limit of the stacks of one worker that are sent: all that is told of a thousand workers is less than a
+megabyte."""
 
 BRIEF_BYTES_MAX = 400
 """The same where a look is to be small: the innermost frames, which tell whether a worker gets on, and the script's."""
@@ -141,7 +145,7 @@ Thread = tuple[str, tuple[str, ...]]
 """The name of a thread, and its frames as `function (file:line)`, the innermost first."""
 
 
-def pack_stacks(threads: Sequence[Thread], most: int = STACK_BYTES_MAX) -> bytes:
+def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> bytes:
     """Write the stacks of a worker, the main thread first: a line with the name of each, a line a frame, an empty line.
 
     Of a stack that is too long the frames in the middle are left out. A thread that does not fit into `most` bytes is

@@ -5,7 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.protocol.stack_messages import ELLIPSIS, STACK_BYTES_MAX, pack_stacks, unpack_stacks
+from coordinatord.protocol.codec import encode
+from coordinatord.protocol.stack_messages import (
+    ELLIPSIS,
+    PACKED_BYTES_MAX,
+    STACK_BYTES_MAX,
+    Collective,
+    CollectiveState,
+    StackOrigin,
+    Stacks,
+    WorkerStacks,
+    pack_stacks,
+    unpack_stacks,
+)
 
 MAIN = ("MainThread", ("get (queue.py:1)", "<module> (train.py:41)"))
 OTHER = ("pin_memory", ("wait (threading.py:2)",))
@@ -35,9 +47,20 @@ TEXTS = st.text(max_size=300)
 
 @given(st.lists(st.tuples(TEXTS, st.lists(TEXTS, max_size=50)), max_size=8))
 def test_no_stack_is_larger_than_the_limit(threads: list[tuple[str, list[str]]]) -> None:
-    assert len(pack_stacks([(name, tuple(frames)) for name, frames in threads])) <= STACK_BYTES_MAX
+    assert len(pack_stacks([(name, tuple(frames)) for name, frames in threads])) <= PACKED_BYTES_MAX
 
 
 @given(st.binary(max_size=STACK_BYTES_MAX))
 def test_whatever_a_node_sends_can_be_shown(packed: bytes) -> None:
     assert all(text.isprintable() for name, frames in unpack_stacks(packed) for text in (name, *frames))
+
+
+def test_all_that_is_told_of_a_worker_is_less_than_a_kilobyte() -> None:
+    frames = tuple(f"function_{number} (torch/nn/modules/module{number}.py:{number})" for number in range(40))
+    stacks = pack_stacks([("MainThread", frames)])
+    waits = Collective("default_pg", 120_417, CollectiveState.WAITS, "gloo:all_reduce", "25557032 Float", 123.4)
+    state, waits_in, bytes_s = "waiting for IO", "folio_wait_bit_common", 10**12
+    worker = WorkerStacks(
+        9_999, StackOrigin.WORKER, stacks, state, waits_in, 12.34, waits, "", 4_000_000, bytes_s, bytes_s, 1_000, 2**52
+    )
+    assert len(encode(Stacks(2**62, (worker,), ""))) < 1_000
