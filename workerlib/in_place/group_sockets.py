@@ -2,7 +2,8 @@
 
 gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
 until the timeout. A connection in which there is nothing more to read lets it fail within a millisecond. Nobody tells
-which descriptors are gloo's: they are the connected sockets that are there after a group was made, and were not before.
+which descriptors are gloo's: they are the connected TCP sockets that are there after a group was made, and were not
+before, without those that Python has made meanwhile. What another native library connects just then is taken along.
 Sockets that listen are left alone, because gloo ends the process if one of them fails.
 
 No write of gloo's may fail, here or at a peer: it then forgets the operation, tells whoever waits for it nothing of the
@@ -15,13 +16,18 @@ Linux only, standard library only.
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _FOLDER = Path("/proc/self/fd")
+
+_TCP = {socket.AF_INET, socket.AF_INET6}
 
 
 def _sockets() -> dict[str, int]:
@@ -33,6 +39,29 @@ def _sockets() -> dict[str, int]:
             if target.startswith("socket:"):
                 sockets[target] = int(link.name)
     return sockets
+
+
+class _Own(socket.socket):
+    """A socket of this module's own, which is none of the script's, whatever `_noting` has put in place."""
+
+    __init__ = socket.socket.__init__
+
+
+@contextmanager
+def _noting(made: list[weakref.ref[socket.socket]]) -> Iterator[None]:
+    """Note each socket that Python makes in the block, in any thread, before it has a descriptor."""
+    original = socket.socket.__init__
+
+    @functools.wraps(original)
+    def note(self: socket.socket, *args: Any, **kwargs: Any) -> None:
+        made.append(weakref.ref(self))
+        original(self, *args, **kwargs)
+
+    socket.socket.__init__ = note  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        socket.socket.__init__ = original  # type: ignore[method-assign]
 
 
 class GroupSockets:
@@ -48,17 +77,22 @@ class GroupSockets:
         """Those that were shut, each with a descriptor of its own: gloo closes the one that it has."""
         self._before: set[str] | None = None
         """The sockets that were there before the group that is being made now."""
+        self._made: list[weakref.ref[socket.socket]] = []
+        """The sockets that Python has made while groups were made: they are the script's."""
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
         """Take the sockets that are new at the end of the block for connections of the group that is made in it.
 
-        Another thread that connects meanwhile would have its connection taken along: make groups before such threads
-        work, as `init` does.
+        A block in such a block changes nothing.
         """
+        if self._before is not None:
+            yield
+            return
         self._before = set(_sockets())
         try:
-            yield
+            with _noting(self._made):
+                yield
         finally:
             self._inodes |= _sockets().keys() - self._before
             self._before = None
@@ -73,7 +107,10 @@ class GroupSockets:
         """
         number = 0
         before = self._before
-        for inode, fd in _sockets().items():
+        sockets = _sockets()
+        for made in filter(None, (reference() for reference in list(self._made))):
+            sockets.pop(_inode(made.fileno()), None)
+        for inode, fd in sockets.items():
             came = inode in self._inodes or (before is not None and inode not in before)
             if came and inode not in self._shut and (own := _shut(fd, inode, side)) is not None:
                 self._shut[inode] = own
@@ -90,18 +127,27 @@ class GroupSockets:
 def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
     """Shut one side of a socket; return a descriptor of it that stays open.
 
-    None if this descriptor is not that socket any more, or is not connected.
+    None if this descriptor is not that socket any more, or is no TCP connection.
     """
     try:
-        own = socket.socket(fileno=os.dup(fd))
+        own: socket.socket = _Own(fileno=os.dup(fd))
     except OSError:
         return None
     try:
-        same = str((_FOLDER / str(own.fileno())).readlink()) == inode
-        if same and not own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        is_same = _inode(own.fileno()) == inode
+        is_tcp = own.family in _TCP and own.type is socket.SOCK_STREAM
+        if is_same and is_tcp and not own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             own.shutdown(side)
             return own
     except OSError:  # it is not connected
         pass
     own.close()
     return None
+
+
+def _inode(fd: int) -> str:
+    """Return what /proc writes of a descriptor; empty if there is none."""
+    try:
+        return str((_FOLDER / str(fd)).readlink())
+    except OSError:
+        return ""

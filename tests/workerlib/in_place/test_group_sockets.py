@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,18 @@ from workerlib.in_place.group_sockets import GroupSockets
 PROGRAM = Path(stopped_peer.__file__)
 
 
-def a_pair() -> tuple[socket.socket, socket.socket]:
+class Foreign(socket.socket):
+    """A socket as a native library makes it: Python's own way to make one is not taken."""
+
+    __init__ = socket.socket.__init__
+
+
+def a_pair(kind: type[socket.socket] = Foreign) -> tuple[socket.socket, socket.socket]:
     """Connect two TCP sockets of this process."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        near = socket.create_connection(listener.getsockname())
-        far, _ = listener.accept()
+        near = kind(socket.AF_INET, socket.SOCK_STREAM)
+        near.connect(listener.getsockname())
+        far = kind(fileno=listener.accept()[0].detach())
     return near, far
 
 
@@ -44,6 +52,32 @@ def test_only_what_came_in_the_block_is_shut_and_listeners_are_left_alone() -> N
     sockets.close()
 
 
+def test_what_python_connects_meanwhile_is_the_scripts() -> None:
+    sockets = GroupSockets()
+    with sockets.gathering(), ThreadPoolExecutor(1) as others:
+        near, far = others.submit(a_pair, socket.socket).result()
+        of_group, peer = a_pair()
+        assert sockets.shut(socket.SHUT_WR) == 2
+        near.sendall(b"while the group is made")
+    with near, far, of_group, peer:
+        assert sockets.shut() == 0
+        assert far.recv(100) == b"while the group is made"
+        far.sendall(b"and afterwards")
+        assert near.recv(100) == b"and afterwards"
+    sockets.close()
+
+
+def test_what_is_no_tcp_connection_is_left_alone() -> None:
+    sockets = GroupSockets()
+    with sockets.gathering():
+        fds = [other.detach() for other in socket.socketpair()]
+    near, far = (socket.socket(fileno=fd) for fd in fds)
+    with near, far:
+        assert sockets.shut() == 0
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
+
+
 def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
     sockets = GroupSockets()
     with sockets.gathering():
@@ -64,7 +98,8 @@ def test_a_peer_can_write_until_all_are_out(side: int) -> None:
     sockets = GroupSockets()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with sockets.gathering():
-            near = socket.create_connection(listener.getsockname())
+            near = Foreign(socket.AF_INET, socket.SOCK_STREAM)
+            near.connect(listener.getsockname())
         far, _ = listener.accept()
     with far:
         far.settimeout(TIMEOUT_S)
