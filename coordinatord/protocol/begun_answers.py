@@ -16,5 +16,5 @@ class BegunStatus:
     """They were forked from the parent interpreter of `--preload`."""
     cold: Whole
     why_not: AnyText
-    """Why workers that had been able to stay were not begun in place; empty if they were, or never could have been. For
-    a round, it begins with the first node of which that is true."""
+    """Why workers that could have stayed were not begun in place; empty if they were, never could have been, or were
+    killed. For a round, it begins with the first node of which that is true."""

@@ -16,4 +16,4 @@ class Begun:
     """They were forked from the parent interpreter."""
     cold: Count
     why_not: Sentence = ""
-    """Why workers that had been able to stay did not; empty if they did, or never were."""
+    """Why workers that could have stayed did not; empty if they did, never could have, or were killed."""

@@ -309,7 +309,7 @@ class Agent:
         assert desired.assignment is not None  # noqa: S101 - `run` carries one, see `messages`
         self._group = WorkerGroup(desired.assignment, desired.reason)
         if desired.resume is None:
-            self._dismiss(now)
+            self._effects += self._staying.dismiss("the round begins from nothing, and so do its workers")
         self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
 
     def _start(self, _: float) -> None:
@@ -332,8 +332,8 @@ class Agent:
         elif self._hurry or not group.saves:
             ends = self._ending is not None or self._leaving is not None or self._hurry or group.cut_off
             within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
-            may_save = patient and self._settings.kills
-            self._effects += self._staying.end_workers(group, RoundEnd(within_s, grace_s, signum, may_save), now)
+            end = RoundEnd(within_s, grace_s, signum, patient and self._settings.kills, planned=patient)
+            self._effects += self._staying.end_workers(group, end, now)
         if first and desired is not None and desired.goal is not Goal.RUN:
             self._notice(Level.INFO, "stopping", f"stopping the workers of round {self.round}: {desired.reason}")
 

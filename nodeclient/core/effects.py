@@ -100,6 +100,9 @@ class HaltWorkers:
 class LeaveRound:
     """Ask all workers of the round to leave it, and to wait for the next one; answered by `WorkerLeft`."""
 
+    planned: bool = False
+    """Whether nothing has gone wrong."""
+
 
 @frozen
 class Hold:

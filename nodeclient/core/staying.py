@@ -24,6 +24,9 @@ from nodeclient.core.worker_group import WorkerGroup
 HOLD_S = 60.0
 """How long a worker waits for another round. One is formed within seconds, or waits for nodes that may never come."""
 
+HELD_IN_VAIN = f"no round followed within {HOLD_S:g} s"
+"""Why a worker is not held any more, unless something else is said."""
+
 
 class StayState(Enum):
     """How near a worker is to another round. A worker of which nothing is noted can only end.
@@ -33,9 +36,10 @@ class StayState(Enum):
         ABLE ──> REFUSES            it cannot leave; if it does after all, it is held too
         FAILED ──> LOST             its connection is gone, so it cannot be held any more
         HELD ──> CUT_OFF            its connection is gone, so it cannot be given another round
+        ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
+        FAILED ──> LOST             it has found out that it cannot be given another round
 
-    Nothing is noted of a worker any more when its process ends. The same holds where one that is ABLE or REFUSES loses
-    its connection.
+    Nothing is noted of a worker any more when its process ends.
     """
 
     ABLE = auto()
@@ -48,6 +52,8 @@ class StayState(Enum):
     """It is out of its round, and waits for the next one."""
     CUT_OFF = auto()
     """It is out of its round and would wait for ever, so it is to be ended before the next one."""
+    SILENT = auto()
+    """It may live without its connection, or be about to end: that closes the connection as well."""
 
 
 _WAITING = frozenset({StayState.HELD, StayState.CUT_OFF})
@@ -79,6 +85,8 @@ class RoundEnd:
     """The signal that asks them."""
     may_save: bool
     """Whether they save what they have in that time."""
+    planned: bool
+    """Whether nothing has gone wrong."""
 
 
 class Staying:
@@ -102,15 +110,17 @@ class Staying:
     def note_able(self, local_rank: int, *, able: bool) -> None:
         """Note whether a worker can go into another round: it says that it can, and cannot without its connection."""
         state = self._states.get(local_rank)
-        if able:
-            self._states.setdefault(local_rank, StayState.ABLE)
+        if able and state in {None, StayState.SILENT}:
+            self._states[local_rank] = StayState.ABLE
+        elif able:
+            return
         elif state is StayState.FAILED:
             self._states[local_rank] = StayState.LOST
         elif state is StayState.HELD:
             self._states[local_rank] = StayState.CUT_OFF
             self._why_not = self._why_not or "a worker could not be reached any more while it waited for a round"
         elif state in {StayState.ABLE, StayState.REFUSES}:
-            del self._states[local_rank]
+            self._states[local_rank] = StayState.SILENT
 
     def note_failed(self, local_rank: int, alive: AbstractSet[int]) -> bool:
         """Note that a worker leaves its round because a collective has failed; return whether it may, and is new."""
@@ -120,10 +130,12 @@ class Staying:
         return new
 
     def note_refusal(self, event: WorkerRefuses) -> None:
-        """Note that a worker that was asked cannot leave."""
+        """Note that a worker cannot go into another round."""
         self._why_not = event.why
-        if self._states.get(event.local_rank) is StayState.ABLE:
-            self._states[event.local_rank] = StayState.REFUSES
+        after = {StayState.ABLE: StayState.REFUSES, StayState.FAILED: StayState.LOST}
+        state = self._states.get(event.local_rank)
+        if state in after:
+            self._states[event.local_rank] = after[state]
 
     def note_end(self, local_rank: int) -> bool:
         """Note that the process of a worker has ended; return whether its failure in this round is known."""
@@ -169,7 +181,9 @@ class Staying:
         grace_s = end.grace_s
         if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
             self._leave, self._leave_by = Leave.ASKED, now + end.leave_within_s
-            return [LeaveRound()]
+            return [LeaveRound(end.planned)]
+        if self._leave is Leave.NOT_ASKED and any(self._states.get(rank) is StayState.SILENT for rank in group.alive):
+            self._why_not = self._why_not or "a worker has lost its connection to nodeclient"
         if self._leave is Leave.ASKED and now >= self._leave_by:
             self._why_not = self._why_not or "a worker was not out of its round in time; see --abort-timeout"
             grace_s = grace_s if end.may_save else 0.0
@@ -193,9 +207,11 @@ class Staying:
         self._leave = Leave.OVER
         self.hold_until = now + HOLD_S if self._held else None
 
-    def dismiss(self) -> list[Dismiss]:
-        """Hold no worker any more; return what ends those that were held."""
-        return self._dismiss(_WAITING)
+    def dismiss(self, why: str = HELD_IN_VAIN) -> list[Dismiss]:
+        """Hold no worker any more, and note why; return what ends those that were held."""
+        gone = self._dismiss(_WAITING)
+        self._why_not = self._why_not or (why if gone else "")
+        return gone
 
     def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
         """Return what ends those that cannot be reached any more, once no others are ending."""

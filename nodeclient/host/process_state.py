@@ -85,6 +85,11 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     )
 
 
+def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
+    """Whether a signal has stopped a process: it takes note of nothing, and is not just looked at by another one."""
+    return _stat(pid, proc)[:1] == ["T"]
+
+
 def _io_bytes(pid: int, proc: Path) -> int:
     counters = (line.partition(": ") for line in read_if_there(proc / str(pid) / "io").splitlines())
     return sum(int(number) for name, _, number in counters if name in _IO_COUNTERS)

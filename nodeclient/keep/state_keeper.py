@@ -142,7 +142,9 @@ class StateKeeper:
                 if self._disk is not None and run == self.run:
                     self._disk.carry_out(run, wanted)
             case SaveKept(planned, late):
-                self._ask(lambda number: SaveNow(number, planned, late))
+                # A worker that is stopped by then would be waited for in vain; before a planned end it may go on.
+                without = frozenset[int]() if planned else self._channel.stopped
+                self._ask(lambda number: SaveNow(number, planned, late), without)
             case HaltWorkers(step):
                 self._ask(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
 
@@ -177,10 +179,10 @@ class StateKeeper:
             self._listens = False
             return {}
 
-    def _ask(self, question: Callable[[int], SaveNow | HaltAt]) -> None:
+    def _ask(self, question: Callable[[int], SaveNow | HaltAt], without: frozenset[int] = frozenset()) -> None:
         """Have the workers save, now or after a step; `KeptSaved` follows."""
         self._asked += 1
-        saving = self._round.halting & self._channel.connected
+        saving = (self._round.halting & self._channel.connected) - without
         self._round.ask(self._asked, saving)
         for local_rank in saving:
             self._channel.send(local_rank, question(self._asked))

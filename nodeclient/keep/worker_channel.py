@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nodeclient.host.process_state import is_stopped
 from nodeclient.host.worker_socket import WorkerSocket
 from workerlib.keep.channel_messages import Hello, Message, decode, encode
 from workerlib.packets import PACKET_BYTES, ChannelError
@@ -28,6 +29,8 @@ class _Peer:
     """A connection. Its local rank is not known before the worker's hello."""
 
     socket: socket.socket
+    pid: int
+    """The process that has made it."""
     local_rank: int | None = None
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
     """The packets that the socket does not take yet, each with duplicates of its descriptors."""
@@ -61,6 +64,13 @@ class WorkerChannel:
         """The local ranks of the workers that have said hello and are still there."""
         return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
 
+    @property
+    def stopped(self) -> frozenset[int]:
+        """The local ranks of those that a signal has stopped, so that they answer nothing."""
+        return frozenset(
+            peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
+        )
+
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
         """Send a packet to a worker, if it is still there; the descriptors stay the caller's.
 
@@ -83,11 +93,11 @@ class WorkerChannel:
             self._socket.close()
             self._socket = None
 
-    def _accept(self, connection: socket.socket, _pid: int) -> None:
+    def _accept(self, connection: socket.socket, pid: int) -> None:
         if len(self._peers) >= 2 * self._workers:
             connection.close()
             return
-        peer = _Peer(connection)
+        peer = _Peer(connection, pid)
         self._peers.add(peer)
         self._loop.add_reader(connection, self._receive, peer)
 

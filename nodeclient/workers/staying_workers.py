@@ -17,6 +17,7 @@ from pathlib import Path
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.host.process_state import is_stopped
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
@@ -28,6 +29,9 @@ from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
 """The exit code of a Python that an error ends. A worker that has left its round by an error would have had it."""
+
+STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
+"""Why it is not asked to leave an unplanned end: it would not hear of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,9 +108,12 @@ class StayingWorkers:
     def carry_out(self, order: StayOrder) -> None:
         """Carry out an effect of the agent."""
         match order:
-            case LeaveRound():
+            case LeaveRound(planned):
                 for connection in [connection for connection in self._connections if connection.local_rank is not None]:
-                    self._send(connection, round_messages.AskToLeave(connection.round))
+                    if connection.local_rank is not None and not planned and is_stopped(connection.pid):
+                        self._submit(WorkerRefuses(connection.local_rank, STOPPED))
+                    else:
+                        self._send(connection, round_messages.AskToLeave(connection.round, planned))
             case Hold(local_rank):
                 self._workers.hold(local_rank)
             case Dismiss(local_ranks):

@@ -31,8 +31,8 @@ class RoundLine:
         self._rounds: SimpleQueue[tuple[NextRound, list[int]] | None] = SimpleQueue()
         os.register_at_fork(after_in_child=self._socket.close)  # the connection stays that of the parent
 
-    def listen(self, leave: Callable[[int], None]) -> None:
-        """Listen from now on; `leave` is called, in the thread that listens, with the round that is to be left."""
+    def listen(self, leave: Callable[[AskToLeave], None]) -> None:
+        """Listen from now on; `leave` is called, in the thread that listens, when a round is to be left."""
         threading.Thread(target=self._hear_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
 
     def send(self, message: RoundMessage) -> None:
@@ -44,7 +44,7 @@ class RoundLine:
         """Wait for the next round; return it with the descriptors of stdout and stderr. None if there will be none."""
         return self._rounds.get()
 
-    def _hear_all(self, leave: Callable[[int], None]) -> None:
+    def _hear_all(self, leave: Callable[[AskToLeave], None]) -> None:
         """Listen until the connection ends, or this thread: a worker that hears nothing must not seem able to stay."""
         try:
             while True:
@@ -53,7 +53,7 @@ class RoundLine:
                 if isinstance(message, NextRound) and len(files) == STREAMS:
                     self._rounds.put((message, files))
                 elif isinstance(message, AskToLeave):
-                    leave(message.round)
+                    leave(message)
         except (OSError, ChannelError):
             pass  # nodeclient has gone
         except Exception as error:  # noqa: BLE001 - training goes on without this thread, to the end of the round

@@ -9,6 +9,7 @@ the socket by the environment variable `workerlib.env.ROUNDS`.
 | nodeclient | `AskToLeave` | `Left` or `Refusing`; or not in time, and then the worker is ended |
 | worker | `Failed`, if a collective has failed | |
 | worker | `Left`, when it is asked to leave, or has failed | |
+| worker | `Refusing`, if it ends by itself, or finds out when it has left that it cannot stay | |
 | nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
 """
 
@@ -36,6 +37,8 @@ class AskToLeave:
     """The round is over: get out of it, and wait for the next one."""
 
     round: int
+    planned: bool = False
+    """Nothing has gone wrong: a script that saves at a step of its own choice has the time for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """The worker was asked to leave the round and cannot, and why: it is to be ended as workers usually are."""
+    """The worker cannot go into another round, and why: it is to be ended as workers usually are, or ends by itself."""
 
     round: int
     why: str

@@ -8,22 +8,23 @@ The thread that listens to nodeclient gets the main thread out of the round: a c
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workerlib import checkpoints, progress, responder
-from workerlib.env import ROUNDS, WorkerEnvironment
+from workerlib.env import DEFAULTS, ROUNDS, WorkerEnvironment
 from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
 from workerlib.in_place.round_line import RoundLine
-from workerlib.in_place.round_messages import Failed, Left, NextRound, Refusing
+from workerlib.in_place.round_messages import AskToLeave, Failed, Left, NextRound, Refusing
 from workerlib.packets import WORDS_MAX, last_that_fit
 from workerlib.stop import REQUEST
 
@@ -37,6 +38,9 @@ AGAIN_S = 0.02
 
 VAIN_MAX = 3
 """Rounds in a row without a step, after which this process is not trusted with another one."""
+
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+"""The variable that says what torch does by itself when a collective of NCCL fails or times out."""
 
 
 class StayingWorker:
@@ -58,7 +62,9 @@ class StayingWorker:
         """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
         self._ended = False
         self._vain = 0
-        """Rounds in a row without a step."""
+        """Rounds in a row without a step, of those that have ended."""
+        self._make_group: Callable[..., Any] | None = None
+        """torch's own way to make a group, once `making_group` was called."""
         self.has_left = False
         """Whether this process is out of the round, and waits for the next one."""
         line.listen(self._leave_round)
@@ -70,10 +76,26 @@ class StayingWorker:
         """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends before."""
         from workerlib.keep.kept_errors import LeftRoundError
 
+        self._attend_groups()
         with self._sockets.gathering():
             yield
         if self._told.is_set():
             raise LeftRoundError
+
+    def _attend_groups(self) -> None:
+        """Note from now on the connections of all groups that are made, such as those of `new_group`."""
+        from torch.distributed import distributed_c10d
+
+        if self._make_group is not None:
+            return
+        make = self._make_group = distributed_c10d._new_process_group_helper  # noqa: SLF001 - all groups come from it
+
+        @functools.wraps(make)
+        def make_group(*args: Any, **kwargs: Any) -> Any:
+            with self._sockets.gathering():
+                return make(*args, **kwargs)
+
+        distributed_c10d._new_process_group_helper = make_group  # noqa: SLF001 - as above
 
     def note_keeper(self, keeper: StepKeeper) -> None:
         """Note the keeper of this round's state."""
@@ -86,17 +108,27 @@ class StayingWorker:
         with self._turn:
             self._ended = True
             self._turn.notify()
+        if self._make_group is not None:
+            from torch.distributed import distributed_c10d
+
+            distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_attend_groups`
+        leftovers.take_back()
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it, and not the training; return whether it does."""
-        is_told, end = self._told.is_set(), leftovers.end_of_round(error)
-        if end is None or (not is_told and self._obstacle()):
+        is_told = self._told.is_set()
+        end = leftovers.end_of_round(error, told=is_told)
+        if end is None:
+            self._line.send(Refusing(self._round, f"{type(error).__name__} ended the script in a worker"[:WORDS_MAX]))
+            return False
+        if not is_told and (why := self._obstacle(planned=False)):
+            self._line.send(Refusing(self._round, why))
             return False
         if not is_told:
             self._report(error, end)
         del end
         self._out.set()
-        self._vain = 0 if progress.last_step() >= 0 else self._vain + 1
+        self._vain = self._vain_rounds()
         if not is_told:  # its peers are waiting for nothing any more
             self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
@@ -106,7 +138,8 @@ class StayingWorker:
         checkpoints.begin_round()
         leftovers.end_groups()
         self.has_left = True
-        self._line.send(Left(self._round))
+        held = "the script holds a device mesh, whose process groups are those of the round that has ended"
+        self._line.send(Refusing(self._round, held) if leftovers.holds_mesh() else Left(self._round))
         return True
 
     def take_next_round(self) -> None:
@@ -137,27 +170,32 @@ class StayingWorker:
         lines = "".join(traceback.format_exception(error)).splitlines()
         self._line.send(Failed(self._round, said[:WORDS_MAX], last_that_fit(lines)))
 
-    def _obstacle(self) -> str:
+    def _obstacle(self, *, planned: bool) -> str:
         """Return why this process cannot go on in another round; empty if it can. Either thread may ask."""
         keeper = self._keeper  # the main thread drops it when it is out of the round
         if self._ended:
             return "the script has left its loop of rounds"
         if not self._keeps:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
-        if REQUEST.listening or checkpoints.are_asked_for_by_script():
+        if planned and (REQUEST.listening or checkpoints.are_asked_for_by_script()):
             return "the script saves at a step of its own choice, and ends there"
         if keeper is not None and keeper.exit.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
-        return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain >= VAIN_MAX else ""
+        return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain_rounds() >= VAIN_MAX else ""
+
+    def _vain_rounds(self) -> int:
+        """Return how many rounds in a row were without a step, with the one that ends now."""
+        return 0 if progress.last_step() >= 0 else self._vain + 1
 
     # The thread that listens
 
-    def _leave_round(self, number: int) -> None:
+    def _leave_round(self, asked: AskToLeave) -> None:
+        number = asked.round
         with self._turn:  # the main thread may not have taken the round yet that it was given
             self._turn.wait_for(lambda: self._ended or self._round >= number)
         if self._round > number or (self._round == number and self._out.is_set()):
             return  # it leaves already
-        if why := self._obstacle():
+        if why := self._obstacle(planned=asked.planned):
             self._line.send(Refusing(number, why))
             return
         self._told.set()
@@ -182,6 +220,10 @@ def connect() -> StayingWorker | None:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
     leftovers.set_aside()
+    if os.environ.get(HANDLING) == DEFAULTS[HANDLING]:
+        # This is what torch's own note says of `_abort_process_group` (distributed_c10d.py of torch 2.13): otherwise a
+        # thread of torch's ends the process for the same error. nodeclient ends workers that hang in any case.
+        os.environ[HANDLING] = "0"
     return StayingWorker(line, environment.round)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.host.process_state import HALTED, ProcessState, catches, look_at, state_between
+from nodeclient.host.process_state import HALTED, ProcessState, catches, is_stopped, look_at, state_between
 
 STAT = "77 (a ) b) {state} 1 77 77 0 -1 4194304 1 0 0 0 {user} {system} 0 0 20 0 1 0 5 1 1"
 
@@ -28,6 +28,12 @@ def test_a_stopped_process_is_halted_and_has_used_its_time(tmp_path: Path) -> No
     assert found is not None
     assert (found.state, found.waits_in, found.cpu_s) == ("stopped", "do_signal_stop", 3.0)
     assert found.state in HALTED
+
+
+@pytest.mark.parametrize(("state", "stopped"), [("T", True), ("t", False), ("S", False), ("Z", False)])
+def test_a_process_that_is_just_looked_at_is_not_stopped(tmp_path: Path, state: str, stopped: bool) -> None:
+    assert is_stopped(77, fake(tmp_path, state, None)) is stopped
+    assert not is_stopped(78, tmp_path), "it is gone"
 
 
 def test_what_its_children_use_counts_as_its_own(tmp_path: Path) -> None:

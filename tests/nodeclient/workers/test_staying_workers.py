@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,12 +19,13 @@ import pytest
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects
 from nodeclient.core.events import CollectiveFailed, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.host.process_state import is_stopped
 from nodeclient.workers import process_tree
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
-from nodeclient.workers.staying_workers import StayingWorkers
-from tests.support.programs import TIMEOUT_S
+from nodeclient.workers.staying_workers import STOPPED, StayingWorkers
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.env import ROUNDS
 from workerlib.in_place.round_messages import (
     ROUND_CODEC,
@@ -111,6 +115,35 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
                 assert (tmp_path / name).read_text() == name
             on.staying.carry_out(effects.LeaveRound())
             assert heard(worker) == AskToLeave(2), "it is in another round now"
+
+    asyncio.run(play())
+
+
+STOPS = """
+import os, signal, socket, sys
+worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+worker.connect(sys.argv[1])
+worker.send(sys.argv[2].replace("PID", str(os.getpid())).encode())
+os.kill(os.getpid(), signal.SIGSTOP)
+print(worker.recv(1000).decode())
+"""
+"""A worker that a signal stops."""
+
+
+def test_a_stopped_worker_is_waited_for_in_a_planned_end_alone(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            hello = '{"staying":{"local_rank":0,"round":1,"pid":PID}}'
+            command = [sys.executable, "-c", STOPS, on.path, hello]
+            worker = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+            assert await on.event() == WorkerStays(0)
+            await asyncio.to_thread(wait_until, "the worker is stopped", lambda: is_stopped(worker.pid))
+            on.staying.carry_out(effects.LeaveRound())
+            assert await on.event() == WorkerRefuses(0, STOPPED)
+            on.staying.carry_out(effects.LeaveRound(planned=True))
+            worker.send_signal(signal.SIGCONT)
+            told, _ = await worker.communicate()
+            assert ROUND_CODEC.decode(told) == AskToLeave(1, planned=True)
 
     asyncio.run(play())
 

@@ -44,8 +44,8 @@ MUTANTS = (
         "node-begins-from-nothing-in-old-processes",
         "nodeclient.core.agent",
         "processes that wait take part in a round that begins from nothing",
-        "        if desired.resume is None:\n            self._dismiss(now)\n",
-        "",
+        '            self._effects += self._staying.dismiss("the round begins from nothing, and so do its workers")\n',
+        "            pass\n",
         PLAYS,
     ),
     Mutant(

@@ -15,6 +15,8 @@ from workerlib.keep.kept_errors import LeftRoundError
 
 LOST = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:1"
 
+ASSERTED = "Last error: Cuda failure 'device-side assert triggered'"
+
 
 class Big:
     """What a function of a script holds."""
@@ -22,6 +24,18 @@ class Big:
 
 def lost() -> RuntimeError:
     return RuntimeError(LOST)
+
+
+def of_device() -> BaseException:
+    """Return the error of a GPU that has failed."""
+    return getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: an illegal memory access was encountered")
+
+
+def no_group() -> ValueError:
+    """Return the error of a collective without a process group."""
+    with pytest.raises(ValueError, match="initialized") as met:
+        torch.distributed.barrier()
+    return met.value
 
 
 def raised_from(error: Exception, cause: BaseException | None) -> Exception:
@@ -96,11 +110,27 @@ def test_an_error_ends_the_round_whatever_a_script_has_made_of_it(error: BaseExc
         raised_from(ValueError("it has nothing to do with that"), None),
         hidden(ValueError("the script hides it"), lost()),
         ExceptionGroup("tasks", [lost(), ValueError("a mistake")]),
+        torch.distributed.DistBackendError(
+            f"NCCL error in: ProcessGroupNCCL.cpp:2124, unhandled cuda error. {ASSERTED}"
+        ),
+        RuntimeError("Process group watchdog: ProcessGroupNCCL CUDA error: device-side assert triggered"),
+        of_device(),
+        raised_while_handling(of_device(), lost()),
+        raised_while_handling(of_device(), LeftRoundError()),
+        raised_while_handling(lost(), of_device()),
+        hidden(lost(), of_device()),
+        ExceptionGroup("tasks", [lost(), raised_from(ValueError("the other task"), of_device())]),
+        no_group(),
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
 )
 def test_an_error_of_the_script_is_its_own(error: BaseException) -> None:
     assert leftovers.end_of_round(error) is None
+
+
+def test_a_group_that_is_gone_ends_the_round_for_a_worker_that_was_told_to_leave() -> None:
+    assert leftovers.end_of_round(no_group(), told=True)
+    assert leftovers.end_of_round(ValueError("a mistake"), told=True) is None
 
 
 def test_errors_in_a_circle_are_looked_at_once() -> None:
@@ -126,7 +156,7 @@ def test_what_the_functions_held_that_an_error_has_left_is_dropped() -> None:
     assert held[0]() is None
 
 
-def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
+def test_what_is_set_aside_is_no_garbage_until_it_is_taken_back() -> None:
     class Ring:
         """Refers to itself, so that only a collection ends it."""
 
@@ -136,6 +166,7 @@ def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
     dropped, kept = Ring(), Ring()
     of_dropped, of_kept = weakref.ref(dropped), weakref.ref(kept)
     del dropped
+    gc.unfreeze()
     try:
         leftovers.set_aside()
         assert of_dropped() is None
@@ -143,6 +174,18 @@ def test_what_is_set_aside_is_no_garbage_and_is_not_looked_at_again() -> None:
         del kept
         gc.collect()
         assert of_kept() is not None
+    finally:
+        leftovers.take_back()
+    gc.collect()
+    assert of_kept() is None
+
+
+def test_what_a_warm_workers_parent_has_set_aside_is_not_taken_back() -> None:
+    gc.freeze()
+    try:
+        leftovers.set_aside()
+        leftovers.take_back()
+        assert gc.get_freeze_count()
     finally:
         gc.unfreeze()
 

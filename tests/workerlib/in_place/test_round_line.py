@@ -18,7 +18,7 @@ from workerlib.packets import PACKET_BYTES
 
 
 @contextmanager
-def connected(folder: Path, leave: Callable[[int], None]) -> Iterator[tuple[RoundLine, socket.socket]]:
+def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundLine, socket.socket]]:
     """Connect a worker of round 1 to this test, which plays its nodeclient."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(str(folder / "rounds"))
@@ -37,10 +37,10 @@ def send(node: socket.socket, message: RoundMessage, *files: int) -> None:
 
 
 def test_a_worker_hears_that_it_is_to_leave_and_of_the_next_round(tmp_path: Path) -> None:
-    left = SimpleQueue[int]()
+    left = SimpleQueue[AskToLeave]()
     with connected(tmp_path, left.put) as (line, node), (tmp_path / "out").open("w") as out:
         send(node, AskToLeave(1))
-        assert left.get(timeout=TIMEOUT_S) == 1
+        assert left.get(timeout=TIMEOUT_S) == AskToLeave(1)
         send(node, NextRound(2, {"RANK": "1"}), out.fileno(), out.fileno())
         got = line.next_round()
         assert got is not None
@@ -61,7 +61,7 @@ def test_a_worker_that_fails_to_leave_waits_for_no_round_and_seems_not_to(
 ) -> None:
     """It would be held, and given a round that it never hears of, while all others wait for it there."""
 
-    def leave(_: int) -> None:
+    def leave(_: AskToLeave) -> None:
         raise AttributeError("no such thing")
 
     with connected(tmp_path, leave) as (line, node):

@@ -39,7 +39,7 @@ def test_a_message_is_read_as_it_was_written(message: RoundMessage) -> None:
         (b"", "not JSON"),
         (b'{"hello":{"local_rank":0,"round":1,"pid":1}}', "no message has the name 'hello'"),
         (b'{"staying":{"local_rank":0}}', "CanStay has other fields than local_rank, round, pid"),
-        (b'{"leave":{"round":-1}}', "AskToLeave.round"),
+        (b'{"leave":{"round":-1,"planned":false}}', "AskToLeave.round"),
         (b'{"failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
         (b'{"failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
         (b'{"left":{"round":"x"}}', "Left.round"),

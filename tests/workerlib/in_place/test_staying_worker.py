@@ -5,14 +5,22 @@ from __future__ import annotations
 import socket
 import struct
 import termios
+from collections.abc import Iterator
 from contextlib import closing
 from fcntl import ioctl
 from pathlib import Path
 
+import pytest
+import torch.distributed
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+
 from tests.support.programs import TIMEOUT_S, wait_until
+from workerlib import checkpoints, progress
 from workerlib.in_place.round_line import RoundLine
-from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, NextRound, Refusing, RoundMessage
-from workerlib.in_place.staying_worker import StayingWorker
+from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, Failed, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
+from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
 
 
@@ -50,6 +58,127 @@ def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(tmp_path: P
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))
         assert isinstance(answer, Refusing), "nothing was given to ctx.keep"
         assert answer.round == 2
+
+
+@pytest.fixture
+def no_step() -> Iterator[None]:
+    """Begin and end with no step reported."""
+    progress.begin_round()
+    yield
+    progress.begin_round()
+
+
+@pytest.mark.usefixtures("no_step")
+def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step(tmp_path: Path) -> None:
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # all that is asked of it
+        lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
+        for number in range(1, VAIN_MAX):
+            assert staying.leaves(lost)
+            assert isinstance(heard(node), Failed)
+            assert heard(node) == Left(number)
+            tell(node, NextRound(number + 1, {}), 1, 2)
+            staying.take_next_round()
+        assert not staying.leaves(lost)
+        assert heard(node) == Refusing(VAIN_MAX, f"{VAIN_MAX} rounds in a row have ended without a step")
+        progress.step(7)
+        assert staying.leaves(lost), "the round that ends has done a step"
+
+
+def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        assert not staying.leaves(ValueError("a mistake"))
+        assert heard(node) == Refusing(1, "ValueError ended the script in a worker")
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
+    tmp_path: Path, planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        monkeypatch.setattr(checkpoints, "_by_collective", False)
+        tell(node, AskToLeave(1, planned))
+        if planned:
+            assert heard(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
+        assert staying.leaves(LeftRoundError())
+        if not planned:
+            assert heard(node) == Left(1)
+
+
+def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_path: Path) -> None:
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        store = HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+        tell(node, AskToLeave(1))
+        assert staying.leaves(LeftRoundError())
+        refusal = heard(node)
+        assert isinstance(refusal, Refusing)
+        assert refusal.why.startswith("the script holds a device mesh")
+        assert mesh.ndim == 2, "it is held until here"
+        assert not torch.distributed.is_initialized()
+
+
+def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path) -> None:
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        store = HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        error = error_of_a_round_with_a_mesh()
+        tell(node, AskToLeave(1))
+        assert staying.leaves(error)
+        assert heard(node) == Left(1)
+
+
+def error_of_a_round_with_a_mesh() -> BaseException:
+    """Return the error by which a round is left in which a mesh was made."""
+
+    def train() -> None:
+        mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
+        torch.distributed.all_reduce(torch.ones(1), group=mesh["b"].get_group())
+        raise LeftRoundError
+
+    with pytest.raises(LeftRoundError) as left:
+        train()
+    return left.value
+
+
+class Exit:
+    """The way out of a round in which nothing is kept."""
+
+    is_sharded = False
+
+    def open(self) -> None:
+        """Do nothing."""
+
+    def leave(self) -> None:
+        """Do nothing."""
+
+
+class Keeper:
+    """What a worker that leaves needs of a keeper; it keeps nothing."""
+
+    exit = Exit()
+
+    def close(self, *, failed: bool) -> None:
+        """Do nothing."""
+
+
+def heard(node: socket.socket) -> RoundMessage:
+    """Return the next message of the worker."""
+    return ROUND_CODEC.decode(node.recv(PACKET_BYTES))
 
 
 def test_a_worker_that_takes_no_further_round_says_so_of_one_that_it_was_given(tmp_path: Path) -> None:
