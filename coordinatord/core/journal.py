@@ -63,10 +63,14 @@ class Journal:
         return ()
 
     def _renews(self, batch: Batch) -> bool:
-        """Put what repeats in the place of what waits for the same sessions; return whether anything does."""
+        """Put what repeats in the place of the last that waits for the same session; return whether anything does.
+
+        What waited before that rests on fewer records, and stays as it is.
+        """
         waiting = [group.effects for group in (self._writing, *self._waiting) if group is not None]
         held = [(effects, effect) for effect in batch.effects for effects in waiting if effect.session in effects]
-        for effects, effect in held:
+        newest = {effect.session: (effects, effect) for effects, effect in held}
+        for effects, effect in newest.values():
             effects[effect.session] = effect
         return bool(held)
 

@@ -149,3 +149,14 @@ def test_a_newer_repetition_takes_the_place_of_what_waits() -> None:
     journal.begin()
     assert journal.take(Batch((), (a_send(1, "new"),), repeats=True), 0.0) == ()
     assert journal.finish() == (a_send(1, "new"), a_send(2))
+
+
+def test_a_repetition_of_what_a_later_group_led_to_waits_for_that_group() -> None:
+    journal = Journal()
+    journal.take(a_batch(a_send(1, "first"), records=1), 0.0)
+    journal.begin()
+    journal.take(a_batch(a_send(1, "second"), records=1), 0.0)
+    assert journal.take(Batch((), (a_send(1, "second again"),), repeats=True), 0.0) == ()
+    assert journal.finish() == (a_send(1, "first"),)
+    journal.begin()
+    assert journal.finish() == (a_send(1, "second again"),)

@@ -49,6 +49,13 @@ MUTANTS = (
         "return batch.effects",
     ),
     Mutant(
+        "renews-all-that-waits",
+        "coordinatord.core.journal",
+        "what follows from the next group of records goes out with the one that is being written",
+        "for effects, effect in newest.values():",
+        "for effects, effect in held:",
+    ),
+    Mutant(
         "renews-what-is-being-written",
         "coordinatord.core.machine",
         "what a node is told of the end counts as a renewal, before the record of it is durable",
