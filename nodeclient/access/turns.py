@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import math
 import socket
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -24,10 +23,9 @@ ADDRESSES_MAX = 16
 """How many addresses of one name are tried: three or five coordinators have one or two each."""
 
 
-SHUNNED_S = 4.0
-"""How long one that fell silent is not followed when a standby names it. Nodes fall silent on a leader after 5 s, and a
-lease of 5 s is over half a second later at most. A leader that goes on has its nodes back before they are lost to it.
-"""
+DOUBTED_S = 4.0
+"""How long one that fell silent is given less time to answer. Nodes miss a leader after 5 s, and a lease of 5 s is over
+half a second later at most, so that the standby which named it leads by then."""
 
 
 @frozen
@@ -56,7 +54,7 @@ class Turns:
         self._served = False
         """Whether the present turn has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """When each coordinator fell silent that has not served this node since."""
+        """When each coordinator fell silent that has not served this node since, for `DOUBTED_S`."""
 
     @property
     def turn(self) -> Turn:
@@ -69,6 +67,11 @@ class Turns:
     def alone(self) -> bool:
         """Whether there is nothing else to try."""
         return len(self._given) == 1 and not self._addresses and self._leader is None
+
+    @property
+    def doubts(self) -> bool:
+        """Whether what is tried now fell silent just now, and another one may serve in its place."""
+        return not self.alone and self.turn.coordinator in self._silent_at
 
     def note(
         self,
@@ -83,13 +86,11 @@ class Turns:
 
         It may have `served` this node. It may have fallen `silent`, at once or after that. It may stand by, and have
         named a `leader`. Its name has these `addresses`. `now` is in seconds, by a clock that never stops. A leader
-        that stands by in its turn is not followed: both learn of it in a moment. Nor is one that fell silent just now:
-        the standby that names it is asked again, which may lead by then.
+        that stands by in its turn is not followed: both learn of it in a moment. One that fell silent just now is
+        followed, since it may go on. When it does not answer soon, the standby that named it is asked again.
         """
         self._note_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
-            if now < self._silent_at.get(leader, -math.inf) + SHUNNED_S:
-                return False
             self._leader, self._served = Turn(leader), False
             return True
         self._served = self._served or served
@@ -100,7 +101,7 @@ class Turns:
         return False
 
     def _note_silence(self, now: float, *, served: bool, silent: bool) -> None:
-        self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + SHUNNED_S}
+        self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + DOUBTED_S}
         if silent:
             self._silent_at[self.turn.coordinator] = now
         elif served:
@@ -110,7 +111,7 @@ class Turns:
         failed = self._leader
         if failed is not None:
             self._leader = None
-            if self._served:
+            if self._served or failed.coordinator in self._silent_at:
                 return  # whoever stood by then is the most likely to lead now
         elif self._addresses:
             del self._addresses[0]

@@ -251,7 +251,7 @@ class CoordinatorConnection:
             async with asyncio.timeout(CONNECT_WITHIN_S if self._turns.alone else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
-                    patience.reschedule(loop.time() + CONNECT_WITHIN_S)
+                    patience.reschedule(loop.time() + (REACH_WITHIN_S if self._turns.doubts else CONNECT_WITHIN_S))
                     return session
 
                 await loop.create_connection(
@@ -366,7 +366,7 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
     """Return a text that explains why a coordinator was not reached."""
     match error:
         case TimeoutError():
-            return f"no answer from {coordinator} within {CONNECT_WITHIN_S:g} s"
+            return f"no answer from {coordinator} in time"
         case socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
             return f"the host name {coordinator.host} cannot be resolved"
         case HandshakeError():

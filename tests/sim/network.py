@@ -100,12 +100,12 @@ class Wires:
 
     def _unreached(self, session: Session) -> None:
         if session.reached:
-            self._queue.after(CONNECT_WITHIN_S, self._unanswered, session)
+            self._queue.after(session.host._seeker.answer_within_s, self._unanswered, session)
         else:
             session.host.dial_failed(session, "its host does not take the connection", silent=True)
 
     def _unanswered(self, session: Session) -> None:
-        session.host.dial_failed(session, "no answer within 5 s", silent=True)
+        session.host.dial_failed(session, "no answer in time", silent=True)
 
     def _knock(self, session: Session) -> None:
         host = session.host

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nodeclient.access.turns import Turns
 from nodeclient.config.flag_values import Endpoint
-from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, pause_after
+from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, PAUSE_FIRST_S, REACH_WITHIN_S, pause_after
 
 if TYPE_CHECKING:  # hosts have one, and the world has hosts
     from tests.sim.coordinator import SimulatedCoordinator
@@ -34,6 +34,11 @@ class Seeker:
     def alone(self) -> bool:
         """Whether there is no other one."""
         return self._turns.alone
+
+    @property
+    def answer_within_s(self) -> float:
+        """How long to wait for an answer of that one, in seconds."""
+        return REACH_WITHIN_S if self._turns.doubts else CONNECT_WITHIN_S
 
     def failed(self, leader: Endpoint | None, *, silent: bool) -> None:
         """Note that the present one has not answered in time, or stands by and has named this one as the leader."""

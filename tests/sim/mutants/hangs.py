@@ -59,7 +59,7 @@ MUTANTS = (
         "busy-is-hung",
         "coordinatord.core.queries.hanging",
         "an evaluation of one worker is restarted",
-        "found is not None and (found.is_hang or allows_no_more)",
+        "found is not None and ((found.is_hang and not run.hang.is_borne) or allows_no_more)",
         "found is not None",
         PLAYS,
     ),
