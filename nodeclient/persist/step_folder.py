@@ -43,7 +43,8 @@ LOOKED_AT = 1
 moment for each, and a large job has tens of thousands: they show that nothing hangs."""
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
-"""The most folders of a job that are looked at: these programs never make more."""
+"""The most whole steps of a job that are looked at: these programs never keep more. Attempts that failed may have left
+any number of other folders, and hide none of these."""
 
 SERIAL_MAX = 2**53 - 1
 
@@ -196,6 +197,8 @@ def find_whole(
     whole: list[Manifest] = []
     problems: list[str] = []
     for folder in _folders(job):
+        if len(whole) + len(problems) == FOLDERS_MAX:
+            break
         try:
             if (manifest := (known or {}).get(folder.name)) is None:
                 manifest = read_manifest(folder, progress)
@@ -203,6 +206,7 @@ def find_whole(
                 (folder / MANIFEST).lstat()
                 progress.note(LOOKED_AT)
         except FileNotFoundError:
+            progress.note(LOOKED_AT)
             continue  # not whole yet, or not any more
         except (OSError, UnusableError) as error:
             problems.append(f"{folder} is of no use: {error}")
@@ -283,7 +287,13 @@ def _folders(job: Path) -> list[Path]:
             found = [entry.name for entry in named if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return [job / name for name in sorted(found)[:FOLDERS_MAX]]
+    return [job / name for name in sorted(found, key=_numbers, reverse=True)]
+
+
+def _numbers(name: str) -> tuple[int, int, str]:
+    """Return the round and the step of a folder, which order those of one run, and its name."""
+    _, step, _, number, run = name.split("-")
+    return int(number), int(step), run
 
 
 def _check_all_here(of: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:

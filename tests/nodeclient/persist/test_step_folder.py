@@ -329,3 +329,14 @@ def test_bytes_count_as_written_when_they_are_flushed(tmp_path: Path, monkeypatc
     write_file(tmp_path / "file", [bytes(size)], progress)
     assert seen == [0, size * 2 // 5, size * 4 // 5, size], "the last one is that of the folder"
     assert progress.bytes == size
+
+
+def test_what_failed_attempts_have_left_hides_no_whole_step(tmp_path: Path) -> None:
+    persisted(tmp_path, name(step=9))
+    for step in range(10_000, 10_000 + step_folder.FOLDERS_MAX):
+        (tmp_path / name(step=step).folder).mkdir()
+    assert [manifest.of.step for manifest in find_whole(tmp_path)[0]] == [9]
+    left = step_folder.unfinished(tmp_path, Progress())
+    assert len(left) == step_folder.FOLDERS_MAX
+    step_folder.drop(tmp_path, left)
+    assert [folder.name for folder in tmp_path.iterdir()] == [name(step=9).folder]
