@@ -33,7 +33,7 @@ WARM = {
 
 
 def play(
-    kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0, signum: int = signal.SIGTERM
+    kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0, signum: signal.Signals = signal.SIGTERM
 ) -> int:
     """End all nodes of a training by a signal in a moment, or so long after it; return the step that is on the disk.
 
