@@ -56,6 +56,7 @@ RARE_ROWS = frozenset(
         "forming -> forming: persist_over",
         "running -> running: first_step_overdue",  # it takes ten minutes
         "stopping: the workers have saved what they keep, or had the time to",  # no worker of these histories keeps any
+        "stopping: the workers have not come to a step of their own choice in half of the time that they have to end",
         "running -> stopping: unrestorable",
         "stopping -> stopping: all_promised",
         "forming -> forming: given",

@@ -281,7 +281,7 @@ def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
 
 
 def _place(worker: WorkerStacks) -> str:
-    """Return where the script is: the function that it has called, and its own line."""
+    """Return where the script is: the function that it has called, or the next that is known, and its own line."""
     threads = unpack_stacks(worker.stacks)
     frames = [_split(frame) for frame in threads[0][1]] if threads else []
     own = next((file for name, file, _ in reversed(frames) if name == "<module>" and not file.startswith(_RUNNERS)), "")

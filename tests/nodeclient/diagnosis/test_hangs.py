@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -240,13 +241,14 @@ async def verdict(job: Job, kind: HangKind) -> HangVerdict:
     ("name", "kind", "words"),
     [
         ("stopped", HangKind.STUCK, "rank 2 on node b is stopped for"),
-        ("lock", HangKind.STUCK, "rank 2 on node b stands in lock (<string>:"),
-        ("loop", HangKind.BUSY, "rank 2 on node b computes in loop (<string>:"),
-        ("gil", HangKind.STUCK, "rank 2 on node b stands in gil (<string>:"),
-        ("loader", HangKind.STUCK, "rank 2 on node b stands in _BaseDataLoaderIter.__next__ (<string>:"),
+        ("lock", HangKind.STUCK, r"rank 2 on node b stands in lock \(<string>:"),
+        ("loop", HangKind.BUSY, r"rank 2 on node b computes in loop \(<string>:"),
+        ("gil", HangKind.STUCK, r"rank 2 on node b stands in gil \(<string>:"),
+        # How much of torch's own stack is left out depends on the lengths of its paths.
+        ("loader", HangKind.STUCK, r"rank 2 on node b stands in _\w*DataLoaderIter\.\w+ \(<string>:"),
         ("skipped", HangKind.MISMATCHED, "rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4"),
         ("sizes", HangKind.MISMATCHED, "rank 2 on node b waits in all_reduce 5, where 2 others wait in all_reduce 4"),
-        ("disk", HangKind.STUCK, "rank 2 on node b stands in disk (<string>:"),
+        ("disk", HangKind.STUCK, r"rank 2 on node b stands in disk \(<string>:"),
     ],
 )
 async def test_the_culprit_is_named(
@@ -256,7 +258,7 @@ async def test_the_culprit_is_named(
     async with hung(parent, tmp_path, name) as job:
         found = await verdict(job, kind)
         assert found.ranks == (2,)
-        assert words in found.sentence
+        assert re.match(words, found.sentence)
         assert kind is HangKind.MISMATCHED or found.sentence.endswith("; the 2 others wait in all_reduce 4")
 
 
