@@ -53,7 +53,7 @@ class Coordinator:
             events.AdminRequested: self._ask,
             events.Tick: self._tick,
             events.StoreFailed: self._store_failed,
-            events.StoreRecovered: self._resume,
+            events.StoreRecovered: self._store_recovered,
             events.PolicyChanged: self._change_policy,
             events.Looked: self._look,
             events.Compared: self._look,
@@ -128,7 +128,7 @@ class Coordinator:
             return None
         heartbeat_s = self._heartbeat_s
         self._note_heard(run, member, observed, heartbeat_s, now)
-        if observed.steps and observations.turns(run):
+        if observed.steps and observations.changes_activity(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
@@ -184,7 +184,7 @@ class Coordinator:
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
-            if not observations.turns(run):
+            if not observations.changes_activity(run):
                 return
         else:
             self._observe(run, member, observed, decision.now)
@@ -208,7 +208,7 @@ class Coordinator:
         if self.store_error is not None:
             why = f"the coordinator cannot write its state ({self.store_error})"
             text = f"not done: {why}. Earlier requests may still take effect."
-            decision.endings.append(Answer(event.session, AdminResult.UNRECORDED, text))
+            decision.endings.append(Answer(event.session, AdminResult.DEGRADED, text))
             return
         reply = admin.carry_out(event.request, decision)
         for run in reply.touched:
@@ -220,7 +220,7 @@ class Coordinator:
     def _store_failed(self, event: events.StoreFailed, _: Decision) -> None:
         self.store_error = event.reason
 
-    def _resume(self, _: events.StoreRecovered, decision: Decision) -> None:
+    def _store_recovered(self, _: events.StoreRecovered, decision: Decision) -> None:
         """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
 
         Nodes were heard meanwhile. One that was not heard gets a single further lease, however long the store failed.
@@ -285,7 +285,7 @@ class Coordinator:
         admission.check_token(known, event)
         if known is None or known.incarnation != join.incarnation or run.spec != join.spec:
             # This comes first: a refusal for good must not rest on what is not recorded, such as a younger namesake.
-            admission.check_recording(self.store_error)
+            admission.check_not_degraded(self.store_error)
             if not run.durable.state.ended:  # a run that has ended only sends its outcome
                 admission.check_drained(self.cluster.durable, join)
         admission.check_incarnation(known, join)

@@ -116,7 +116,7 @@ class RefusalCode(StrEnum):
     SUPERSEDED = "superseded"
     """A younger process has the node id, or this process has joined by a later connection: then it may go on there."""
     LIMIT = "limit"
-    UNRECORDED = "unrecorded"
+    DEGRADED = "unrecorded"
     """The coordinator's store fails, so it lets in no node that it would forget."""
     DRAINED = "drained"
     """An operator keeps this node out for now."""

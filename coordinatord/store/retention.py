@@ -48,12 +48,12 @@ MARKS_KEPT = 1_000
 """Drains and undrains that are no longer in force, and forgotten jobs, that are kept: whoever looks for one looks at
 the last weeks."""
 
-TURNS_KEPT = 200
+REPEATED_KEPT = 200
 """Records that are kept of each run and kind: training that stalls at each evaluation, in a round that lasts for
 months, leaves many."""
 
-_TURNS = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
-"""The kinds of which only the last record is needed to go on."""
+_REPEATED = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
+"""The kinds that come again and again in one round. Only the last record of each is needed to go on."""
 
 _OF_ROUNDS = (
     RoundFormed,
@@ -62,7 +62,7 @@ _OF_ROUNDS = (
     TrainingBegan,
     FirstStepOverdue,
     TrainingCaughtUp,
-    *_TURNS,
+    *_REPEATED,
     RoundStopped,
     RoundEnded,
     NodeSucceeded,
@@ -71,7 +71,7 @@ _OF_ROUNDS = (
 
 _CAUSES = (
     *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord),
-    *_TURNS,
+    *_REPEATED,
 )
 
 
@@ -92,17 +92,17 @@ def forget(connection: sqlite3.Connection, newest: Record) -> None:
         case NodeLost() | NodeReleased():
             _forget_visitor(connection, newest.job, newest.run, newest.KIND)
         case TrainingStalled() | TrainingResumed() | BusyWorkerAwaited() | NodesSilent() | NodesHeard():
-            _forget_turn(connection, newest.job, newest.run, newest.KIND)
+            _forget_repeated(connection, newest.job, newest.run, newest.KIND)
         case ClusterRecord():
             _forget_drains(connection, newest)
 
 
-def _forget_turn(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Forget the record that is now beyond the last `TURNS_KEPT` of its kind."""
+def _forget_repeated(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
+    """Forget the record that is now beyond the last `REPEATED_KEPT` of its kind."""
     connection.execute(
         "DELETE FROM records WHERE seq = (SELECT seq FROM records WHERE job = ? AND run = ? AND kind = ?"
         " ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-        (job, run, kind, TURNS_KEPT),
+        (job, run, kind, REPEATED_KEPT),
     )
 
 

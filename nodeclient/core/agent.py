@@ -160,8 +160,8 @@ class Agent:
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
         self._connection.alive(now)
-        if self._connection.is_new_error(event.held.reason):
-            self._notice(Level.WARNING, "coordinator_undecided", notices.undecided(event.held.reason))
+        if self._connection.is_new_error(event.degraded.reason):
+            self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused

@@ -41,7 +41,7 @@ class DesiredReceived:
 class CoordinatorDegraded:
     """The coordinator lives, but cannot decide anything at present."""
 
-    held: Degraded
+    degraded: Degraded
 
 
 @frozen

@@ -116,8 +116,8 @@ def refused(message: str) -> str:
     return f"refused by the coordinator: {message}"
 
 
-def undecided(reason: str) -> str:
-    """Return the notice that the coordinator cannot decide for now."""
+def degraded(reason: str) -> str:
+    """Return the notice that the coordinator is degraded."""
     return f"the coordinator lives but decides nothing, all stays as it is: {reason}"
 
 

@@ -114,7 +114,7 @@ class Bench:
         """Refuse the node."""
         return self.submit(TurnedAway(Refused(code, words, retry)))
 
-    def held(self, reason: str = "the disk is full") -> list[Effect]:
+    def degraded(self, reason: str = "the disk is full") -> list[Effect]:
         """Receive that the coordinator lives, but decides nothing."""
         return self.submit(CoordinatorDegraded(Degraded(reason)))
 

@@ -67,11 +67,11 @@ def begins_anew(run: Run, join: Join, now: float) -> bool:
     return not (run.durable.concluded and run.dated and began_before and join.spec == run.spec)
 
 
-def check_recording(store_error: str | None) -> None:
+def check_not_degraded(store_error: str | None) -> None:
     """Refuse to take a node in while that cannot be recorded. Raises `RefusedError`."""
     if store_error is not None:
         text = f"this coordinator cannot record anything, so it takes in no node until it can: {store_error}"
-        raise RefusedError(Refused(RefusalCode.UNRECORDED, clip(text), retry=True))
+        raise RefusedError(Refused(RefusalCode.DEGRADED, clip(text), retry=True))
 
 
 def check_token(known: Member | None, event: Connected) -> None:

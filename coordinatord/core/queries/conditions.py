@@ -55,8 +55,9 @@ def full(run: Run) -> float | None:
 
     What is on the disk has to be of use to them all, if the round would begin anew otherwise.
     """
-    has_room_for_none = run.count(MemberState.READY) >= run.spec.nodes_max and not run.durable.stop_asked
-    return _pause_end(run) if has_room_for_none and disk_obstacle(run) is None else None
+    if run.count(MemberState.READY) < run.spec.nodes_max or run.durable.stop_asked:
+        return None
+    return _pause_end(run) if disk_obstacle(run) is None else None
 
 
 def settled(run: Run) -> float | None:

@@ -294,7 +294,7 @@ def _node_status(
         group_rank=None if assignment is None else assignment.group_rank,
         ranks=() if assignment is None else tuple(range(assignment.first_rank, assignment.first_rank + offer.workers)),
         last_seen_s=round(seen_s, 3),
-        release=member.release or None,
+        release=member.nodeclient_release or None,
         protocol=member.protocol,
         log_dir=offer.log_dir or None,
         steps=steps,

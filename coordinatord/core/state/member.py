@@ -82,7 +82,7 @@ class Member:
     observed: Observed = UNHEARD
     protocol: int | None = None
     """The version of the protocol that it last spoke; not known before it has."""
-    release: str = ""
+    nodeclient_release: str = ""
     """The release of its nodeclient; empty if not known."""
     command: str = ""
     """The digest of its command; empty if not known."""

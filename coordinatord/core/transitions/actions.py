@@ -97,7 +97,7 @@ def stall(run: Run, reason: Reason, decision: Decision) -> None:
     )
 
 
-def resume(run: Run, reason: Reason, decision: Decision) -> None:
+def end_stall(run: Run, reason: Reason, decision: Decision) -> None:
     """Count the time since the newest step as training again."""
     run.hang.clear()
     decision.record(
@@ -191,7 +191,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         begin_persist(run, reason, decision)
     holders, lost = last_holders(run), Reasons(run).unwritten
     for member in [run.members[node] for node in sorted(run.leaving)]:
-        if not _stays(run, member, holders, decision.now):
+        if not _let_stay_if_needed(run, member, holders, decision.now):
             release_node(run, member, left(member, lost if member.node in holders else ""), decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
@@ -201,8 +201,8 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def _stays(run: Run, member: Member, holders: Collection[str], now: float) -> bool:
-    """Let a node that is to leave stay, if others or the disk need what it keeps; return whether it does."""
+def _let_stay_if_needed(run: Run, member: Member, holders: Collection[str], now: float) -> bool:
+    """Let a node that is to leave stay, if others or the disk need what it keeps; return whether it stays."""
     gives = has_to_give(run, member)
     if gives or member.node in holders or persistence.writes(run, member):
         let_stay(run, member, now, gives=gives)

@@ -70,7 +70,7 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
     member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
     member.token = event.token
-    member.protocol, member.release, member.command = join.version, join.release, join.command
+    member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
     if join.keeper is not None and join.keeper.persist is not None:
         every_s = join.keeper.persist.every_s
@@ -111,10 +111,11 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
         run.progress.note(assignment.group_rank, observed, member.heard_at)
 
 
-def turns(run: Run) -> bool:
-    """Whether the steps that were just noted show that training has stalled, that it goes on, or that it gets on.
+def changes_activity(run: Run) -> bool:
+    """Whether time counts as another activity from now on, by the steps that were just noted.
 
-    Or none were noted, and the first one is overdue.
+    They may show that training has stalled, goes on, or does no old steps again. Or there are none, and the first one
+    is overdue.
     """
     overdue_at = conditions.first_step_overdue(run)
     if overdue_at is not None and overdue_at <= run.heard_at:

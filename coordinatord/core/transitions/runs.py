@@ -40,7 +40,7 @@ class Registry:
 
     def open(self, join: Join, store_error: str | None, decision: Decision) -> Run:
         """Open a run for its first node; `store_error` is why that could not be recorded. Raises `RefusedError`."""
-        admission.check_recording(store_error)
+        admission.check_not_degraded(store_error)
         jobs = self._cluster.jobs
         old = jobs.get(join.job)
         if old is None:

@@ -60,5 +60,5 @@ class AdminResult(StrEnum):
     UNKNOWN_NODE = "unknown_node"
     REFUSED = "refused"
     """It would do harm; the answer says what to do instead."""
-    UNRECORDED = "cannot_record"
+    DEGRADED = "cannot_record"
     """The decision could be forgotten, so there is none; the same may be requested again later."""

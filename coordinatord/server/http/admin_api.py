@@ -46,7 +46,7 @@ _STATUSES = {
     AdminResult.UNKNOWN_JOB: 404,
     AdminResult.UNKNOWN_NODE: 404,
     AdminResult.REFUSED: 409,
-    AdminResult.UNRECORDED: 503,
+    AdminResult.DEGRADED: 503,
 }
 
 
@@ -115,7 +115,7 @@ def _signed(wanted: Request, caller: Caller) -> Request:
 
 def _ending(number: int) -> Answer:
     text = "coordinatord ends; whether this was recorded shows when it is back: try again then"
-    return Answer(number, AdminResult.UNRECORDED, text)
+    return Answer(number, AdminResult.DEGRADED, text)
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:

@@ -69,7 +69,7 @@ def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now()
     for join in ({"node": "n3"}, {"node": "n2", "incarnation": 2}, {"node": "n4", "job": "other"}):
         [refuse] = connect(coordinator, 4, now=2.0, **join).effects
         assert isinstance(refuse, Refuse)
-        assert (refuse.message.code, refuse.message.retry) == (RefusalCode.UNRECORDED, True)
+        assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DEGRADED, True)
     assert list(coordinator.jobs) == ["default"]
 
 
@@ -162,7 +162,7 @@ def test_a_deserted_job_is_not_given_up_for_a_node_with_other_settings_that_cann
     other = Connected(3, a_join("n1", spec=a_spec(1, 1)), "10.0.0.1", "10.0.0.254")
     [refuse] = coordinator.handle(other, 11.0).effects
     assert isinstance(refuse, Refuse)
-    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.UNRECORDED, True)
+    assert (refuse.message.code, refuse.message.retry) == (RefusalCode.DEGRADED, True)
     connect(coordinator, 4, "n1", 12.0)
     connect(coordinator, 5, "n2", 12.0)
     coordinator.handle(StoreRecovered(), 13.0)

@@ -110,7 +110,7 @@ async def test_while_the_store_fails_nodes_are_held_newcomers_turned_away_and_no
         assert (await a.receive(Degraded)).reason == "the disk is full"
         async with connect(server.url, join("b")) as b:
             refused = await b.receive(Refused)
-        assert (refused.code, refused.retry) == (RefusalCode.UNRECORDED, True)
+        assert (refused.code, refused.retry) == (RefusalCode.DEGRADED, True)
         status, _, health = await get(f"{server.url}/healthz")
         assert (status, health["status"], health["reason"]) == (503, "cannot record", "the disk is full")
         _, _, jobs = await get(f"{server.url}/v1/jobs")

@@ -135,10 +135,10 @@ def test_stalls_of_a_round_that_lasts_do_not_pile_up() -> None:
     database = Database.in_memory()
     database.append(made_at(0.0, an_opening(), a_join_of("n1"), a_round_of("n1"), a_start_of()))
     before = database.count()
-    for number in range(3 * retention.TURNS_KEPT):
+    for number in range(3 * retention.REPEATED_KEPT):
         spent = Spent(training=number, stalled=number)
         for kind in (TrainingStalled, TrainingResumed):
             database.append(made_at(float(number), kind("job", "e-1", "r", 1, spent)))
-    assert database.count() == before + 2 * retention.TURNS_KEPT
+    assert database.count() == before + 2 * retention.REPEATED_KEPT
     run = replay(database.load())["job"]
     assert run.ledger.settled == Spent(training=number, stalled=number)

@@ -299,7 +299,7 @@ def test_a_node_that_is_held_keeps_its_workers_and_its_contact_and_says_why_once
     bench = Bench().running()
     effects: list[Effect] = []
     for _ in range(30):
-        effects += bench.held() + bench.advance(1.0)
+        effects += bench.degraded() + bench.advance(1.0)
     assert bench.observed.phase is Phase.RUNNING
     assert bench.count(Reconnect) == 0
     assert texts(effects) == ["the coordinator lives but decides nothing, all stays as it is: the disk is full"]
@@ -307,9 +307,9 @@ def test_a_node_that_is_held_keeps_its_workers_and_its_contact_and_says_why_once
 
 def test_the_next_time_a_node_is_held_it_says_so_again() -> None:
     bench = Bench().running()
-    bench.held()
+    bench.degraded()
     bench.receive(Goal.RUN)
-    assert len(texts(bench.held())) == 1
+    assert len(texts(bench.degraded())) == 1
 
 
 def test_a_node_that_comes_back_and_is_held_is_not_alone_any_more() -> None:
@@ -317,7 +317,7 @@ def test_a_node_that_comes_back_and_is_held_is_not_alone_any_more() -> None:
     bench.close()
     bench.advance(OUTAGE_GRACE_S - 1.0)
     bench.open()
-    bench.held()
+    bench.degraded()
     bench.advance(4.0)
     assert bench.observed.phase is Phase.RUNNING
 

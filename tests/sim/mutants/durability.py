@@ -194,15 +194,15 @@ MUTANTS = (
         "newcomer-in-trouble",
         "coordinatord.core.machine",
         "a younger process is taken in while that cannot be recorded",
-        "            admission.check_recording(self.store_error)\n            if not run.durable.state.ended:",
+        "            admission.check_not_degraded(self.store_error)\n            if not run.durable.state.ended:",
         "            if not run.durable.state.ended:",
     ),
     Mutant(
         "refused-for-good-in-trouble",
         "coordinatord.core.queries.admission",
         "a node that comes while the disk is full is sent away for good",
-        "Refused(RefusalCode.UNRECORDED, clip(text), retry=True)",
-        "Refused(RefusalCode.UNRECORDED, clip(text), retry=False)",
+        "Refused(RefusalCode.DEGRADED, clip(text), retry=True)",
+        "Refused(RefusalCode.DEGRADED, clip(text), retry=False)",
     ),
     Mutant(
         "mute-in-trouble",

@@ -57,8 +57,8 @@ MUTANTS = tuple(
             "view-ignored-when-full",
             "coordinatord.core.queries.conditions",
             "a training begins anew though a node finds a step on the disk: all nodes that may join are there",
-            "return _pause_end(run) if has_room_for_none and disk_obstacle(run) is None else None",
-            "return _pause_end(run) if has_room_for_none else None",
+            "return _pause_end(run) if disk_obstacle(run) is None else None",
+            "return _pause_end(run)",
         ),
         (
             "view-ignored-when-settled",
