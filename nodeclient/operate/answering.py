@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 
-from nodeclient.access.turns import Turn
+from nodeclient.access.contact_points import ContactPoint
 
 NEXT_AFTER_S = 1.0
 """How long a coordinator may take before the next one is asked too: a hundred times as long as an answer takes."""
 
 
 def sort_by_answers(
-    turns: Sequence[Turn], look: Callable[[Turn], bool], within_s: float
-) -> tuple[list[Turn], list[Turn]]:
+    contacts: Sequence[ContactPoint], look: Callable[[ContactPoint], bool], within_s: float
+) -> tuple[list[ContactPoint], list[ContactPoint]]:
     """Return whom to ask, the first that is well at the front, and those who have not answered by then.
 
     `look` returns whether a coordinator answers and is well. It is called in threads, and raises nothing. This function
     returns when one coordinator is well, when all have answered, or after `within_s` seconds.
     """
-    ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[Turn, bool]]()
-    ahead, silent, ill = list(turns), list[Turn](), list[Turn]()
+    ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
+    ahead, silent, ill = list(contacts), list[ContactPoint](), list[ContactPoint]()
     while ahead or silent:
         if ahead:
             silent.append(ahead.pop(0))
@@ -34,17 +34,19 @@ def sort_by_answers(
         for _ in tuple(silent):
             left_s = ends_at - time.monotonic()
             try:
-                turn, is_well = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if ahead else left_s))
+                contact, is_well = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if ahead else left_s))
             except Empty:
                 if ahead:
                     break
                 return ill, silent
-            silent.remove(turn)
+            silent.remove(contact)
             if is_well:
-                return [turn, *ahead, *ill], silent
-            ill.append(turn)
+                return [contact, *ahead, *ill], silent
+            ill.append(contact)
     return ill, []
 
 
-def _report(turn: Turn, look: Callable[[Turn], bool], results: SimpleQueue[tuple[Turn, bool]]) -> None:
-    results.put((turn, look(turn)))
+def _report(
+    contact: ContactPoint, look: Callable[[ContactPoint], bool], results: SimpleQueue[tuple[ContactPoint, bool]]
+) -> None:
+    results.put((contact, look(contact)))

@@ -25,9 +25,9 @@ from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer, PageLin
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
+from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
-from nodeclient.access.turns import ADDRESSES_MAX, ELSEWHERE, Turn, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.operate.answering import sort_by_answers
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
@@ -116,7 +116,7 @@ class Client:
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
         """Send requests to the first of these that answers, as somebody with this access."""
         self._given = tuple(coordinators)
-        self._turns = [Turn(coordinator) for coordinator in coordinators]
+        self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
         """What to try, in this order."""
         self._access = access
         self.certificate: bytes | None = None
@@ -125,13 +125,13 @@ class Client:
     @property
     def where(self) -> str:
         """The address that answered last."""
-        return str(self._turns[0].coordinator)
+        return str(self._contacts[0].coordinator)
 
     def get(self, path: str) -> Any:
         """Return the decoded answer to a read."""
 
-        def ask(turn: Turn) -> Any:
-            with self._connected(turn, Role.READ) as (connection, headers):
+        def ask(contact: ContactPoint) -> Any:
+            with self._connected(contact, Role.READ) as (connection, headers):
                 connection.request(HTTPMethod.GET, path, headers={"Accept": MSGPACK, **headers})
                 return _decoded(connection.getresponse())
 
@@ -140,15 +140,15 @@ class Client:
     def post(self, path: str, body: AdminBody | DrainBody | PageLinkBody) -> Any:
         """Carry out a command, at most once; return the decoded answer."""
 
-        def ask(turn: Turn) -> Any:
-            with self._connected(turn, Role.ADMIN) as (connection, token):
+        def ask(contact: ContactPoint) -> Any:
+            with self._connected(contact, Role.ADMIN) as (connection, token):
                 try:
                     headers = {"Accept": MSGPACK, "Content-Type": MSGPACK, **token}
                     connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
                     words = "so it is not known whether it was done: see nodeclient events"
-                    raise _UnknownOutcomeError(f"{turn}: {_why(error)}, {words}") from error
+                    raise _UnknownOutcomeError(f"{contact}: {_why(error)}, {words}") from error
 
         return self._in_turn(ask)
 
@@ -158,9 +158,9 @@ class Client:
         if after is not None:
             headers["Last-Event-ID"] = after
 
-        def ask(turn: Turn) -> tuple[ExitStack, http.client.HTTPResponse]:
+        def ask(contact: ContactPoint) -> tuple[ExitStack, http.client.HTTPResponse]:
             with ExitStack() as stack:
-                connection, token = stack.enter_context(self._connected(turn, Role.READ, SILENT_S_MAX))
+                connection, token = stack.enter_context(self._connected(contact, Role.READ, SILENT_S_MAX))
                 connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
                 _check_stream(answer)
@@ -177,15 +177,15 @@ class Client:
 
     @contextmanager
     def _connected(
-        self, turn: Turn, role: Role, silent_s_max: float = ANSWER_WITHIN_S
+        self, contact: ContactPoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
     ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
         """Yield a connection, whose peer's key was compared, and the headers to send. Raises `AccessError`."""
-        coordinator = turn.coordinator
+        coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, role)
         connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
         with closing(connection):
-            reach_within_s = ANSWER_WITHIN_S if self._alone(turn) else REACH_WITHIN_S
-            address = (turn.address or coordinator.host, coordinator.port)
+            reach_within_s = ANSWER_WITHIN_S if self._alone(contact) else REACH_WITHIN_S
+            address = (contact.address or coordinator.host, coordinator.port)
             connection.sock = socket.create_connection(address, reach_within_s)
             connection.sock.settimeout(ANSWER_WITHIN_S)
             try:
@@ -197,8 +197,8 @@ class Client:
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 raise self._about_access(attempt, error) or error from error
 
-    def _alone(self, turn: Turn) -> bool:
-        return turn.address is None and self._turns == [turn]
+    def _alone(self, contact: ContactPoint) -> bool:
+        return contact.address is None and self._contacts == [contact]
 
     @staticmethod
     def _about_access(attempt: SecuredAttempt, error: Exception) -> AccessError | None:
@@ -207,77 +207,84 @@ class Client:
             return attempt.locked_out()
         return attempt.explain(error)
 
-    def _in_turn(self, ask: Callable[[Turn], Found]) -> Found:
+    def _in_turn(self, ask: Callable[[ContactPoint], Found]) -> Found:
         """Try one address after the other; the next time, the address that answered comes first.
 
         Where the leader is silent, another one leads when its lease is over: all are looked at again until then.
         """
         ends_at = time.monotonic() + TAKEOVER_WITHIN_S
         while True:
-            turns, silent = [turn for several in self._turns for turn in _addresses_in(several)], list[Turn]()
-            if len(turns) > 1:
-                turns, silent = sort_by_answers(turns, self._is_well, ANSWER_WITHIN_S)
+            contacts = [contact for several in self._contacts for contact in _addresses_in(several)]
+            silent: list[ContactPoint] = []
+            if len(contacts) > 1:
+                contacts, silent = sort_by_answers(contacts, self._is_well, ANSWER_WITHIN_S)
             try:
-                return self._ask_each(ask, turns, silent)
+                return self._ask_each(ask, contacts, silent)
             except _SilentLeaderError as error:
                 if time.monotonic() >= ends_at:
                     raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
             select.select([], [], [], AGAIN_S)
 
-    def _is_well(self, turn: Turn) -> bool:
+    def _is_well(self, contact: ContactPoint) -> bool:
         """Whether a coordinator answers, and leads or knows who does."""
-        look = Client([turn.coordinator], self._access)
+        look = Client([contact.coordinator], self._access)
         try:
-            with look._connected(turn, Role.READ) as (connection, _):
+            with look._connected(contact, Role.READ) as (connection, _):
                 connection.request(HTTPMethod.GET, HEALTH_PATH)
                 return connection.getresponse().status == HTTPStatus.OK
         except (*_TROUBLES, OperationalError):
             return False
 
-    def _ask_each(self, ask: Callable[[Turn], Found], turns: Sequence[Turn], silent: Sequence[Turn]) -> Found:
-        errors = [f"{turn}: it does not answer" for turn in silent]
+    def _ask_each(
+        self, ask: Callable[[ContactPoint], Found], contacts: Sequence[ContactPoint], silent: Sequence[ContactPoint]
+    ) -> Found:
+        errors = [f"{contact}: it does not answer" for contact in silent]
         refusals: list[str] = []
         stands_by = False
-        for turn in turns:
+        for contact in contacts:
             try:
-                served, found = _ask_leader(ask, turn, silent)
+                served, found = _ask_leader(ask, contact, silent)
             except _TROUBLES as error:
                 link = " " if isinstance(error, _StandbyError) else ": "
-                errors.append(f"{turn}{link}{_why(error)}")
+                errors.append(f"{contact}{link}{_why(error)}")
                 stands_by = stands_by or isinstance(error, _StandbyError)
             except AccessError as error:
                 refusals.append(str(error))
             else:
-                self._turns = [served, *(other for other in map(Turn, self._given) if other != served)]
+                self._contacts = [served, *(other for other in map(ContactPoint, self._given) if other != served)]
                 return found
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
         raise LostError("; ".join(errors) + ("" if stands_by else ": is coordinatord running there? see --coord"))
 
 
-def _ask_leader(ask: Callable[[Turn], Found], turn: Turn, silent: Sequence[Turn]) -> tuple[Turn, Found]:
+def _ask_leader(
+    ask: Callable[[ContactPoint], Found], contact: ContactPoint, silent: Sequence[ContactPoint]
+) -> tuple[ContactPoint, Found]:
     """Ask one coordinator, or the leader that it names if it stands by; return who answered, and what.
 
     Raises `_SilentLeaderError` if that is one of the silent.
     """
     try:
-        return turn, ask(turn)
+        return contact, ask(contact)
     except _StandbyError as error:
         if error.leader is None:
             raise
-        leader = Turn(error.leader)
+        leader = ContactPoint(error.leader)
     if leader.coordinator in [other.coordinator for other in silent]:
-        raise _SilentLeaderError(f"{turn}: stands by, and names {leader} as the leader, which does not answer")
+        raise _SilentLeaderError(f"{contact}: stands by, and names {leader} as the leader, which does not answer")
     try:
         return leader, ask(leader)
     except _TROUBLES as error:
         raise _StrangeError(f"stands by, and names {leader} as the leader: {_why(error)}") from error
 
 
-def _addresses_in(turn: Turn) -> list[Turn]:
-    """Return one turn for each address of a name that has several."""
-    addresses = addresses_of(turn.coordinator) if turn.address is None else ()
-    return [Turn(turn.coordinator, address) for address in addresses[:ADDRESSES_MAX]] if len(addresses) > 1 else [turn]
+def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
+    """Return one contact for each address of a name that has several."""
+    addresses = addresses_of(contact.coordinator) if contact.address is None else ()
+    if len(addresses) <= 1:
+        return [contact]
+    return [ContactPoint(contact.coordinator, address) for address in addresses[:ADDRESSES_MAX]]
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:

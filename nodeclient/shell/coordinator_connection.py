@@ -44,9 +44,9 @@ from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
+from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt
-from nodeclient.access.turns import ELSEWHERE, Turn, Turns, addresses_of, leader_in
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
@@ -141,7 +141,7 @@ class CoordinatorConnection:
         `access` says where a token may be. `make_join` returns the node's present `Join`. The coordinator's messages go
         to `submit`, and its requests for logs, stacks and arrivals to `read_log`, `read_stacks` and `read_arrivals`.
         """
-        self._turns = Turns(coordinators)
+        self._contacts = ContactPoints(coordinators)
         self._access = access
         self._make_join = make_join
         self._submit = submit
@@ -181,29 +181,29 @@ class CoordinatorConnection:
         pause = PAUSE_FIRST_S
         parting = Patience[WebSocket](CLOSE_WITHIN_S, WebSocket.abort)
         while True:
-            turn = self._turns.turn
-            reason = await self._attend(turn, parting)
+            contact = self._contacts.current
+            reason = await self._attend(contact, parting)
             self._submit(SessionClosed(reason))
             silent = self._unanswered or bool(self._why_closed)
-            by_name = turn.address is None and self._leader is None and (silent or not self._welcome)
-            addresses = await asyncio.to_thread(addresses_of, turn.coordinator) if by_name else ()
+            by_name = contact.address is None and self._leader is None and (silent or not self._welcome)
+            addresses = await asyncio.to_thread(addresses_of, contact.coordinator) if by_name else ()
             now = asyncio.get_running_loop().time()
-            if self._turns.note(now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
+            if self._contacts.note(now, served=self._welcome, silent=silent, leader=self._leader, addresses=addresses):
                 continue
             pause = pause_after(pause, welcome=self._welcome, turned_away=self._turned_away)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, keeps no secret
 
-    async def _attend(self, turn: Turn, parting: Patience[WebSocket]) -> str:
+    async def _attend(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str:
         """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
         self._welcome = self._turned_away = self._unanswered = False
         self._leader, self._why_closed = None, ""
-        coordinator = turn.coordinator
+        coordinator = contact.coordinator
         refused: Refused | None = None
         try:
             for self._version in SPOKEN:
                 if not has_phase(self._version, self._make_join().observed.phase):
                     return f"{coordinator} is of the release before, and this node joins it when it is prepared"
-                ended = await self._carry(turn, parting)
+                ended = await self._carry(contact, parting)
                 if isinstance(ended, str):
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
@@ -218,19 +218,19 @@ class CoordinatorConnection:
         self._submit(TurnedAway(refused))
         return refused.message
 
-    async def _carry(self, turn: Turn, parting: Patience[WebSocket]) -> str | Refused:
+    async def _carry(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version.
 
         Raises `AccessError` where the two sides do not speak alike, and errors of connections.
         """
-        coordinator = turn.coordinator
+        coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
         try:
-            return await self._hold(_CoordinatorSession(self, coordinator, self._version, parting, attempt), turn)
+            return await self._hold(_CoordinatorSession(self, coordinator, self._version, parting, attempt), contact)
         except (HandshakeError, OSError) as error:
             if self._proven is not None and isinstance(error, HandshakeError) and error.status in DENIALS:
                 self._proven = None  # it was revoked, and there may be a newer one in its place
-                return await self._carry(turn, parting)
+                return await self._carry(contact, parting)
             if attempt.context is None and isinstance(error, CUT_SHORT) and await asyncio.to_thread(attempt.speaks_tls):
                 raise attempt.locked_out() from error
             explained = attempt.explain(error)
@@ -238,9 +238,11 @@ class CoordinatorConnection:
                 raise explained or error from error
         in_the_clear = SecuredAttempt(CLEAR, coordinator, Role.JOIN)
         session = _CoordinatorSession(self, coordinator, self._version, parting, in_the_clear)
-        return await self._hold(session, turn, has_token=True)
+        return await self._hold(session, contact, has_token=True)
 
-    async def _hold(self, session: _CoordinatorSession, turn: Turn, *, has_token: bool = False) -> str | Refused:
+    async def _hold(
+        self, session: _CoordinatorSession, contact: ContactPoint, *, has_token: bool = False
+    ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
         A node that `has_token`, and holds the session without it, says so.
@@ -248,15 +250,15 @@ class CoordinatorConnection:
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
         try:
-            async with asyncio.timeout(CONNECT_WITHIN_S if self._turns.alone else REACH_WITHIN_S) as patience:
+            async with asyncio.timeout(CONNECT_WITHIN_S if self._contacts.alone else REACH_WITHIN_S) as patience:
 
                 def reached() -> _CoordinatorSession:
-                    patience.reschedule(loop.time() + (REACH_WITHIN_S if self._turns.doubts else CONNECT_WITHIN_S))
+                    patience.reschedule(loop.time() + (REACH_WITHIN_S if self._contacts.doubts else CONNECT_WITHIN_S))
                     return session
 
                 await loop.create_connection(
                     reached,
-                    turn.address or host,
+                    contact.address or host,
                     session.coordinator.port,
                     ssl=tls,
                     server_hostname=None if tls is None else host,

@@ -19,7 +19,7 @@ from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import KeyValue, text_of
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import OVER, Entry, LeadershipLostError, NothingStoredError, StoreError
-from nodeclient.access.turns import leader_in
+from nodeclient.access.contact_points import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nodeclient.access.turns import Turns
+from nodeclient.access.contact_points import ContactPoints
 from nodeclient.config.flag_values import Endpoint
 from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, PAUSE_FIRST_S, REACH_WITHIN_S, pause_after
 
@@ -19,7 +19,7 @@ class Seeker:
     def __init__(self, world: World) -> None:
         """Begin with the first of them."""
         self._world = world
-        self._turns = Turns([coordinator.endpoint for coordinator in world.coordinators])
+        self._contacts = ContactPoints([coordinator.endpoint for coordinator in world.coordinators])
         self._pause_s = PAUSE_FIRST_S
         self._leader: Endpoint | None = None
         self._silent = False
@@ -27,18 +27,18 @@ class Seeker:
     @property
     def target(self) -> SimulatedCoordinator:
         """The coordinator to ask now."""
-        wanted = self._turns.turn.coordinator
+        wanted = self._contacts.current.coordinator
         return next(coordinator for coordinator in self._world.coordinators if coordinator.endpoint == wanted)
 
     @property
     def alone(self) -> bool:
         """Whether there is no other one."""
-        return self._turns.alone
+        return self._contacts.alone
 
     @property
     def answer_within_s(self) -> float:
         """How long to wait for an answer of that one, in seconds."""
-        return REACH_WITHIN_S if self._turns.doubts else CONNECT_WITHIN_S
+        return REACH_WITHIN_S if self._contacts.doubts else CONNECT_WITHIN_S
 
     def failed(self, leader: Endpoint | None, *, silent: bool) -> None:
         """Note that the present one has not answered in time, or stands by and has named this one as the leader."""
@@ -56,7 +56,7 @@ class Seeker:
         leader, self._leader = self._leader, None
         silent, self._silent = self._silent, False
         self._pause_s = pause_after(self._pause_s, welcome=welcome, turned_away=False)
-        return self._turns.note(now, served=welcome, silent=silent, leader=leader)
+        return self._contacts.note(now, served=welcome, silent=silent, leader=leader)
 
     def draw_pause(self) -> float:
         """Draw the pause before the next attempt, in seconds."""

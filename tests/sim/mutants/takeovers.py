@@ -63,15 +63,15 @@ MUTANTS = (
     ),
     Mutant(
         "leader-not-asked",
-        "nodeclient.access.turns",
+        "nodeclient.access.contact_points",
         "a node passes over the leader that a standby names",
-        "            self._leader, self._served = Turn(leader), False\n            return True\n",
+        "            self._leader, self._served = ContactPoint(leader), False\n            return True\n",
         "            return True\n",
         plays="standby_world",
     ),
     Mutant(
         "silent-coordinator-asked-again",
-        "nodeclient.access.turns",
+        "nodeclient.access.contact_points",
         "a node asks a coordinator again for ever that takes connections and answers nothing",
         "        self._go_on(addresses)\n        self._served = False\n",
         "        if served:\n            self._go_on(addresses)\n        self._served = False\n",

@@ -1,6 +1,6 @@
 """Which coordinator is tried next: several in turn, each address of a name, and the leader that a standby names.
 
-`Turns` decides that for a node, and has neither clock nor network. The rest is for the operators' commands too.
+`ContactPoints` decides that for a node, and has neither clock nor network. The rest is for the operators' commands too.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ half a second later at most, so that the standby which named it leads by then.""
 
 
 @frozen
-class Turn:
-    """What to try."""
+class ContactPoint:
+    """Where a coordinator may be reached: by its name, or at one of the addresses that the name has."""
 
     coordinator: Endpoint
     address: str | None = None
-    """The one address of its name to try; None for whichever of them answers first."""
+    """None for whichever of them answers first."""
 
     def __str__(self) -> str:
         return str(self.coordinator) if self.address is None else f"{self.coordinator} ({self.address})"
 
 
-class Turns:
+class ContactPoints:
     """The coordinators of a node, and which of them is tried next."""
 
     def __init__(self, coordinators: Sequence[Endpoint]) -> None:
         """Begin with the first of these."""
-        self._given = [Turn(coordinator) for coordinator in coordinators]
+        self._given = [ContactPoint(coordinator) for coordinator in coordinators]
         self._place = 0
-        self._addresses: list[Turn] = []
+        self._addresses: list[ContactPoint] = []
         """The single addresses of the name at this place that are still to be tried."""
-        self._leader: Turn | None = None
+        self._leader: ContactPoint | None = None
         """The leader that the coordinator at this place has named."""
         self._served = False
-        """Whether the present turn has served this node before."""
+        """Whether the present contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
         """When each coordinator fell silent that has not served this node since, for `DOUBTED_S`."""
 
     @property
-    def turn(self) -> Turn:
+    def current(self) -> ContactPoint:
         """What to try now."""
         if self._leader is not None:
             return self._leader
@@ -71,7 +71,7 @@ class Turns:
     @property
     def doubts(self) -> bool:
         """Whether what is tried now fell silent just now, and another one may serve in its place."""
-        return not self.alone and self.turn.coordinator in self._silent_at
+        return not self.alone and self.current.coordinator in self._silent_at
 
     def note(
         self,
@@ -82,16 +82,16 @@ class Turns:
         leader: Endpoint | None = None,
         addresses: Sequence[str] = (),
     ) -> bool:
-        """Note how the attempt at `turn` ended; return whether the next one is to follow at once.
+        """Note how the attempt at `current` ended; return whether the next one is to follow at once.
 
         It may have `served` this node. It may have fallen `silent`, at once or after that. It may stand by, and have
         named a `leader`. Its name has these `addresses`. `now` is in seconds, by a clock that never stops. A leader
-        that stands by in its turn is not followed: both learn of it in a moment. One that fell silent just now is
+        that stands by itself is not followed: both learn of it in a moment. One that fell silent just now is
         followed, since it may go on. When it does not answer soon, the standby that named it is asked again.
         """
         self._note_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
-            self._leader, self._served = Turn(leader), False
+            self._leader, self._served = ContactPoint(leader), False
             return True
         self._served = self._served or served
         if served and not silent:
@@ -103,9 +103,9 @@ class Turns:
     def _note_silence(self, now: float, *, served: bool, silent: bool) -> None:
         self._silent_at = {other: at for other, at in self._silent_at.items() if now < at + DOUBTED_S}
         if silent:
-            self._silent_at[self.turn.coordinator] = now
+            self._silent_at[self.current.coordinator] = now
         elif served:
-            self._silent_at.pop(self.turn.coordinator, None)
+            self._silent_at.pop(self.current.coordinator, None)
 
     def _go_on(self, addresses: Sequence[str]) -> None:
         failed = self._leader
@@ -117,7 +117,7 @@ class Turns:
             del self._addresses[0]
         elif len(addresses) > 1:
             self._addresses = [
-                Turn(self._given[self._place].coordinator, address) for address in addresses[:ADDRESSES_MAX]
+                ContactPoint(self._given[self._place].coordinator, address) for address in addresses[:ADDRESSES_MAX]
             ]
             return
         if not self._addresses:
