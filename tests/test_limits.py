@@ -16,17 +16,17 @@ from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.server.app import UNACKNOWLEDGED_MS
-from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits
-from coordinatord.server.connections import IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
 from coordinatord.server.http.admin_api import ASKING_MAX
 from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.server.http.request_body import BODY_WITHIN_S
 from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
-from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S
-from coordinatord.server.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
-from coordinatord.server.refusal_log import LINES_MAX
+from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits
+from coordinatord.server.sessions.connections import IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
+from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S
+from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
+from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.keep.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
@@ -36,10 +36,10 @@ ALL = ConnectionLimits.of(1 << 20)
 """The limits of connections where descriptors are plenty."""
 
 SERVER = "tests/coordinatord/server"
-CONNECTIONS = f"{SERVER}/test_connection_limits.py"
-SESSIONS = f"{SERVER}/test_node_sessions.py"
-FLOODS = f"{SERVER}/test_refusal_floods.py"
-STRANGE = f"{SERVER}/test_strange_nodes.py"
+CONNECTIONS = f"{SERVER}/sessions/test_connection_limits.py"
+SESSIONS = f"{SERVER}/sessions/test_node_sessions.py"
+FLOODS = f"{SERVER}/sessions/test_refusal_floods.py"
+STRANGE = f"{SERVER}/sessions/test_strange_nodes.py"
 CODEC = "tests/coordinatord/protocol/test_codec.py"
 RETENTION = "tests/coordinatord/store/test_retention.py"
 
@@ -73,16 +73,20 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     (
         (JOINS_AT_ONCE, JOINS_PER_S),
-        f"{SERVER}/test_join_pace.py",
+        f"{SERVER}/sessions/test_join_pace.py",
         "test_a_node_that_comes_without_end_is_refused_for_now_and_others_are_not",
     ),
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
-    ((HEAD_BYTES_MAX,), f"{SERVER}/test_one_port.py", "test_a_head_without_an_end_is_bounded"),
+    ((HEAD_BYTES_MAX,), f"{SERVER}/sessions/test_one_port.py", "test_a_head_without_an_end_is_bounded"),
     ((LINE_BYTES_MAX,), CONNECTIONS, "test_who_is_over_the_length_of_a_header_hears_so"),
     ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
     ((ASK_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
     ((JOIN_WITHIN_S,), SESSIONS, "test_who_does_not_say_who_it_is_is_sent_away"),
-    ((BODY_WITHIN_S,), f"{SERVER}/test_connections.py", "test_a_request_whose_end_does_not_come_is_given_up_in_words"),
+    (
+        (BODY_WITHIN_S,),
+        f"{SERVER}/sessions/test_connections.py",
+        "test_a_request_whose_end_does_not_come_is_given_up_in_words",
+    ),
     ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
     ((UNACKNOWLEDGED_MS / 1_000,), f"{SERVER}/page/test_stream.py", "test_who_does_not_read_at_all_is_let_go"),
     ((CLOSE_WITHIN_S,), STRANGE, "test_a_peer_that_does_not_answer_a_close_is_cut_off"),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from itertools import chain
 
 import pytest
 
-from tests.support.imports import CORE_EDGES, CORE_FLOORS
+from tests.support.imports import CORE_EDGES, CORE_FLOORS, SERVER_FLOORS
 from tests.support.source import Source
 
 PACKAGES = {("coordinatord",), ("nodeclient",), ("workerlib",)}
@@ -33,7 +34,7 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
     assert {name for name, count in (modules + classes).items() if count > 1} == MIRRORS
 
 
-CORE = {*CORE_FLOORS, *CORE_EDGES}
+CORE = {*chain(*CORE_FLOORS), *CORE_EDGES}
 
 NODECLIENT_ROOMS = {
     "access",
@@ -52,7 +53,14 @@ NODECLIENT_ROOMS = {
 }
 
 
-@pytest.mark.parametrize(("folder", "names"), [("coordinatord/core", CORE), ("nodeclient", NODECLIENT_ROOMS | {"cli"})])
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("coordinatord/core", CORE),
+        ("coordinatord/server", {*chain(*SERVER_FLOORS)}),
+        ("nodeclient", NODECLIENT_ROOMS | {"cli"}),
+    ],
+)
 def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[Source]) -> None:
     within = [source.path.relative_to(folder) for source in tree if source.is_python and source.is_in(folder)]
     assert {path.parts[0].removesuffix(".py") for path in within} - {"__init__", "__main__"} == names

@@ -17,7 +17,7 @@ from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
 from coordinatord.server.job_iteration import iterate_jobs
-from coordinatord.server.node_reads import NoAnswerError, NodeReads
+from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 LOOK_S = 0.5
 """How often to look which rounds are due. Those that are due before the next time are asked at their own moment: at a

@@ -14,7 +14,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import AskStacks, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
-from coordinatord.server.node_reads import NoAnswerError, NodeReads
+from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 ANSWER_WITHIN_S = 5.0
 """A node takes a second at most; a person at a job that hangs wants to know soon that a node is silent."""

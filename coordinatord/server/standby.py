@@ -19,12 +19,12 @@ from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.security.gatekeeper import Gatekeeper
-from coordinatord.server.connection_limits import ConnectionLimits
-from coordinatord.server.connections import CALLER, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
-from coordinatord.server.tls_listener import TlsNow
+from coordinatord.server.sessions.connection_limits import ConnectionLimits
+from coordinatord.server.sessions.connections import CALLER, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
+from coordinatord.server.sessions.tls_listener import TlsNow
 from coordinatord.store.etcd.roster import Coordinatord
 
 RETRY_AFTER_S = 1

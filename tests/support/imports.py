@@ -45,15 +45,25 @@ PURE_ROOMS = {
 }
 """The rooms that do no IO, and what each of them may import beside the standard library."""
 
-CORE_FLOORS = ("values", "state", "queries", "transitions", "machine")
+Floors = tuple[tuple[str, ...], ...]
+
+CORE_FLOORS: Floors = (("values",), ("state",), ("queries",), ("transitions",), ("machine",))
 """The floors of `coordinatord/core`, lowest first; the shells call the last one."""
 
 CORE_EDGES = ("effects", "events", "journal", "policy")
 """The other modules of `coordinatord/core`. Any floor may import them, and they import no floor but the lowest."""
 
-SERVER_BASEMENT = ("driver", "node_sessions", "counters", "change_signal", "connections", "refusal_log", "node_reads")
-"""The modules of `coordinatord/server` that the rooms `http`, `metrics` and `page` stand on, and that know nothing of
-these."""
+SERVER_FLOORS: Floors = (
+    ("counters", "paced_effects", "driver"),
+    ("sessions",),
+    ("arrival_reads", "change_signal", "job_iteration", "rounds_reader", "series_sampler", "stack_reads"),
+    ("http", "metrics", "page"),
+    ("app", "standby"),
+)
+"""The floors of `coordinatord/server`, lowest first: what carries messages knows nothing of what shows them."""
+
+FLOORS = {"coordinatord/core": CORE_FLOORS, "coordinatord/server": SERVER_FLOORS}
+"""The rooms with floors: each file may import from its own floor and from lower ones. What is no floor is an edge."""
 
 TORCHRUN_ROOM = "nodeclient/torchrun"
 """The backend of torchrun's rendezvous: the one room of nodeclient that lives in torchrun's process."""
@@ -81,19 +91,13 @@ def impure_imports(source: Source) -> Iterator[Finding]:
 
 
 def imports_back_up(source: Source) -> Iterator[Finding]:
-    """Find imports in the coordinator's core from a higher floor than the file's own; an edge belongs to the lowest."""
-    name = source.path.parts[2].removesuffix(".py")
-    own = CORE_FLOORS.index(name) if name in CORE_FLOORS else 0
-    higher = [f"coordinatord.core.{floor}" for floor in CORE_FLOORS[own + 1 :]]
+    """Find imports from a higher floor than the file's own; an edge belongs to the lowest."""
+    [(room, floors)] = [(room, floors) for room, floors in FLOORS.items() if source.is_in(room)]
+    name = source.path.relative_to(room).parts[0].removesuffix(".py")
+    own = next((number for number, floor in enumerate(floors) if name in floor), 0)
+    higher = [f"{room.replace('/', '.')}.{above}" for floor in floors[own + 1 :] for above in floor]
     for imported in source.imports:
         if imported.within(*higher):
-            yield imported.line, f"imports {imported.module}"
-
-
-def basement_imports(source: Source) -> Iterator[Finding]:
-    """Find imports that let what carries messages depend on what only shows them."""
-    for imported in source.imports:
-        if imported.within("coordinatord.server.http", "coordinatord.server.metrics", "coordinatord.server.page"):
             yield imported.line, f"imports {imported.module}"
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from tests.support.docstrings import fragments, undocumented, wordless_functions
 from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.imports import (
+    FLOORS,
     PURE_ROOMS,
-    SERVER_BASEMENT,
-    basement_imports,
     coordinator_imports,
     imports_back_up,
     impure_imports,
@@ -213,10 +212,11 @@ RULES = (
         "Take `now`, or what was drawn, as an argument: the shell has the clock and the dice.",
     ),
     Rule(
-        "no import in coordinatord/core runs back up",
-        lambda source: source.is_python and source.is_in("coordinatord/core"),
+        "no import in coordinatord/core or coordinatord/server runs back up",
+        lambda source: source.is_python and source.is_in(*FLOORS),
         imports_back_up,
-        "Move what both floors need down: values know no run, state is what is known, queries only read it.",
+        "Move what both floors need down, or have the lower one given a handler: see `watchers` in"
+        " coordinatord/server/driver.py.",
     ),
     Rule(
         "a query changes nothing but its own names",
@@ -229,12 +229,6 @@ RULES = (
         _in("coordinatord"),
         durable_changes,
         "Make a record, and let coordinatord/core/transitions/apply.py say what it changes.",
-    ),
-    Rule(
-        "what carries messages knows nothing of what shows them",
-        lambda source: source.path.stem in SERVER_BASEMENT and source.is_in("coordinatord/server"),
-        basement_imports,
-        "Have the driver given a handler: see `watchers` in coordinatord/server/driver.py.",
     ),
     Rule(
         "the docstring of a package names all of its modules",

@@ -15,7 +15,7 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
-from coordinatord.server.connections import BACKLOG
+from coordinatord.server.sessions.connections import BACKLOG
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMD = ROOT / "systemd"

@@ -16,10 +16,10 @@ from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH as NODES_PATH
 from coordinatord.protocol.text import clip
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
-from coordinatord.server.connections import CALLER, shown_by
 from coordinatord.server.http.browser_guard import READING
 from coordinatord.server.http.page_access import LINK_PATH, SESSION_PATH
 from coordinatord.server.http.responses import complain
+from coordinatord.server.sessions.connections import CALLER, shown_by
 
 HEALTH_PATH = "/healthz"
 

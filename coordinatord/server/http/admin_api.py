@@ -25,10 +25,10 @@ from coordinatord.protocol.fields import Name
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import check_for
 from coordinatord.security.gatekeeper import Caller
-from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import complain, respond
+from coordinatord.server.sessions.connections import CALLER
 
 ASKING_MAX = 100
 """The limit of requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""

@@ -13,12 +13,12 @@ from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer, Livenes
 from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
 from coordinatord.server.change_signal import ChangeSignal
-from coordinatord.server.connections import CALLER
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import UnknownJobError, encoded, respond, wanted
 from coordinatord.server.job_iteration import iterate_jobs
 from coordinatord.server.rounds_reader import RoundsReader
+from coordinatord.server.sessions.connections import CALLER
 
 PIECE = 1_000
 """Nodes of jobs that are shown without a pause: about four milliseconds."""

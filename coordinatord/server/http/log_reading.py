@@ -19,7 +19,7 @@ from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, write_place
-from coordinatord.server.node_reads import NoAnswerError, NodeReads
+from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.interface import Store
 
 FOLLOW_EVERY_S = 1.0

@@ -21,7 +21,7 @@ from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import SENDS, TurnedDownError, UnknownJobError, complain, respond
-from coordinatord.server.node_reads import NodeReads
+from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
 READERS_MAX = 16

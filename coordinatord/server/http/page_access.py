@@ -19,10 +19,10 @@ from coordinatord.protocol.schema import check_for
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S
 from coordinatord.security.gatekeeper import DeniedError, Gatekeeper
-from coordinatord.server.connections import CALLER
 from coordinatord.server.http.browser_guard import is_loopback
 from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import complain, respond
+from coordinatord.server.sessions.connections import CALLER
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import TurnedDownError, UnknownJobError, complain, respond
-from coordinatord.server.node_reads import NodeReads
+from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.server.stack_reads import ask_all, seen_in
 
 READERS_MAX = 4

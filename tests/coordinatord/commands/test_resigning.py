@@ -13,7 +13,7 @@ from coordinatord.commands.serving import _lead as lead
 from coordinatord.config import ServeConfig, parse
 from coordinatord.protocol.messages import Desired
 from coordinatord.runtime.systemd import SystemdNotifier
-from coordinatord.server import node_sessions
+from coordinatord.server.sessions import node_sessions
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord

@@ -12,7 +12,7 @@ import uvloop
 
 from coordinatord.core.policy import Policy
 from coordinatord.server.app import Server, serve
-from coordinatord.server.connection_limits import ConnectionLimits
+from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
 

@@ -23,9 +23,9 @@ from coordinatord.runtime.pinned_tls import PinError, pinned_context
 from coordinatord.security import gatekeeper
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
-from coordinatord.server import revocation
 from coordinatord.server.app import Server, serve
 from coordinatord.server.http.access_guard import OPEN
+from coordinatord.server.sessions import revocation
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore

@@ -10,7 +10,7 @@ import pytest
 
 from coordinatord.core.values.records import NodeJoined, RoundStarted
 from coordinatord.protocol.messages import Desired, Goal, Phase
-from coordinatord.server import connections
+from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S

@@ -19,7 +19,7 @@ from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import reader_for
 from coordinatord.runtime.websocket.handshake import REASON
 from coordinatord.server.app import serve
-from coordinatord.server.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
+from coordinatord.server.sessions.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import LeadershipLostError

@@ -18,8 +18,8 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
 from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.server import revocation
 from coordinatord.server.app import serve
+from coordinatord.server.sessions import revocation
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.memory_store import MemoryStore
 from nodeclient.access.keyring import CLEAR, AccessSettings

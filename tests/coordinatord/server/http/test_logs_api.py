@@ -15,9 +15,9 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LogChunk, LogPlace, LogStream, ReadLog
 from coordinatord.protocol.messages import Desired, Goal, Phase
 from coordinatord.protocol.versions import SINCE
-from coordinatord.server import node_reads
 from coordinatord.server.app import Server
 from coordinatord.server.http import log_reading, logs_api
+from coordinatord.server.sessions import node_reads
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_events_api import following
 from tests.support.programs import TIMEOUT_S

@@ -16,10 +16,11 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
-from coordinatord.server import app, connections, tls_listener
+from coordinatord.server import app
 from coordinatord.server.app import Server, serve
-from coordinatord.server.connection_limits import SILENT_MAX, ConnectionLimits, Unproven
-from coordinatord.server.node_sessions import FRAMES_AT_ONCE
+from coordinatord.server.sessions import connections, tls_listener
+from coordinatord.server.sessions.connection_limits import SILENT_MAX, ConnectionLimits, Unproven
+from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import IDLE, connect, get, join, until

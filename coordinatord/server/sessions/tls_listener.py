@@ -18,7 +18,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import send_alert
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.gatekeeper import site
-from coordinatord.server.connection_limits import ASK_WITHIN_S, Silent, Unproven
+from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, Silent, Unproven
 
 log = logging.getLogger(__name__)
 

@@ -34,9 +34,9 @@ from coordinatord.runtime.pinned_tls import names_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
-from coordinatord.server.connection_limits import ASK_WITHIN_S, ConnectionLimits, Silent, Unproven
-from coordinatord.server.node_sessions import NodeSessions
-from coordinatord.server.tls_listener import TlsListener, TlsNow, site_of
+from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits, Silent, Unproven
+from coordinatord.server.sessions.node_sessions import NodeSessions
+from coordinatord.server.sessions.tls_listener import TlsListener, TlsNow, site_of
 
 BACKLOG = 4_096
 """Connections that the kernel accepts ahead of us when a whole cluster starts at once; Linux's own limit since 5.4."""

@@ -11,7 +11,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, PONG, CloseCode, framed
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
-from coordinatord.server import node_sessions
+from coordinatord.server.sessions import node_sessions
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, get, join, until
 from tests.support.raw_websocket import MASK, message, request, wire

@@ -35,12 +35,12 @@ from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.websocket.frames import BINARY, CloseCode, FrameError, FrameReader, framed
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, site
-from coordinatord.server.connection_limits import ConnectionLimits, Unproven
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
-from coordinatord.server.join_pace import JOINS_PER_S, JoinPace
-from coordinatord.server.node_reads import NodeReads
-from coordinatord.server.refusal_log import LastLogged, LineBudget, Refusals
+from coordinatord.server.sessions.connection_limits import ConnectionLimits, Unproven
+from coordinatord.server.sessions.join_pace import JOINS_PER_S, JoinPace
+from coordinatord.server.sessions.node_reads import NodeReads
+from coordinatord.server.sessions.refusal_log import LastLogged, LineBudget, Refusals
 
 log = logging.getLogger(__name__)
 

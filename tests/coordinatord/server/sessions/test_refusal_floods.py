@@ -14,9 +14,9 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired
-from coordinatord.server import node_sessions, refusal_log, tls_listener
 from coordinatord.server.app import serve
-from coordinatord.server.connection_limits import ConnectionLimits
+from coordinatord.server.sessions import node_sessions, refusal_log, tls_listener
+from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join, until

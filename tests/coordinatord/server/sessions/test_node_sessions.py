@@ -25,8 +25,8 @@ from coordinatord.protocol.versions import SPOKEN
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
-from coordinatord.server import node_sessions
 from coordinatord.server.app import Server
+from coordinatord.server.sessions import node_sessions
 from tests.coordinatord.server.conftest import Start
 from tests.support.builders import a_failure
 from tests.support.programs import TIMEOUT_S

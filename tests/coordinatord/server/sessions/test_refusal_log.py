@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Refuse
 from coordinatord.protocol.messages import RefusalCode, Refused
-from coordinatord.server.refusal_log import KEPT, LINES_MAX, WINDOW_S, LineBudget, Refusals
+from coordinatord.server.sessions.refusal_log import KEPT, LINES_MAX, WINDOW_S, LineBudget, Refusals
 from tests.support.histories import JOB, a_join_of, made_at
 
 

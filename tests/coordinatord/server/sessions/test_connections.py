@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from coordinatord.protocol.messages import Goal
-from coordinatord.server import connections
 from coordinatord.server.http import request_body
+from coordinatord.server.sessions import connections
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join

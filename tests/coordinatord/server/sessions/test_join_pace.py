@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
-from coordinatord.server import join_pace
-from coordinatord.server.join_pace import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
+from coordinatord.server.sessions import join_pace
+from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S, JoinPace
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, join
 

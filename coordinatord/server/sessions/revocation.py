@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from coordinatord.security.setup import Security
-from coordinatord.server.node_sessions import NodeSessions
+from coordinatord.server.sessions.node_sessions import NodeSessions
 
 LOOK_EVERY_S = 1.0
 """How long a token that was revoked may go on at most; a look costs microseconds."""

@@ -13,8 +13,8 @@ from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
-from coordinatord.server import connections
 from coordinatord.server.app import serve
+from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import IDLE, connect, get, join, until
