@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from threading import Event
@@ -25,6 +26,7 @@ from recovery_jobs import TRAINING, Job
 from recovery_parts import last
 from tables import BenchmarkError, Table, add_flags, give_up, positive, runs_words, spread, write_report
 
+from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, TIMEOUT_S, Program, clean_environ
 
 SECONDS = 20
@@ -38,6 +40,8 @@ COMMANDS = {"torchrun": "torchrun", "cold": "nodeclient", "warm": "nodeclient"}
 ROWS = {
     "help_s": ("--help, seconds", ".2f"),
     "help_cpu_s": ("--help, seconds of processor time", ".2f"),
+    "status_s": ("status, seconds", ".2f"),
+    "status_cpu_s": ("status, seconds of processor time", ".2f"),
     "connects_s": ("until it connects to the rendezvous, seconds", ".2f"),
     "connects_cpu_s": ("until it connects, seconds of processor time", ".2f"),
     "starts_s": ("until its worker's first line, seconds", ".2f"),
@@ -52,16 +56,28 @@ KB_OF_KERNEL = 1_024
 MB = 1_000_000
 
 
-def help_times(side: str) -> dict[str, float]:
-    """Time `--help`, which is the start of the program and nothing else."""
+def command_times(name: str, *command: str | Path, environ: Mapping[str, str]) -> dict[str, float]:
+    """Time a command from its start to its end, and return both times under its name. Raises `BenchmarkError`."""
     began = time.monotonic()
-    command = [str(BIN / COMMANDS[side]), *(() if side == "torchrun" else ("join",)), "--help"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environ())  # noqa: S603 - ours
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environ)  # noqa: S603 - ours
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        raise BenchmarkError(f"{' '.join(command)} ended with {process.returncode}")
-    return {"help_s": time.monotonic() - began, "help_cpu_s": usage.ru_utime + usage.ru_stime}
+        raise BenchmarkError(f"{' '.join(map(str, command))} ended with {process.returncode}")
+    return {f"{name}_s": time.monotonic() - began, f"{name}_cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def help_times(side: str) -> dict[str, float]:
+    """Time `--help`, which is the start of the program and nothing else."""
+    flags = ("--help",) if side == "torchrun" else ("join", "--help")
+    return command_times("help", BIN / COMMANDS[side], *flags, environ=clean_environ())
+
+
+def status_times() -> dict[str, float]:
+    """Time `nodeclient status` of a coordinatord that runs as by default: over TLS, with a token."""
+    with tempfile.TemporaryDirectory(prefix="host-") as home, closing(Coordinator(home=Path(home))) as coordinator:
+        where = ("--coord", coordinator.endpoint)
+        return command_times("status", BIN / "nodeclient", "status", *where, environ=coordinator.environ)
 
 
 def connection_time(side: str) -> dict[str, float]:
@@ -134,6 +150,8 @@ def memory_mb(pid: int, kind: str) -> float:
 def measure(side: str, seconds: float) -> dict[str, float]:
     """Measure everything once. Raises `BenchmarkError`."""
     own = {} if side == "warm" else help_times(side) | connection_time(side)
+    if side == "cold":
+        own |= status_times()
     with tempfile.TemporaryDirectory(prefix="host-") as folder, running_job(side, "1", Path(folder)) as job:
         return own | training_costs(job, seconds)
 

@@ -16,6 +16,9 @@ from tables import spread
 Runs = Sequence[dict[str, Any]]
 """The runs of one report: see `write_report` of each benchmark."""
 
+HOST_SIDES = ("cold", "torchrun")
+"""The launchers whose figures of `host` are shown."""
+
 ENOUGH = 1_000
 """Nodes of which the memory of each can be told."""
 
@@ -87,9 +90,45 @@ def host(runs: Runs) -> Iterator[Row]:
     for words, figure in (
         ("nodeclient until it connects, s of CPU", "connects_cpu_s"),
         ("nodeclient join --help, s of CPU", "help_cpu_s"),
+        ("nodeclient status, s of CPU", "status_cpu_s"),
+        ("launcher while training, % of a core", "cpu_percent"),
+        ("launcher while training, PSS in MB", "pss_mb"),
     ):
-        ours, theirs = ([run[figure] for run in runs if run["side"] == side] for side in ("cold", "torchrun"))
-        yield words, spread(ours, ".2f"), f"torchrun {spread(theirs, '.2f')}"
+        ours, theirs = ([run[figure] for run in runs if run["side"] == side and figure in run] for side in HOST_SIDES)
+        yield words, spread(ours, ".2f"), f"torchrun {spread(theirs, '.2f')}" if theirs else ""
+
+
+def scrape(runs: Runs) -> Iterator[Row]:
+    """Yield the row about a scrape of all jobs."""
+    what = f"a scrape of {runs[0]['jobs']:,} jobs with {runs[0]['nodes']:,} nodes, ms of CPU"
+    worst = spread([run["full"]["health_worst_ms"] for run in runs], ".0f")
+    yield what, spread([1e3 * run["full"]["cpu_s"] for run in runs], ".0f"), f"/healthz meanwhile: {worst} ms at worst"
+
+
+def stacks(runs: Runs) -> Iterator[Row]:
+    """Yield the row about a question to all workers."""
+    what = f"where {runs[0]['ranks']:,} ranks stand: from the question to the answer, s"
+    yield what, _of(runs, "seconds", ".2f"), f"{_of(runs, 'bytes_from_nodes', ',.0f')} bytes from all nodes"
+
+
+def step(runs: Runs) -> Iterator[Row]:
+    """Yield the row about a step of a script."""
+    ours, nothing, clock = ([run[figure] for run in runs] for figure in ("step_ns", "nothing_ns", "clock_ns"))
+    beside = f"an empty method {spread(nothing, '.0f')}, a look at the clock {spread(clock, '.0f')}"
+    yield "`ctx.step(n)`, ns", spread(ours, ".0f"), beside
+
+
+def output(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about lines of workers, by the number of workers and the way that the lines took."""
+    for workers in dict.fromkeys(run["workers"] for run in runs):
+        ways: dict[str, list[float]] = {}
+        for run in runs:
+            if run["workers"] == workers:
+                ways.setdefault(run["way"], []).append(run["lines"] / run["elapsed_s"] / 1e6)
+        bare, *others = ways
+        for way in others:
+            words = f"output of {workers} worker{'s' * (workers > 1)}, {way}: million lines a second"
+            yield words, spread(ways[way], ".1f"), f"{bare}: {spread(ways[bare], '.1f')}"
 
 
 REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
@@ -99,7 +138,11 @@ REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
     "idle": idle,
     "storm": storm,
     "restart": restart,
+    "scrape": scrape,
+    "stacks": stacks,
     "host": host,
+    "output": output,
+    "step": step,
 }
 """What makes rows of a report, by the name of its file."""
 

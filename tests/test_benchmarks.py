@@ -5,6 +5,7 @@ What a change of the protocol, of the machine or of the store may change are the
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[1]
+
+summary = importlib.import_module("benchmarks.summary")
 
 
 JOIN_MESSAGES_FROM = 2
@@ -56,6 +59,8 @@ def run(benchmark: str, folder: Path, *flags: str) -> tuple[str, list[Any]]:
     found = json.loads(report.read_text())
     assert found["benchmark"] == benchmark
     assert found["versions"]["aiohttp"]
+    if benchmark in summary.REPORTS:
+        assert list(summary.REPORTS[benchmark](found["runs"])), "the summary has rows of it"
     return done.stdout, found["runs"]
 
 
