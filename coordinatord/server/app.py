@@ -31,8 +31,6 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.tcp_options import keep_trying
 from coordinatord.security.setup import Security
 from coordinatord.server import page
-from coordinatord.server.arrival_reads import ArrivalReads
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
 from coordinatord.server.http import openapi
@@ -47,13 +45,15 @@ from coordinatord.server.http.page_access import PageAccess, cookie_name
 from coordinatord.server.http.responses import TurnedDownError, complain_alike
 from coordinatord.server.http.stacks_api import StacksApi
 from coordinatord.server.metrics.scrape import Metrics
-from coordinatord.server.rounds_reader import RoundsReader
-from coordinatord.server.series_sampler import SeriesSampler
+from coordinatord.server.reads.arrival_reads import ArrivalReads
+from coordinatord.server.reads.change_signal import ChangeSignal
+from coordinatord.server.reads.rounds_reader import RoundsReader
+from coordinatord.server.reads.series_sampler import SeriesSampler
+from coordinatord.server.reads.stack_reads import HangLooks
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.sessions.node_sessions import NodeSessions
 from coordinatord.server.sessions.revocation import Revocations
-from coordinatord.server.stack_reads import HangLooks
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import OVER, Store, UnreadableStoreError
 

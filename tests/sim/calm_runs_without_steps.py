@@ -52,7 +52,7 @@ class UnnamedRun(CalmRun):
         return replace(node.observed, beat=beat)
 
     def _ask(self) -> None:
-        """Ask when the workers came to collectives, as `server/arrival_reads.py` does."""
+        """Ask when the workers came to collectives, as `server/reads/arrival_reads.py` does."""
         self._queue.after(EVERY_S, self._ask)
         run = None if self._coordinator is None else self._coordinator.jobs.get("default")
         if run is None or not can_be_compared(run):

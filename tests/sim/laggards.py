@@ -26,7 +26,7 @@ BY_CHANCE = 0.25
 
 
 class Laggards:
-    """Asks when workers came to collectives, as `server/arrival_reads.py` does.
+    """Asks when workers came to collectives, as `server/reads/arrival_reads.py` does.
 
     The worker of one node is late, and when that is drained, the worker of another one.
     """

@@ -18,7 +18,7 @@ from coordinatord.core.queries.stack_groups import seen_workers
 from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.section import Section
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
-from coordinatord.server.stack_reads import ANSWER_WITHIN_S
+from coordinatord.server.reads.stack_reads import ANSWER_WITHIN_S
 
 if TYPE_CHECKING:  # the world imports its parts
     from tests.sim.network import Session
@@ -144,7 +144,7 @@ def _stopped(rank: int) -> WorkerStacks:
 
 
 class Looks:
-    """Carries out the looks of one coordinator, as `server/stack_reads.py` does."""
+    """Carries out the looks of one coordinator, as `server/reads/stack_reads.py` does."""
 
     def __init__(self, world: World, submit: Callable[[Event], None], sessions: dict[int, Session]) -> None:
         self._world = world

@@ -56,7 +56,7 @@ CORE_EDGES = ("effects", "events", "journal", "policy")
 SERVER_FLOORS: Floors = (
     ("counters", "paced_effects", "driver"),
     ("sessions",),
-    ("arrival_reads", "change_signal", "job_iteration", "rounds_reader", "series_sampler", "stack_reads"),
+    ("reads",),
     ("http", "metrics", "page"),
     ("app", "standby"),
 )

@@ -15,10 +15,10 @@ from coordinatord.protocol.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import SENDS, UnknownJobError, complain, respond
+from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
 AT_ONCE_MAX = 1_000

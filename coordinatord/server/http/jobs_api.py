@@ -12,12 +12,12 @@ from coordinatord.core.queries.job_view import drained_view, job_view, whole_vie
 from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import UnknownJobError, encoded, respond, wanted
-from coordinatord.server.job_iteration import iterate_jobs
-from coordinatord.server.rounds_reader import RoundsReader
+from coordinatord.server.reads.change_signal import ChangeSignal
+from coordinatord.server.reads.job_iteration import iterate_jobs
+from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.sessions.connections import CALLER
 
 PIECE = 1_000

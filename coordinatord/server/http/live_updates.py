@@ -32,12 +32,12 @@ from coordinatord.protocol.page_events import ON_PAGE, NodeTable, PageJob, PageS
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
 from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.rounds_reader import RoundsReader
-from coordinatord.server.series_sampler import SeriesSampler
+from coordinatord.server.reads.change_signal import ChangeSignal
+from coordinatord.server.reads.rounds_reader import RoundsReader
+from coordinatord.server.reads.series_sampler import SeriesSampler
 from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)

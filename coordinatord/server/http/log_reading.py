@@ -16,9 +16,9 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import rounds_of
 from coordinatord.protocol.log_answers import LogPart
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, write_place
+from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 from coordinatord.store.interface import Store
 

@@ -15,12 +15,12 @@ from coordinatord.core.queries.log_sources import LogSources, NoLogError
 from coordinatord.protocol.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import fields_of
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import SENDS, TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
 

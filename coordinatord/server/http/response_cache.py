@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.server.change_signal import ChangeSignal
 from coordinatord.server.driver import Driver
+from coordinatord.server.reads.change_signal import ChangeSignal
 
 CHEAP_S = 0.002
 """A cheaper answer, such as a job of a few hundred nodes, is made anew for every request, so it is always up to

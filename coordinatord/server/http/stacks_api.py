@@ -16,8 +16,8 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import read_ranks
 from coordinatord.server.http.reader_count import ReaderCount
 from coordinatord.server.http.responses import TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.reads.stack_reads import ask_all, seen_in
 from coordinatord.server.sessions.node_reads import NodeReads
-from coordinatord.server.stack_reads import ask_all, seen_in
 
 READERS_MAX = 4
 """Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""

@@ -17,7 +17,7 @@ from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
 from coordinatord.server.http import jobs_api, response_cache
-from coordinatord.server.job_iteration import iterate_jobs
+from coordinatord.server.reads.job_iteration import iterate_jobs
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.http.test_admin_api import AHEAD, ask
 from tests.coordinatord.server.test_durability import SlowStore

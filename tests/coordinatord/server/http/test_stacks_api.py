@@ -22,9 +22,9 @@ from coordinatord.protocol.stack_messages import (
     pack_stacks,
 )
 from coordinatord.protocol.versions import SINCE
-from coordinatord.server import stack_reads
 from coordinatord.server.app import Server
 from coordinatord.server.http import stacks_api
+from coordinatord.server.reads import stack_reads
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import OFFER, Peer, connect, get, join
 

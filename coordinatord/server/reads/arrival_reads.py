@@ -16,7 +16,7 @@ from coordinatord.core.values.lateness import NodeArrivals
 from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.driver import Driver
-from coordinatord.server.job_iteration import iterate_jobs
+from coordinatord.server.reads.job_iteration import iterate_jobs
 from coordinatord.server.sessions.node_reads import NoAnswerError, NodeReads
 
 LOOK_S = 0.5

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.server import series_sampler
 from coordinatord.server.app import Server
-from coordinatord.server.series_sampler import SeriesSampler
+from coordinatord.server.reads import series_sampler
+from coordinatord.server.reads.series_sampler import SeriesSampler
 from tests.coordinatord.server.conftest import Start
 from tests.coordinatord.server.page.test_stream import view
 from tests.support.builders import a_failure, a_spec

@@ -13,11 +13,11 @@ from aiohttp import ClientSession
 from coordinatord.core.values.records import Record
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.server import rounds_reader
 from coordinatord.server.app import Server
 from coordinatord.server.counters import Counters
 from coordinatord.server.driver import Driver
-from coordinatord.server.rounds_reader import RoundsReader
+from coordinatord.server.reads import rounds_reader
+from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.store.interface import Store, StoreError
 from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore

@@ -15,7 +15,7 @@ from coordinatord.core.values.round_history import RoundHistory
 from coordinatord.core.values.time_series import TimeSeries
 from coordinatord.core.values.training_progress import WINDOW_S
 from coordinatord.server.driver import Driver
-from coordinatord.server.job_iteration import iterate_jobs
+from coordinatord.server.reads.job_iteration import iterate_jobs
 
 LOOK_S = 1.0
 """The least time between two looks: nodes report once a second."""
