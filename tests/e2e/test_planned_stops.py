@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,6 +89,13 @@ def test_a_node_that_is_drained_hands_its_shards_over_before_it_leaves(cluster: 
     assert set(steps) == set(range(max(steps) + 1))
 
 
+def job_of(cluster: Cluster) -> dict[str, Any]:
+    """Return the job as the coordinator shows it."""
+    job = cluster.coordinator.job(cluster.job)
+    assert job is not None
+    return job
+
+
 def await_step(cluster: Cluster, least: int) -> None:
     """Wait until all workers have done a step."""
 
@@ -127,3 +135,38 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
     lines = (tmp_path / "0.begins").read_text().splitlines()
     assert [int(line.split()[2]) for line in lines] == [-1, *sorted(written)]
     assert not any("in time" in node.output for node in nodes)
+
+
+@pytest.fixture
+def prompt_cluster() -> Iterator[Cluster]:
+    """Return a job at a coordinator that waits for no further node once there are enough."""
+    coordinator = Coordinator("--settle", "0.1")
+    cluster = Cluster(coordinator, "planned")
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()
+
+
+def test_a_node_that_arrives_is_taken_in_when_the_script_has_written_its_next_checkpoint(
+    prompt_cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster = prompt_cluster
+    program = (sys.executable, "-m", "tests.support.checkpoint_program", str(tmp_path))
+    flags = ("--nnodes", "1:2", "--scale-up", "at-checkpoint", "--preload", "torch.distributed")
+    nodes = [cluster.join("a", *flags, command=program)]
+    await_step(cluster, 1)
+    nodes.append(cluster.join("b", *flags, command=program))
+    nodes[1].await_line("round 1 is running until its next checkpoint")
+    wait_until("an arrival", lambda: [node["state"] for node in job_of(cluster)["nodes"]] == ["running", "arrived"])
+    await_step(cluster, job_of(cluster)["progress"]["step"] + 50)
+    assert job_of(cluster)["round"] == 1, "no checkpoint was written since node b has arrived"
+    (tmp_path / "wanted").touch()
+    wait_until("both nodes in round 2", lambda: len(list(tmp_path.glob("*.begins"))) == 2)
+    (tmp_path / "enough").touch()
+    assert [node.wait() for node in nodes] == [0, 0], "\n".join(node.output for node in nodes)
+    begins = [line.split()[:3] for line in (tmp_path / "0.begins").read_text().splitlines()]
+    written = checkpoints(tmp_path)
+    assert begins == [["1", "0", "-1"], ["2", "0", str(max(written))]]
+    assert len(written) == 2, "the one that was wanted, and that of the last step of round 1"

@@ -1,7 +1,8 @@
 """A training that writes checkpoints of its own, as a program. Each rank draws how long each of its steps takes.
 
 Arguments: the folder for checkpoints, how many steps lie between two questions whether one is wanted, and how many
-seconds a checkpoint takes to write. The training ends when there is a file `enough` in the folder.
+seconds a checkpoint takes to write. The training ends when there is a file `enough` in the folder. A training of one
+rank also writes a checkpoint when there is a file `wanted`, and takes it away.
 
 A rank's checkpoint is a file `rank.step`, which is complete or not there. The training goes on from the newest step of
 which all ranks of a round had written one.
@@ -37,6 +38,10 @@ def main(folder: str, stride: str = "1", write_s: str = "0") -> None:
             dist.all_reduce(is_last)  # no rank can be a step ahead of another
             ctx.step(step)
             if step % int(stride) == 0 and ctx.should_checkpoint():
+                write(place, ctx.rank, step, float(write_s))
+                ctx.checkpointed(step)
+            elif ctx.world_size == 1 and (place / "wanted").exists():
+                (place / "wanted").unlink()
                 write(place, ctx.rank, step, float(write_s))
                 ctx.checkpointed(step)
             if is_last:
