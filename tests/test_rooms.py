@@ -72,6 +72,7 @@ SMALL_BOUNDARIES = {
     "config/command_line": "what `parse` and the modules that it imports have in common",
     "config/crash_replay": "a command line that needs nothing of a node",
     "core/agent_settings": "what the machine is told of the user's settings",
+    "core/departure": "a small pure machine of its own, beside the agent",
     "core/disk_retention": "a rule, apart from the disk that it is about",
     "core/endings": "what a node concludes by itself, apart from the machine that asks",
     "core/kept_goals": "a small pure machine of its own, beside the agent",

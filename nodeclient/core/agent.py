@@ -16,8 +16,9 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, kept_goals, notices, worker_departures
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S, Settings
+from nodeclient.core.agent_settings import Settings
 from nodeclient.core.connection_state import ConnectionState
+from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Level
 from nodeclient.core.staying import RoundEnd, Staying
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
@@ -41,12 +42,7 @@ class Agent:
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()
 
-        self._leaving: int | None = None
-        self._leave_by: float | None = None
-        self._ending: effects.Exit | None = None
-        """What the program ends with, by the agent's own decision, once no worker lives."""
-        self._hurry = False
-        """Even a planned stop no longer waits for the workers to save."""
+        self._departure = Departure()
         self.exited = False
         self._effects: list[effects.Effect] = []
         workers = settings.workers
@@ -89,7 +85,7 @@ class Agent:
             Act.SETTLE: self._settle,
             Act.ADOPT: self._take_round,
             Act.REST: self._take_round,
-            Act.LEAVE: lambda _: self._exit(endings.exit_as_directed(self._desired, self._leaving)),
+            Act.LEAVE: lambda _: self._exit(endings.exit_as_directed(self._desired, self._departure.signum)),
         }
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
@@ -119,7 +115,7 @@ class Agent:
             round=self.round,
             phase=Phase.RUNNING if unreported else self.phase,
             port=self._port,
-            leaving=self._leaving is not None,
+            leaving=self._departure.leaves,
             failure=self._group.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
@@ -135,13 +131,13 @@ class Agent:
         self._connection.open(event.coordinator, self.observed(now, beat=False), now)
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
-        if self._connection.close(event.reason, now) and self._ending is None:
+        if self._connection.close(event.reason, now) and self._departure.ending is None:
             goes_on = "; the workers go on" if self.phase.has_workers else ""
             self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
         elif self._connection.is_new_error(event.reason):
             working = self.phase in WORKING
             self._effects.append(effects.Waiting(self._connection.searching(), self._limit_alone(), working))
-        if self._leaving is not None:
+        if self._departure.leaves:
             self._abandon(now)
 
     def _directed(self, event: events.DesiredReceived, now: float) -> None:
@@ -152,10 +148,7 @@ class Agent:
         if desired.run == self.run and desired.round < self.round:
             return  # sent before a message that this node has already received
         self._effects += self._connection.news_in(desired, now, again=let_in)
-        if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
-            self._leave_by = None  # a leaving node waits for this decision
-        elif desired.goal is Goal.RUN and self._leaving is not None and self._leave_by is None:
-            self._leave_by = now + LEAVE_WITHIN_S  # the decision before was not about its leaving
+        self._departure.hear(desired, now)
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
@@ -191,7 +184,7 @@ class Agent:
         self._step(Stimulus.SWEPT, now)
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
-        if self._leaving is not None and self._hurry:
+        if self._departure.leaves and self._departure.hurry:
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
             self._notice(Level.ERROR, "sweep_failed", event.message)
@@ -212,25 +205,22 @@ class Agent:
     # Leaving and giving up
 
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
-        again = self._leaving is not None
-        self._leaving = event.signum
-        if not again:
+        first = self._departure.request(event.signum)
+        if first:
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
             self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
-        if again or not self._connection.connected:
-            self._abandon(now, hurry=again)
+        if not first or not self._connection.connected:
+            self._abandon(now, hurry=not first)
         else:
-            self._leave_by = now + LEAVE_WITHIN_S
+            self._departure.await_decision(now)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without a decision of the coordinator."""
-        self._leave_by = None
-        self._end_with(effects.Exit(128 + (self._leaving or 0), "left the job", Level.INFO), now, hurry=hurry)
+        self._end_with(self._departure.left(), now, hurry=hurry)
 
     def _end_with(self, ending: effects.Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
-        self._ending = ending
-        self._hurry |= hurry
+        self._departure.end_with(ending, hurry=hurry)
         self._step(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
@@ -239,7 +229,7 @@ class Agent:
         self._exit(alone or self._connection.give_up(limit_s, self.phase, failure))
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
-        if self._ending is None:
+        if self._departure.ending is None:
             ending = effects.Exit(ExitCode.UNAVAILABLE, notices.embedded_coordinator_ended(event.how))
             self._end_with(ending, now, hurry=False)
 
@@ -257,8 +247,8 @@ class Agent:
         dues += [(at, partial(self._step, stimulus)) for at, stimulus in workers]
         if self._staying.hold_until is not None and not self.phase.has_workers:
             dues.append((self._staying.hold_until, self._dismiss))
-        if self._leave_by is not None and self.phase is not Phase.STOPPING:
-            dues.append((self._leave_by, self._abandon))
+        if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:
+            dues.append((self._departure.decide_by, self._abandon))
         connection = self._connection
         if connection.connected:
             dues.append((connection.heard_at + connection.lease_s, self._doubt))
@@ -285,8 +275,8 @@ class Agent:
     def _pursue(self, now: float) -> None:
         """Work towards the goal, again whenever that leads to another phase."""
         while not self.exited:
-            if self._ending is not None and not self.phase.has_workers:
-                self._exit(endings.conclusion(self._ending, self.phase, self._group, self._goal))
+            if self._departure.ending is not None and not self.phase.has_workers:
+                self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
@@ -321,16 +311,16 @@ class Agent:
 
     def _stop(self, now: float) -> None:
         """Ask the workers to end, and to save their state before if nothing has gone wrong."""
-        desired, group = self._desired, self._group
-        on_purpose = self._ending is not None or group.cut_off or (desired is not None and desired.planned)
-        patient = on_purpose and not self._hurry
+        desired, group, own = self._desired, self._group, self._departure
+        on_purpose = own.ending is not None or group.cut_off or (desired is not None and desired.planned)
+        patient = on_purpose and not own.hurry
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        signum = self._leaving or Signals.SIGTERM
+        signum = own.signum or Signals.SIGTERM
         first = group.stop(now, signum)
-        if first and not self._hurry and group.save(now, self._halt, grace_s):
+        if first and not own.hurry and group.save(now, self._halt, grace_s):
             self._effects.append(kept_goals.first_order(group, planned=patient))
-        elif self._hurry or not group.saves:
-            ends = self._ending is not None or self._leaving is not None or self._hurry or group.cut_off
+        elif own.hurry or not group.saves:
+            ends = own.ending is not None or own.leaves or own.hurry or group.cut_off
             within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
             end = RoundEnd(within_s, grace_s, signum, patient and self._settings.kills, planned=patient)
             self._effects += self._staying.end_workers(group, end, now)
@@ -340,7 +330,8 @@ class Agent:
     @property
     def _halt(self) -> Halt | None:
         """What the coordinator wants the workers to keep, unless they end without it."""
-        return None if self._desired is None or self._ending is not None or self._hurry else self._desired.halt
+        own = self._departure
+        return None if self._desired is None or own.ending is not None or own.hurry else self._desired.halt
 
     def _terminate(self, now: float) -> None:
         self._group.dismiss()

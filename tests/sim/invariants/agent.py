@@ -272,7 +272,7 @@ class AgentInvariants(NodeInvariants):
         recently = self.world.queue.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
         told = agent._connection.connected and not _is_planned(agent._desired)  # and that may be a word to hurry
-        in_peace = not agent._hurry and not told and (conduct.planned or conduct.cut_off)
+        in_peace = not agent._departure.hurry and not told and (conduct.planned or conduct.cut_off)
         self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:

@@ -76,7 +76,7 @@ class NodeInvariants:
         if agent._group.failure(0.0) is not None:
             return
         self.disturbed.add(host.workers.round)
-        if agent._leaving is None and agent._ending is None:
+        if not agent._departure.leaves and agent._departure.ending is None:
             alone = host.clock.read() - agent._connection.alone_since
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)

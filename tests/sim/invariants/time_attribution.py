@@ -143,7 +143,7 @@ class TimeInvariants(LedgerInvariants):
             return False
         waits = agent._desired.goal is Goal.WAIT and agent._desired.run == run.id and agent.phase is Phase.IDLE
         known = run.members.get(host.node)
-        leaves = agent._leaving is not None or (known is not None and known.leaves)
+        leaves = agent._departure.leaves or (known is not None and known.leaves)
         calm = host.well and now - host.troubled_until > CALM_S
         return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 

@@ -1,0 +1,54 @@
+"""How a node comes to its end: who has asked it to leave, who decides about that, and what the program ends with."""
+
+from __future__ import annotations
+
+from coordinatord.protocol.messages import Desired, Goal
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S
+from nodeclient.core.effects import Exit, Level
+
+
+class Departure:
+    """The end of one node, as far as it is known."""
+
+    def __init__(self) -> None:
+        """Begin with a node that means to stay."""
+        self.signum: int | None = None
+        """The signal by which the node leaves; None while it does not. 0 stands for none in particular."""
+        self.decide_by: float | None = None
+        """When the node stops waiting for the coordinator's decision about its leaving."""
+        self.ending: Exit | None = None
+        """What the program ends with, by the node's own decision, once no worker lives."""
+        self.hurry = False
+        """Even a planned stop no longer waits for the workers to save."""
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the node was asked to leave."""
+        return self.signum is not None
+
+    def request(self, signum: int) -> bool:
+        """Note a signal that asks the node to leave; return whether it is the first one."""
+        first = not self.leaves
+        self.signum = signum
+        return first
+
+    def await_decision(self, now: float) -> None:
+        """Leave the decision to the coordinator, for a while."""
+        self.decide_by = now + LEAVE_WITHIN_S
+
+    def hear(self, desired: Desired, now: float) -> None:
+        """Take in what the coordinator wants: it may be the decision."""
+        if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
+            self.decide_by = None  # a leaving node waits for this decision
+        elif desired.goal is Goal.RUN and self.leaves and self.decide_by is None:
+            self.await_decision(now)  # the decision before was not about its leaving
+
+    def left(self) -> Exit:
+        """Return what a node ends with that leaves without a decision; it waits for none from here on."""
+        self.decide_by = None
+        return Exit(128 + (self.signum or 0), "left the job", Level.INFO)
+
+    def end_with(self, ending: Exit, *, hurry: bool) -> None:
+        """Decide what the program ends with, and whether its workers still have time to save."""
+        self.ending = ending
+        self.hurry |= hurry
