@@ -69,6 +69,7 @@ def test_nothing_lies_beside_the_rooms(folder: str, names: set[str], tree: list[
 SMALL_LINES = 60
 
 SMALL_BOUNDARIES = {
+    "access/endpoint": "what command lines read and connections need: neither has to know the other",
     "config/command_line": "what `parse` and the modules that it imports have in common",
     "config/crash_replay": "a command line that needs nothing of a node",
     "core/agent_settings": "what the machine is told of the user's settings",

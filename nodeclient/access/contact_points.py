@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.frozen_class import frozen
-from nodeclient.config.flag_values import Endpoint, endpoint
+from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
 """How a coordinator that stands by answers, with the address of the leader in `Location` (RFC 9110, 15.4.8)."""
@@ -149,6 +149,6 @@ def leader_in(location: str) -> Endpoint | None:
     try:
         found = urlsplit(location)
         host, number = found.hostname or "", found.port or DEFAULT_PORT
-        return endpoint(f"[{host}]:{number}" if ":" in host else f"{host}:{number}")
+        return read_endpoint(f"[{host}]:{number}" if ":" in host else f"{host}:{number}")
     except (ValueError, argparse.ArgumentTypeError):
         return None

@@ -12,8 +12,8 @@ import ssl
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring
-from nodeclient.config.flag_values import Endpoint
 
 PROBE_WITHIN_S = 3.0
 """How long it may take to find out whether something speaks TLS, once it did not answer otherwise."""

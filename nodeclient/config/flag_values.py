@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import re
 import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinatord.protocol.fields import COUNTER_MAX, DEFAULT_PORT, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
-from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, FACTOR_MAX, MESSAGE_MAX, RANKS_MAX
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.runtime.settings import seconds
+from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.output.output_settings import Choice, Streams
-
-_ENDPOINT = re.compile(
-    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
-        | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
-    re.VERBOSE,
-)
-"""A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
 
 _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
 """The format of torchrun's `--redirects`, whose local ranks have one digit only."""
@@ -62,43 +54,14 @@ _NO = frozenset({"0", "false", "f", "no", "n"})
 """The same values as in torch's `RendezvousParameters.get_as_bool`."""
 
 
-@frozen
-class Endpoint:
-    """Where a coordinator listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
 def endpoints(text: str) -> tuple[Endpoint, ...]:
     """Read `HOST[:PORT][,...]`; an IPv6 address with a port stands in brackets."""
-    return tuple(endpoint(part.strip()) for part in text.split(","))
+    return tuple(read_endpoint(part.strip()) for part in text.split(","))
 
 
 def endpoints_of_torchrun(text: str) -> tuple[Endpoint, ...]:
     """Read the same as torchrun does: the text may be empty, and a port may be 0, for any free one."""
-    return tuple(endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
-
-
-def endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`."""
-    match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
-    port = int((match and match["port"]) or DEFAULT_PORT)
-    number = match and (match["bracketed"] or match["bare"])
-    if match is None or not least_port <= port <= 65_535 or (number and not _is_address(number)):  # noqa: PLR2004 - a port
-        raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
-    return Endpoint(number or match["host"], port)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+    return tuple(read_endpoint(part.strip(), least_port=0) for part in text.split(",")) if text else ()
 
 
 def node_range(text: str) -> tuple[int, int]:

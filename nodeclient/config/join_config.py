@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LOG_LINES_MAX
 from coordinatord.runtime.settings import SettingsParser, joined
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
 from nodeclient.config import flag_values
 from nodeclient.config.access_flags import add_access, read_access
 from nodeclient.config.command_line import CommandLine
-from nodeclient.config.flag_values import Endpoint
 
 LAST_LINES = 100
 """The lines of each log by default: some screens, with a long traceback."""

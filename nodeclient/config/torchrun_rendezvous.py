@@ -10,8 +10,8 @@ from typing import TypeVar
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.settings import WHOLE, SettingsParser, joined, port
+from nodeclient.access.endpoint import Endpoint, read_endpoint
 from nodeclient.config import flag_values
-from nodeclient.config.flag_values import Endpoint
 
 Value = TypeVar("Value")
 
@@ -163,7 +163,7 @@ def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) ->
     host = (given.master_addr or MASTER_ADDRESS).removeprefix("[").removesuffix("]")
     where = Endpoint(host, MASTER_PORT if given.master_port is None else given.master_port)
     try:
-        return (flag_values.endpoint(str(where)),)
+        return (read_endpoint(str(where)),)
     except argparse.ArgumentTypeError as error:
         parser.error(f"--master-addr and --master-port: {error}")
 

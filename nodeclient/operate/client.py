@@ -26,9 +26,9 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.access.secured_attempt import AccessError, SecuredAttempt
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.operate.answering import sort_by_answers
 from nodeclient.operate.request_errors import AnswerError, LostError, RequestError, UnknownNameError
 

@@ -45,9 +45,9 @@ from coordinatord.runtime.websocket.handshake import HandshakeError
 from coordinatord.runtime.websocket.web_socket import WebSocket
 from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
 

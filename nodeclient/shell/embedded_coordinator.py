@@ -27,8 +27,8 @@ from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.workers.spawn import die_with_parent
 from nodeclient.workers.syscalls import pidfd_open

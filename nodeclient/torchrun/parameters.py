@@ -15,8 +15,9 @@ from coordinatord.protocol.fields import COUNTER_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec, Launcher
 from coordinatord.runtime.settings import seconds
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, VARIABLE, AccessSettings, forget_variable
-from nodeclient.config.flag_values import Endpoint, address, endpoints, name
+from nodeclient.config.flag_values import address, endpoints, name
 from nodeclient.config.torchrun_rendezvous import CONF, unknown_key
 from nodeclient.core.agent_settings import JOIN_TIMEOUT_S
 from nodeclient.host.addresses import fresh_node_id

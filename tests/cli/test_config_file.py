@@ -15,7 +15,7 @@ import coordinatord.config
 from coordinatord.config import ServeConfig, StateConfig
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from tests.support.programs import BIN, clean_environ, run

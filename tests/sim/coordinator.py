@@ -30,7 +30,7 @@ from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.protocol.messages import Join, Observed
 from coordinatord.server.driver import PATIENCE_S
 from coordinatord.store.interface import Entry
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock

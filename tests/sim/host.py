@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Degraded, Desired, Join, Observed, Refused
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
 from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder

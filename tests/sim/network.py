@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.messages import Degraded, Desired, Join, Observed, Refused
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.shell.coordinator_connection import CONNECT_WITHIN_S, REACH_WITHIN_S
 
 if TYPE_CHECKING:  # the world imports its network

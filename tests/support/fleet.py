@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR, AccessSettings
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate

@@ -14,7 +14,8 @@ from nodeclient.access.contact_points import (
     addresses_of,
     leader_in,
 )
-from nodeclient.config.flag_values import Endpoint, endpoints
+from nodeclient.access.endpoint import Endpoint
+from nodeclient.config.flag_values import endpoints
 
 H1, H2, H3 = endpoints("h1,h2,h3")
 

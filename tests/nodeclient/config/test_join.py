@@ -13,8 +13,8 @@ import pytest
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.flag_values import (
-    Endpoint,
     endpoints,
     hang_timeout,
     laggard_factor,

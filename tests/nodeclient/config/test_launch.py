@@ -14,8 +14,8 @@ import pytest
 
 from coordinatord.protocol.fields import RANKS_MAX
 from coordinatord.protocol.messages import JobSpec
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CREDENTIAL, VARIABLE
-from nodeclient.config.flag_values import Endpoint
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.operate import CommandConfig, EventsConfig, ReportConfig, StatusConfig, Verb
 from nodeclient.config.parse import parse
 from tests.support.programs import BIN, run

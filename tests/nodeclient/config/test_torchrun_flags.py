@@ -16,7 +16,7 @@ from torch.distributed import launch as torch_launch
 from torch.distributed import run as torch_run
 
 from coordinatord.runtime.settings import SettingsError, SettingsParser
-from nodeclient.config.flag_values import Endpoint
+from nodeclient.access.endpoint import Endpoint
 from nodeclient.config.join import TORCHRUN_FLAGS, add_join
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse

@@ -1,0 +1,46 @@
+"""Where a coordinator listens, and how that is read: on a command line, or in the address of a page or of a leader."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import re
+
+from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.frozen_class import frozen
+
+_ENDPOINT = re.compile(
+    r"""(?: \[ (?P<bracketed> [0-9a-fA-F:.]+ ) \]  |  (?P<host> [^\s:/\[\],]+ ) )  (?: : (?P<port> \d{1,5} ) )?
+        | (?P<bare> [0-9a-fA-F]* : [0-9a-fA-F:.]* : [0-9a-fA-F:.]* )""",
+    re.VERBOSE,
+)
+"""A host name or address with or without a port; an IPv6 address with a port stands in brackets."""
+
+
+@frozen
+class Endpoint:
+    """Where a coordinator listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
+    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`."""
+    match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
+    port = int((match and match["port"]) or DEFAULT_PORT)
+    number = match and (match["bracketed"] or match["bare"])
+    if match is None or not least_port <= port <= 65_535 or (number and not _is_address(number)):  # noqa: PLR2004 - a port
+        raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
+    return Endpoint(number or match["host"], port)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
