@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path, PosixPath
 from typing import Any
@@ -12,13 +13,15 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from tests.support.kept_training import digest_of, whole_tensors
+from tests.support.kept_training import digest_of, note_begin, whole_tensors
 from tests.support.programs import wait_until
 from workerlib.env import KEEP
 
@@ -48,6 +51,43 @@ def checkpoint(folder: Path, steps: int) -> None:
         save(state, storage_writer=workerlib.KeptWriter(step))
         ended = f"{step} {digest_of(*whole_tensors(model, optimizer))} {state['plain'].tolist()} {state['note']}"
         (folder / f"{ctx.round}-{ctx.rank}").write_text(f"{begun}\n{ended}\n")
+
+
+def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), save_every: int = 4) -> None:
+    """Train under DDP with dropout, and save every so many steps; the worker of a rank may be killed within a step.
+
+    Each worker notes, as `kept_training` does, a digest of its state after each step, and of that which it begins with.
+    """
+    with workerlib.init() as ctx:
+        torch.manual_seed(7)
+        model = DistributedDataParallel(nn.Sequential(nn.Linear(13, 17), nn.Dropout(0.3), nn.Linear(17, 5)))
+        torch.manual_seed(ctx.rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        data = torch.randn(64, 13, generator=torch.Generator().manual_seed(1))
+
+        def state() -> dict[str, Any]:
+            weights, moments = get_state_dict(model, optimizer)
+            return {"model": weights, "optimizer": moments, f"random.{ctx.rank}": torch.get_rng_state()}
+
+        reader = workerlib.KeptReader()
+        if reader.step >= 0:
+            load(kept := state(), storage_reader=reader)
+            moments = kept["optimizer"]
+            set_state_dict(model, optimizer, model_state_dict=kept["model"], optim_state_dict=moments)
+            torch.set_rng_state(kept[f"random.{ctx.rank}"])
+        note_begin(folder, ctx, reader.step, digest_of(state()))
+        for step in range(reader.step + 1, steps):
+            optimizer.zero_grad()
+            loss = model(data[(step + ctx.rank) % 8 :: 8]).square().mean()
+            if ctx.round == 1 and kill == (ctx.rank, step):
+                os.kill(os.getpid(), signal.SIGKILL)
+            loss.backward()
+            optimizer.step()
+            if step % save_every == save_every - 1:
+                save(state(), storage_writer=workerlib.KeptWriter(step))
+            ctx.step(step)
+            with (folder / f"{ctx.rank}.txt").open("a") as notes:
+                notes.write(f"{ctx.round} {ctx.rank} {step} {digest_of(state())}\n")
 
 
 def own_values(folder: Path, *, plan_caching: bool) -> None:

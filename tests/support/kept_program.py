@@ -1,7 +1,8 @@
 """The trainings of `kept_training` as a program.
 
-Arguments: `ddp` or `fsdp`, the folder for its notes, the number of steps, and any number of kills, either as
-ROUND:RANK:STEP:POINT, or as ROUND:RANK:PLACE:LINES for `dying.die_within`.
+Arguments: `ddp`, `fsdp` or `dcp` (which calls `torch.distributed.checkpoint` by itself), the folder for its notes, the
+number of steps, and any number of kills, either as ROUND:RANK:STEP:POINT, or as ROUND:RANK:PLACE:LINES for
+`dying.die_within`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ def main(kind: str, folder: str, steps: str, *kills: str) -> None:
                 kill = int(rank), int(where), what
     if kind == "ddp":
         train_ddp(Path(folder), int(steps), kill, STEP_S)
+    elif kind == "dcp":
+        from tests.support.kept_checkpoint import train_and_save  # noqa: PLC0415 - the others start earlier without
+
+        train_and_save(Path(folder), int(steps), kill[:2])
     else:
         train_sharded(Path(folder), int(steps), kill[:2], step_s=STEP_S)
 
