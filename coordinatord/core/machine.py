@@ -127,8 +127,7 @@ class Coordinator:
         if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
             return None
         heartbeat_s = self._heartbeat_s
-        self._note_heard(run, member, observed, heartbeat_s, now)
-        if observed.steps and observations.changes_activity(run):
+        if self._note_heard(run, member, observed, heartbeat_s, now) and observations.has_consequences(run):
             decision = Decision(self.cluster, self.policy, now)
             decision.answer(run, member)
             self._advance(run, decision)
@@ -184,7 +183,7 @@ class Coordinator:
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.is_as_before(run, member, observed):
             self._note_heard(run, member, observed, self._heartbeat_s, decision.now)
-            if not observations.changes_activity(run):
+            if not observations.has_consequences(run):
                 return
         else:
             self._observe(run, member, observed, decision.now)
@@ -331,14 +330,16 @@ class Coordinator:
         self._note_heard(run, member, observed, self._heartbeat_s, now)
         observations.observe(run, member, observed)
 
-    def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> None:
-        """Note that a member lives, whatever it reports: most heartbeats come to no more than that."""
+    def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
+        """Note that a member lives, whatever it reports; return whether it tells how far its workers have come."""
         member.heard_at = run.heard_at = now
         deaf_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
         leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
-        if observed.steps:
+        tells = bool(observed.steps) or observed.section is not None or member.observed.section is not None
+        if tells:
             observations.note_steps(run, member, observed)
+        return tells
 
     @property
     def _heartbeat_s(self) -> float:

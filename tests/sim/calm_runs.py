@@ -37,6 +37,9 @@ from tests.support.builders import EPOCH, a_join, an_observed, an_offer
 LOOK_WITHIN_S = 1.2
 """A node answers a look within this time."""
 
+TRANSFER_S = 0.01
+"""How long an answer is on its way, unless a message before it is for longer."""
+
 FORMED_WITHIN_S = 30.0
 
 LOST = 0.05
@@ -160,13 +163,10 @@ class CalmRun:
         known = node.observed
         if known.phase is not Phase.RUNNING:
             return replace(known, beat=beat)
-        now, section = self._queue.now - self._begun_at, None
-        stretch = self._training.stretch_at(now)
-        step, at = stretch.stepped(now)
+        now = self._queue.now - self._begun_at
+        step, at = self._training.stretch_at(now).stepped(now)
         if not step:
             return replace(known, beat=beat, steps=(None,) * node.workers)
-        if stretch.limit_s is not None and node.first_rank <= stretch.last < node.first_rank + node.workers:
-            section = Section("upload", stretch.limit_s, now - stretch.begin, stretch.last - node.first_rank)
         return Observed(  # for a tenth of what `replace` takes: this is most of what a run does
             known.run,
             known.round,
@@ -178,8 +178,16 @@ class CalmRun:
             beat=beat,
             steps=(step,) * node.workers,
             step_age_s=now - at,
-            section=section,
+            section=self._section(node),
         )
+
+    def _section(self, node: Node) -> Section | None:
+        """Return the section that a worker of a node is in now."""
+        now = self._queue.now - self._begun_at
+        stretch = self._training.stretch_at(now)
+        if stretch.limit_s is None or not node.first_rank <= stretch.last < node.first_rank + node.workers:
+            return None
+        return Section("upload", stretch.limit_s, now - stretch.begin, stretch.last - node.first_rank)
 
     # What goes wrong beside the training
 
@@ -243,20 +251,32 @@ class CalmRun:
         self.counts["looks"] += 1
         if self._chance.random() < LOST:
             return
-        answers: dict[int, list[WorkerStacks]] = {}
+        answers: dict[str, list[WorkerStacks]] = {}
         most_s = self._chance.choice([0.02, LOOK_WITHIN_S])
-        for number, source in enumerate(look.sources):
+        for source in look.sources:
             ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
-            self._queue.after(self._chance.uniform(0.0, most_s), self._sample, answers, number, ranks)
-        self._queue.after(most_s + 0.01, self._collect, look, answers, self._coordinator)
+            act = (look, answers, self._nodes[source.node], ranks, self._coordinator)
+            self._queue.after(self._chance.uniform(0.0, most_s), self._sample, *act)
 
-    def _sample(self, answers: dict[int, list[WorkerStacks]], number: int, ranks: list[int]) -> None:
+    def _sample(
+        self,
+        look: Look,
+        answers: dict[str, list[WorkerStacks]],
+        node: Node,
+        ranks: list[int],
+        asked_by: Coordinator,
+    ) -> None:
+        """Look at the workers of a node. What it sent before arrives before its answer does."""
         now = self._queue.now - self._begun_at
-        answers[number] = [self._training.seen(rank, now) for rank in ranks]
+        answers[node.name] = [self._training.seen(rank, now) for rank in ranks]
+        node.arrives_at = max(node.arrives_at, self._queue.now + TRANSFER_S)
+        if len(answers) == len(look.sources):
+            all_at = max(each.arrives_at for each in self._nodes.values())
+            self._queue.after(all_at - self._queue.now, self._collect, look, answers, asked_by)
 
-    def _collect(self, look: Look, answers: dict[int, list[WorkerStacks]], asked_by: Coordinator) -> None:
+    def _collect(self, look: Look, answers: dict[str, list[WorkerStacks]], asked_by: Coordinator) -> None:
         if self._coordinator is asked_by:
-            told = [(source, answers.get(number, [])) for number, source in enumerate(look.sources)]
+            told = [(source, answers[source.node]) for source in look.sources]
             self._handle(Looked(look.run, look.round, look.number, tuple(seen_workers(told))))
 
     # What must not be

@@ -1,4 +1,8 @@
-"""Healthy trainings whose scripts know nothing of workerlib: the alarm goes by their collectives, and ends none."""
+"""Healthy trainings whose scripts report no steps: the alarm goes by their collectives, and ends none.
+
+Those of scripts that know nothing of workerlib are among them. The others name the phases in which a worker waits for
+something else than a collective.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,7 @@ AT_ONCE_S = 1e-6
 
 
 class UnnamedTraining(CalmTraining):
-    """A training that cannot name a phase in which a worker waits for something else than a collective: it has none."""
-
-    def _rests(self) -> None:
-        self._saves()
+    """A training that reports no steps: when its workers came to collectives tells how it gets on."""
 
     def arrivals(self, rank: int, now: float, most: int) -> GroupArrivals:
         """Return when a worker came to the last collectives."""
@@ -49,7 +50,7 @@ class UnnamedRun(CalmRun):
         super().play()
 
     def _report(self, node: Node, *, beat: bool = False) -> Observed:
-        return replace(node.observed, beat=beat)
+        return replace(node.observed, beat=beat, section=self._section(node) if self._is_begun else None)
 
     def _ask(self) -> None:
         """Ask when the workers came to collectives, as `server/reads/arrival_reads.py` does."""

@@ -11,8 +11,8 @@ from tests.support.script import Stage
 class Job:
     """Two nodes that train, and stand since their last step, after 1 s."""
 
-    def __init__(self, settings: str = "", trained_s: int = 1) -> None:
-        self.stage = Stage()
+    def __init__(self, settings: str = "", trained_s: int = 1, heartbeat_s: float = 1.0) -> None:
+        self.stage = Stage(heartbeat_s=heartbeat_s)
         self.play(f"join n1 min=2 max=2 {settings}", f"join n2 min=2 max=2 {settings}", "running n1 n2")
         for second in range(1, trained_s + 1):
             self.play("advance 1s", f"step n1 {10 * second}", f"step n2 {10 * second}")

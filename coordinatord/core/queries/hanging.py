@@ -48,9 +48,21 @@ def reports_no_steps(run: Run) -> bool:
 def looks_apart_s(run: Run) -> float:
     """Return how far two looks are apart, in seconds.
 
-    Steps say how long none was done. Without them the looks alone do, so they are as far apart as that may last.
+    Steps say how long none was done. Without them the looks alone do, so they are as far apart as that may last. Nodes
+    are to be heard between two looks, see `are_heard_since`.
     """
-    return (run.spec.hang_timeout_s or 0.0) if is_timed_without_steps(run) else APART_S
+    if is_timed_without_steps(run):
+        return run.spec.hang_timeout_s or 0.0
+    return max(APART_S, run.policy.heartbeat_for(len(run.members)))
+
+
+def are_heard_since(run: Run, at: float) -> bool:
+    """Whether all nodes of the round have been heard since the first of two looks was taken in.
+
+    Only then it is known whether a worker that both looks show at one place is in a section: a look does not tell, and
+    the heartbeat before it may have been sent before the section began.
+    """
+    return all(member.heard_at > at for member in run.inside)
 
 
 def section_until(run: Run) -> float:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker
-from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, PAUSE_MAX_S, PAUSE_S
+from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, APART_S, PAUSE_MAX_S, PAUSE_S
 
 Look = tuple[SeenWorker, ...]
 
@@ -56,6 +56,10 @@ class HangWatch:
     def keep(self, look: Look, now: float, apart_s: float) -> None:
         """Keep the first of two looks; the other one comes so many seconds later."""
         self.asked, self.first, self.first_at, self.due_at = 0, look, now, now + apart_s
+
+    def look_again(self, now: float) -> None:
+        """Have a later look compared with the first: it is too early to judge by this one."""
+        self.asked, self.due_at = 0, now + APART_S
 
     def give_up(self, now: float) -> None:
         """Forget both looks, and wait before the next two."""

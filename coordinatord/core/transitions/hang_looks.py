@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from coordinatord.core.effects import Look
 from coordinatord.core.events import Compared, Looked
-from coordinatord.core.queries.hanging import is_judged_by_rest, looks_apart_s, next_look, section_until
+from coordinatord.core.queries.hanging import (
+    are_heard_since,
+    is_judged_by_rest,
+    looks_apart_s,
+    next_look,
+    section_until,
+)
 from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
@@ -67,8 +73,11 @@ def take_in(run: Run, event: Looked, now: float) -> None:
         watch.notice = why_unseen(look) or why_untold(look)
         watch.give_up(now)
         return
-    if watch.first is None:
+    if watch.first is None or run.progress.sections.ended_at > watch.first_at:
         watch.keep(look, now, looks_apart_s(run))
+        return
+    if not are_heard_since(run, watch.first_at):
+        watch.look_again(now)
         return
     watch.found, watch.second = compare(watch.first, look), look
     watch.is_borne = _is_borne(run, now)

@@ -103,20 +103,22 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
 
 
 def note_steps(run: Run, member: Member, observed: Observed) -> None:
-    """Take in how far a member's workers have come, even if nothing else has changed."""
+    """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
     member.observed = observed
     assignment = member.durable.assignment
     if assignment is not None and _speaks_of_now(run, member, observed):
-        run.steps_announced = True
+        run.steps_announced |= bool(observed.steps)
         run.progress.note(assignment.group_rank, observed, member.heard_at)
 
 
-def changes_activity(run: Run) -> bool:
-    """Whether time counts as another activity from now on, by the steps that were just noted.
+def has_consequences(run: Run) -> bool:
+    """Whether something follows from the steps and the section that were just noted.
 
     They may show that training has stalled, goes on, or does no old steps again. Or there are none, and the first one
-    is overdue.
+    is overdue. Or a section is over, whose limit counts no longer.
     """
+    if run.progress.sections.ended_at == run.heard_at:
+        return True
     overdue_at = conditions.first_step_overdue(run)
     if overdue_at is not None and overdue_at <= run.heard_at:
         return True

@@ -327,6 +327,40 @@ def test_a_section_that_begins_between_two_looks_is_no_hang() -> None:
     assert job.stops == []
 
 
+def test_a_section_that_begins_and_ends_within_a_stall_puts_the_looks_off_no_longer() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits stands", "section n1 eval limit=600s", "advance 60s")
+    assert job.looks("section n1", "advance 1s") == 1
+    job.play("seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_nobody_is_blamed_before_its_node_can_have_told_of_a_section() -> None:
+    job = Job()
+    job.play("advance 9.5s", "silence n2", "advance 0.5s", "seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == [], "the section may have begun after the last heartbeat"
+    job.play("section n2 upload limit=60s")
+    assert job.looks("heal n2", "advance 59s") == 0
+
+
+def test_who_is_in_no_section_is_blamed_as_soon_as_its_node_is_heard() -> None:
+    job = Job()
+    job.play("advance 9.5s", "silence n2", "advance 0.5s", "seen waits stands", "advance 1s", "seen waits stands")
+    assert job.looks("advance 0.5s", "heal n2", "advance 0.5s") == 1
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
+def test_nodes_that_are_rarely_heard_are_heard_between_two_looks() -> None:
+    job = Job(heartbeat_s=4.0)
+    assert job.looks("advance 15s") == 1
+    job.play("seen waits stands")
+    assert job.looks("advance 3.9s") == 0
+    assert job.looks("advance 0.2s") == 1
+    job.play("seen waits stands")
+    assert job.stops == ["hung"]
+
+
 def test_a_new_round_is_in_no_section() -> None:
     job = Job()
     job.play("section n1 eval limit=600s", "fail n1", "section n1", "stopped n1 n2", "running n1 n2")

@@ -38,6 +38,15 @@ def test_a_worker_without_steps_that_computes_is_left_alone() -> None:
     assert "waiting" not in job.reason
 
 
+def test_a_section_of_a_script_that_reports_no_steps_may_take_as_long_as_it_says() -> None:
+    job = Job(trained_s=0)
+    job.play("section n1 eval limit=600s")
+    assert job.looks("arrived 38s", "advance 599s", "section n1 eval limit=600s", "advance 300s") == 0
+    assert job.looks("section n1", "advance 1s", "arrived 38s") == 1
+    job.play("seen waits stands", "advance 1s", "seen waits stands")
+    assert job.stops == ["hung"]
+
+
 def test_looks_at_a_round_without_steps_come_less_and_less_often() -> None:
     job = Job(trained_s=0)
     assert job.looks("arrived 38s") == 1
