@@ -96,4 +96,6 @@ class IdleSkip:
             return False  # word of it is on its way
         if agent.phase is Phase.RUNNING:
             return desired.goal is Goal.RUN and (desired.run, desired.round) == (agent.run, agent.round)
-        return not agent.phase.has_workers and agent._leave_by is None and desired.goal in {Goal.WAIT, Goal.RUN}
+        return (
+            not agent.phase.has_workers and agent._departure.decide_by is None and desired.goal in {Goal.WAIT, Goal.RUN}
+        )
