@@ -101,7 +101,7 @@ class StayingWorker:
         """Note the keeper of this round's state."""
         self._keeper, self._keeps = keeper, True
         if self._told.is_set():
-            keeper.exit.open()
+            keeper.let_leave()
 
     def end(self) -> None:
         """Note that the script has done its last round: what it does from now on is for this process alone."""
@@ -133,7 +133,7 @@ class StayingWorker:
             self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
         if self._keeper is not None:
-            self._keeper.exit.leave()
+            self._keeper.leave_round()
         self._keeper = None
         checkpoints.begin_round()
         leftovers.end_groups()
@@ -179,7 +179,7 @@ class StayingWorker:
             return "the script has not called ctx.keep, so nothing would bring this process to the state of the others"
         if planned and (REQUEST.listening or checkpoints.are_asked_for_by_script()):
             return "the script saves at a step of its own choice, and ends there"
-        if keeper is not None and keeper.exit.is_sharded:
+        if keeper is not None and keeper.is_sharded:
             return "parameters are sharded, and bound to the process group of this round"
         return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain_rounds() >= VAIN_MAX else ""
 
@@ -201,7 +201,7 @@ class StayingWorker:
         self._told.set()
         keeper = self._keeper
         if keeper is not None:
-            keeper.exit.open()
+            keeper.let_leave()
         leftovers.abort_collectives()
         while not self._out.is_set():
             self._sockets.shut()

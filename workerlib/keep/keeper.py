@@ -1,17 +1,14 @@
 """Keeps the state of each step: when it is saved, and by which thread.
 
-Training holds `_whole` from the optimizer's step until `ctx.step` says that the step is done, so whoever else gets it
-finds the state of a whole step. The thread that listens to nodeclient saves at the break of a round, when training is
-stuck in a collective; the training thread itself saves at an interval, and when an exception ends the training. What
-it costs to be asked at each step is the small state. `step_saver` does the saving.
+The thread that listens to nodeclient saves at the break of a round, when training is stuck in a collective. The
+training thread itself saves at an interval, and when an exception ends the training. `state_lock` keeps the two apart.
+What it costs to be asked at each step is the small state. `step_saver` does the saving.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterable, Mapping
-from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -32,13 +29,13 @@ from workerlib.keep.channel_messages import (
     at_own_step,
 )
 from workerlib.keep.generations import Generations
-from workerlib.keep.kept_errors import KeptStateError, LeftRoundError
+from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pending_state import after_closure
 from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.process_hooks import ProcessHooks
-from workerlib.keep.round_exit import RoundExit
 from workerlib.keep.small_state import SmallStates
+from workerlib.keep.state_lock import StateHolder, StateLock
 from workerlib.keep.step_saver import StepSaver
 from workerlib.stop import REQUEST
 
@@ -47,17 +44,6 @@ WAIT_S = 2.0
 
 STAND_STILL_S = 60.0
 """How long training stands still after a save at the break, until its node ends it: far longer than that takes."""
-
-
-class Training(Enum):
-    """Where the training thread is, as far as the state that it changes goes."""
-
-    BETWEEN_STEPS = auto()
-    """It does not hold `_whole`. Who does finds a whole step then, see `StepSaver.finds_whole_steps`."""
-    IN_STEP = auto()
-    """It has begun to change parameters, and holds `_whole`."""
-    ENDED = auto()
-    """Nothing is kept any more: the script is out of its block, or this process is a child of the one that keeps."""
 
 
 class StepKeeper:
@@ -77,15 +63,14 @@ class StepKeeper:
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.tell)
         self.planned_end = PlannedEnd(channel)
-        self._training = Training.BETWEEN_STEPS
-        self._whole = threading.Lock()
-        self._asked: SaveNow | None = None
-        """The request of nodeclient for a save. The training thread makes the save if it gets there first."""
-        self._over = False
-        """Whether the round is over and its state saved. Then `_whole` is never released, so training stands still."""
+        self._lock = StateLock()
+        self._has_ended = False
+        """Whether nothing is kept any more: the script is out of its block, or this process is a child of the one that
+        keeps."""
         self._hooks = ProcessHooks()
-        way_out = (self.planned_end, self._hooks, objects, self._whole, lambda: self._over, self._break_off)
-        self.exit = RoundExit(*way_out, is_sharded=self._saver.commits.has_sharded)
+        self.is_sharded = self._saver.commits.has_sharded
+        """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
+        round."""
 
     # The beginning
 
@@ -113,24 +98,22 @@ class StepKeeper:
 
     def step(self, number: int) -> None:
         """Note that a step is done: what is kept from now on is the state of this step."""
-        if self._training is Training.ENDED:
+        if self._has_ended:
             return
-        if self._training is Training.BETWEEN_STEPS:
-            self._hold()
+        if not self._lock.is_in_step:
+            self._begin_step()
         try:
             is_new = self._saver.numbers.note_step(number)
             if is_new:
                 self._saver.keep_step()
-            if self._asked is not None and (is_new or self._saver.follows):
-                self._answer(self._asked)
+            if (is_new or self._saver.follows) and (question := self._lock.take_question()) is not None:
+                self._answer(question)
         finally:
-            self._training = Training.BETWEEN_STEPS
-            if not self._over:
-                self._whole.release()
-        if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._over:
-            self._hold()
+            self._lock.release()
+        if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
+            self._begin_step()
             self._keep_last(halt)
-        self.exit.check()
+        self._lock.check()
 
     def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Wait for the change of parameters: it begins with the optimizer's step, or when its closure has returned."""
@@ -140,63 +123,57 @@ class StepKeeper:
 
     def _begin_change(self) -> None:
         """Note that parameters are about to change, so that the state is no longer that of a whole step."""
-        if self._training is Training.ENDED:
+        if self._has_ended:
             return
         if self._saver.follows:
             self._saver.note_change()
-            if self._training is Training.BETWEEN_STEPS:
-                self._hold()
-                self._training = Training.IN_STEP
+            if not self._lock.is_in_step:
+                self._begin_step()
         self._saver.numbers.note_optimizer()
 
     def _after_forward(self, *_: object) -> None:
-        if torch.compiler.is_compiling() or self._training is Training.ENDED:
+        if torch.compiler.is_compiling() or self._has_ended:
             return
-        self.exit.check()
-        in_step = self._training is Training.IN_STEP
-        self._saver.note_forward(with_gradients=torch.is_grad_enabled(), in_step=in_step)
+        self._lock.check()
+        self._saver.note_forward(with_gradients=torch.is_grad_enabled(), in_step=self._lock.is_in_step)
 
-    def _hold(self) -> None:
-        """Acquire `_whole`.
+    def _begin_step(self) -> None:
+        """Take the state for training.
 
-        Raises `KeptStateError` where the round was over long ago, and `LeftRoundError` as `RoundExit.check` does.
+        Raises `KeptStateError` where the round was over long ago, and `LeftRoundError` as `StateLock.check` does.
         """
-        if not self._whole.acquire(timeout=STAND_STILL_S):
-            self._training = Training.ENDED
+        if not self._lock.take(StateHolder.TRAINING, STAND_STILL_S):
+            self._has_ended = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
-        try:
-            self.exit.check()
-        except LeftRoundError:
-            self._whole.release()  # a save may wait for it
-            raise
 
-    # The last save of the round; `_whole` is held
+    # The last save of the round
 
     def _keep_last(self, halt: HaltAt) -> None:
-        """Save the step that was named, which is the last one of the round.
+        """Save the step that was named, which is the last one of the round, and give the state back.
 
         All ranks leave out the same steps, so it may be a later one on all of them.
         """
-        self._over = True
-        done = self._saver.done
-        early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {done}", halt.number)
-        self._channel.tell(early if done < halt.step else self._saver.save(halt.number, last=True))
+        try:
+            self._lock.is_final = True
+            done = self._saver.done
+            early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {done}", halt.number)
+            self._channel.tell(early if done < halt.step else self._saver.save(halt.number, last=True))
+        finally:
+            self._lock.release()
 
     def _keep_before_checkpoint(self) -> None:
         """Save the last step of the round: the order to do so is answered by the checkpoint that the script writes."""
-        if not self._over:
-            self._hold()
+        if not self._lock.is_final:
+            self._begin_step()
             self._keep_last(HaltAt(0, self._saver.done))
 
     def _keep_when_over(self, halt: HaltAt) -> None:
         """Save the step that was named where training has ended."""
-        if not self._over and self._whole.acquire(timeout=WAIT_S):
+        if not self._lock.is_final and self._lock.take(StateHolder.SAVER, WAIT_S):
             self._keep_last(halt)
-            self._whole.release()
 
     def _answer(self, question: SaveNow) -> None:
-        """Save at the end of a round; `_whole` stays held if that succeeds, unless training may still go on."""
-        self._asked = None
+        """Save at the end of a round. If that succeeds the state is final, unless training may still go on."""
         saver = self._saver
         # Where a rank has died, its shard is as old as its last save; where none has, all may be at the same step.
         same_step = saver.finds_whole_steps and question.planned
@@ -204,7 +181,7 @@ class StepKeeper:
             self._channel.tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
         answer = saver.save(question.number, last=True)
-        self._over = isinstance(answer, Saved) and not question.late
+        self._lock.is_final |= isinstance(answer, Saved) and not question.late
         self._channel.tell(answer)
 
     def close(self, *, failed: bool) -> None:
@@ -212,35 +189,52 @@ class StepKeeper:
 
         The node may ask after that, as long as this process lives, and is answered at once.
         """
-        if self._training is Training.ENDED:
+        if self._has_ended:
             return
-        in_step = self._training is Training.IN_STEP
-        self._training = Training.ENDED
+        in_step = self._lock.is_in_step
+        self._has_ended = True
         self.planned_end.end()
         self._hooks.remove()
         self._saver.end(in_step=in_step)
-        if not in_step and (self._over or not self._whole.acquire(timeout=WAIT_S)):
+        if not in_step and (self._lock.is_final or not self._lock.take(StateHolder.SAVER, WAIT_S)):
             return  # it was saved because the node asked for it
-        if not failed or not self._saver.alone:  # the process may be told to end before it has, and save nothing then
-            self._channel.tell(self._saver.save(0, last=False))
-        self._saver.leave_to_script()
-        if self._asked is not None:
-            self._answer(self._asked)
-        self._whole.release()
+        try:
+            if not failed or not self._saver.alone:  # the process may be ended before it has, and save nothing then
+                self._channel.tell(self._saver.save(0, last=False))
+            self._saver.leave_to_script()
+            if (question := self._lock.take_question()) is not None:
+                self._answer(question)
+        finally:
+            self._lock.release()
+
+    # The way into the next round, as the same process
+
+    def let_leave(self) -> None:
+        """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step."""
+        self._lock.leave_round()
+        self.planned_end.release()
+
+    def leave_round(self) -> None:
+        """Leave nothing of this keeper behind in this process: the next round has another one."""
+        self._hooks.remove()
+        self._break_off()
+        self.planned_end.close()
+        for kept in self._objects.values():
+            kept.forget_step()
 
     def _break_off(self) -> None:
-        """Note that training is out of the round, perhaps within a step: a save that waits for it waits in vain."""
-        if self._training is Training.ENDED:
+        """Note that training is out of the round, perhaps within a step: a save that waits for it waits no longer."""
+        if self._has_ended:
             return
-        in_step = self._training is Training.IN_STEP
-        self._training = Training.ENDED
+        in_step = self._lock.is_in_step
+        self._has_ended = True
         self._saver.end(in_step=in_step)
         if in_step:
-            self._whole.release()
+            self._lock.release()
 
     def _become_child(self) -> None:
         """Leave the connection to the parent: a data loader's process keeps nothing."""
-        self._training = Training.ENDED
+        self._has_ended = True
         self._hooks.remove()
         self.planned_end.abandon()
 
@@ -257,8 +251,11 @@ class StepKeeper:
                 except (ArenaError, OSError) as error:
                     self._saver.memory.refuse(str(error))
                 else:
-                    with self._whole:
+                    self._lock.take(StateHolder.SAVER)
+                    try:
                         self._saver.attach(arena)
+                    finally:
+                        self._lock.release()
                 finally:
                     os.close(file)
             case RefusedMemory(why):
@@ -269,20 +266,21 @@ class StepKeeper:
                 self._save_when_whole(message)
 
     def _save_when_whole(self, question: SaveNow) -> None:
-        """Save as soon as no step is on; the training thread may get there first."""
+        """Save as soon as no step is on; the training thread may get there first, and answer."""
         saver = self._saver
-        if self._over and saver.has_saved_last:
+        if self._lock.is_final and saver.has_saved_last:
             self._channel.tell(Saved(saver.done, 0.0, 0, question.number))
             return
-        self._asked = question
+        self._lock.ask(question)
         lone = self._environment.world_size == 1
-        if lone and not saver.finds_whole_steps and self._training is not Training.ENDED:
+        if lone and not saver.finds_whole_steps and not self._has_ended:
             return  # only the training thread knows when its state is that of a whole step
-        if not self._whole.acquire(timeout=WAIT_S):
-            self._asked = None
-            self._channel.tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
+        if not self._lock.take(StateHolder.SAVER, WAIT_S):
+            if self._lock.take_question() is not None:
+                self._channel.tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
             return
-        if self._asked is not None:
-            self._answer(self._asked)
-        if not self._over or self._training is Training.ENDED:
-            self._whole.release()
+        try:
+            if self._lock.take_question() is not None:
+                self._answer(question)
+        finally:
+            self._lock.release()

@@ -155,22 +155,16 @@ def error_of_a_round_with_a_mesh() -> BaseException:
     return left.value
 
 
-class Exit:
-    """The way out of a round in which nothing is kept."""
-
-    is_sharded = False
-
-    def open(self) -> None:
-        """Do nothing."""
-
-    def leave(self) -> None:
-        """Do nothing."""
-
-
 class Keeper:
     """What a worker that leaves needs of a keeper; it keeps nothing."""
 
-    exit = Exit()
+    is_sharded = False
+
+    def let_leave(self) -> None:
+        """Do nothing."""
+
+    def leave_round(self) -> None:
+        """Do nothing."""
 
     def close(self, *, failed: bool) -> None:
         """Do nothing."""

@@ -38,7 +38,7 @@ def test_a_worker_that_is_alone_without_an_optimizer_is_not_saved_within_a_step(
         weights[:2] += 1
         asking = threading.Thread(target=script.node.save, args=[0])
         asking.start()
-        wait_until("the question", lambda: kept._asked is not None)
+        wait_until("the question", lambda: kept._lock._question is not None)
         weights[2:] += 1
         kept.step(3)
         asking.join()
@@ -72,7 +72,7 @@ def test_a_value_that_can_be_kept_no_more_is_an_answer_and_not_the_end_of_a_trai
         script.await_memory(kept)
         asking = threading.Thread(target=lambda: answers.extend(script.node.save(0)))
         asking.start()
-        wait_until("the question", lambda: kept._asked is not None)
+        wait_until("the question", lambda: kept._lock._question is not None)
         number.value = object()
         kept.step(2)
         asking.join()

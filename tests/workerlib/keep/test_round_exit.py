@@ -23,7 +23,7 @@ def test_a_step_that_is_not_begun_any_more_holds_up_no_save(script: Script, monk
     with script.runs(objects) as (_, kept):
         do_steps(kept, model, objects["optimizer"])
         script.await_memory(kept)
-        kept.exit.open()
+        kept.let_leave()
         with pytest.raises(LeftRoundError):
             kept.step(3)
         assert isinstance(answer := script.save(kept), Saved), answer
@@ -43,10 +43,10 @@ def test_a_save_is_given_up_when_the_worker_is_out_of_the_round_within_a_step(
         train(model, objects["optimizer"])
         asking = threading.Thread(target=script.node.save, args=[0])
         asking.start()
-        wait_until("the question", lambda: kept._asked is not None)
-        kept.exit.open()
+        wait_until("the question", lambda: kept._lock._question is not None)
+        kept.let_leave()
         with pytest.raises(LeftRoundError):
             model(torch.randn(8, 4))
-        kept.exit.leave()
+        kept.leave_round()
         asking.join()
         assert not any(thread.name == LISTENER for thread in threading.enumerate())

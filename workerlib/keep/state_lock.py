@@ -1,0 +1,85 @@
+"""Who has the state that is kept: the training thread, which changes it, or a thread that saves it.
+
+Training has it from the optimizer's step until `ctx.step` says that the step is done, so whoever else gets it finds the
+state of a whole step. Once the last step of the round is saved, the state is final: training gets it no more, and
+stands still where it wants it. It goes on if this process leaves the round, to take part in the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from enum import Enum, auto
+
+from workerlib.keep.channel_messages import SaveNow
+from workerlib.keep.kept_errors import LeftRoundError
+
+
+class StateHolder(Enum):
+    """Who has the state."""
+
+    NOBODY = auto()
+    TRAINING = auto()
+    """The training thread is within a step."""
+    SAVER = auto()
+    """The thread that listens to nodeclient saves the state between two steps, or the training thread after all."""
+
+
+class StateLock:
+    """Gives the state to one thread at a time, and the question of nodeclient to the one that comes first to it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._holder = StateHolder.NOBODY
+        self._question: SaveNow | None = None
+        self._is_left = False
+        self.is_final = False
+        """Whether the last step of the round is saved, or will never be: training does no further one."""
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether training has the state."""
+        return self._holder is StateHolder.TRAINING
+
+    def take(self, holder: StateHolder, within_s: float | None = None) -> bool:
+        """Wait for the state; return whether the holder has it now. Raises `LeftRoundError` as `check` does."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_free_for(holder), within_s):
+                return False
+            if holder is StateHolder.TRAINING:
+                self.check()
+            self._holder = holder
+            return True
+
+    def _is_free_for(self, holder: StateHolder) -> bool:
+        stands_still = holder is StateHolder.TRAINING and self.is_final and not self._is_left
+        return self._holder is StateHolder.NOBODY and not stands_still
+
+    def release(self) -> None:
+        """Give the state back."""
+        with self._changed:
+            self._holder = StateHolder.NOBODY
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Let training go on in this round. Raises `LeftRoundError` if it is over for this worker."""
+        if self._is_left:
+            raise LeftRoundError
+
+    def leave_round(self) -> None:
+        """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step."""
+        with self._changed:
+            self._is_left = True
+            self._changed.notify_all()
+
+    # The question
+
+    def ask(self, question: SaveNow) -> None:
+        """Note that nodeclient wants the state saved; the question of before is answered by nobody."""
+        with self._changed:
+            self._question = question
+
+    def take_question(self) -> SaveNow | None:
+        """Return the question, and give it to no other thread: whoever has it answers it."""
+        with self._changed:
+            question, self._question = self._question, None
+            return question
