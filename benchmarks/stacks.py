@@ -86,7 +86,7 @@ class Run:
     sentence: str
 
 
-def standing(rank: int, culprit: int, *, brief: bool) -> WorkerStacks:
+def stacks_of(rank: int, culprit: int, *, brief: bool) -> WorkerStacks:
     """Return where a worker stands: one loads data, and all others wait for it."""
     is_culprit = rank == culprit
     threads = [("MainThread", WAITS)] if is_culprit else THREADS
@@ -108,7 +108,7 @@ async def measure(ranks: int) -> Run:
         if isinstance(wanted, AskStacks):
             assert node.assignment is not None  # noqa: S101 - all have ranks
             assert node.link is not None  # noqa: S101 - a message has come over it
-            worker = standing(node.assignment.first_rank, culprit, brief=False)
+            worker = stacks_of(node.assignment.first_rank, culprit, brief=False)
             packed = encode(Stacks(wanted.request, (worker,), ""))
             sent += len(packed)
             node.link.send(framed(packed))
@@ -131,7 +131,7 @@ async def measure(ranks: int) -> Run:
         seconds, cpu_s = time.monotonic() - began_at, daemon.cpu_s() - cpu_s
     if shown.get("verdict") is None or shown["notes"]:
         raise BenchmarkError(f"not all have answered, or nobody is named: {str(shown)[:500]}")
-    look = sum(len(encode(Stacks(2**62, (standing(rank, culprit, brief=True),), ""))) for rank in range(ranks))
+    look = sum(len(encode(Stacks(2**62, (stacks_of(rank, culprit, brief=True),), ""))) for rank in range(ranks))
     return Run(ranks, seconds, cpu_s, sent, look, shown["verdict"]["sentence"])
 
 

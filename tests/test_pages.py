@@ -92,7 +92,7 @@ def test_no_identifier_has_a_word_of_its_own_for_what_the_glossary_names() -> No
     found = [
         f"{source.path}: {name} says {word}, the glossary says {RETIRED[word]}"
         for source in sources()
-        if source.is_python and source.is_in("coordinatord", "nodeclient", "workerlib")
+        if source.is_python
         for name in sorted(bound_names(source))
         for word in map(str.lower, WORD.findall(name))
         if word in RETIRED
@@ -101,12 +101,14 @@ def test_no_identifier_has_a_word_of_its_own_for_what_the_glossary_names() -> No
 
 
 def bound_names(source: Source) -> set[str]:
-    """Return all names that a file gives to something."""
+    """Return all names that a file gives to something, those of tasks as well."""
     names = {node.name for node in source.definitions}
     for node in ast.walk(source.tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
                 names.add(name)
+            case ast.Call(func=ast.Attribute(attr="spawn"), keywords=keywords):
+                names |= {ast.unparse(keyword.value) for keyword in keywords if keyword.arg == "name"}
     return names
 
 

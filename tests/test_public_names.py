@@ -66,7 +66,7 @@ def test_no_public_name_has_changed_by_the_way() -> None:
 async def public_names() -> str:
     """Return the file as the code would have it."""
     records: list[type[Record]] = [*KINDS.values(), RoundRemembered]
-    chapters = {
+    sections = {
         "records of the database, with their fields": [of_class(kind.KIND, kind) for kind in records],
         "messages between node and coordinator, with their fields": [of_class(*item) for item in TYPES.items()],
         "answers of the HTTP API, with their fields": [of_class(kind.__name__, kind) for kind in ANSWERS],
@@ -77,7 +77,7 @@ async def public_names() -> str:
         "fields of the log": sorted({name for source in sources() for name in log_fields(source)}),
         "metrics": await metrics(),
     }
-    return "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in chapters.items())
+    return "\n".join(f"# {title}\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections.items())
 
 
 def of_class(name: str, kind: type) -> str:

@@ -109,19 +109,19 @@ def test_no_two_rows_of_a_run_are_the_same_transition() -> None:
     assert len(keys) == len(set(keys))
 
 
-@pytest.mark.parametrize(("state", "standing"), [*itertools.product(State, MemberState)])
-def test_a_node_that_can_be_sent_something_has_a_goal(state: State, standing: MemberState) -> None:
+@pytest.mark.parametrize(("state", "member_state"), [*itertools.product(State, MemberState)])
+def test_a_node_that_can_be_sent_something_has_a_goal(state: State, member_state: MemberState) -> None:
     if state.ended:
         expected = Goal.EXIT
-    elif standing in UNREACHABLE or (state is State.FORMING and standing in IN_ROUND):
+    elif member_state in UNREACHABLE or (state is State.FORMING and member_state in IN_ROUND):
         expected = None
-    elif standing in {MemberState.PREPARING, MemberState.READY, MemberState.GIVING}:
+    elif member_state in {MemberState.PREPARING, MemberState.READY, MemberState.GIVING}:
         expected = Goal.WAIT
-    elif standing is MemberState.STALE or state is State.STOPPING:
+    elif member_state is MemberState.STALE or state is State.STOPPING:
         expected = Goal.STOP
     else:
         expected = Goal.RUN
-    assert GOALS.get((state, standing)) == expected
+    assert GOALS.get((state, member_state)) == expected
 
 
 def test_a_node_looks_for_the_master_of_a_round_for_longer_than_any_lease_lasts() -> None:

@@ -301,7 +301,7 @@ class Coordinator:
         join = event.join
         known = run.members.get(join.node)
         if known is None or known.incarnation != join.incarnation:
-            younger = observations.newcomer(event, decision.now)
+            younger = observations.new_member(event, decision.now)
             if known is not None:
                 self._replace(run, known, younger, decision)
             known = observations.take_in(run, younger, join, decision)

@@ -156,8 +156,8 @@ class Node:
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._warn(Level.INFO, remark)
-                for name, run in (("preload", self._starter), ("accounts", self._exit_reporter)):
-                    self._tasks.spawn(run.run(), name=name)
+                self._tasks.spawn(self._starter.run(), name="preload")
+                self._tasks.spawn(self._exit_reporter.run(), name="diagnosis")
                 if self._config.preload:
                     self._tasks.spawn(self._prepare(), name="prepare")
                 self._logs.start()

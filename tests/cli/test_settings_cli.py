@@ -232,9 +232,9 @@ def test_the_help_names_every_flag_once_and_its_variable(arguments: tuple[str, .
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("door", "more"), [("run", set()), ("launch", {"--use-env"})])
-def test_the_help_of_torchruns_command_lines_names_torchruns_variables(door: str, more: set[str]) -> None:
-    shown = run(BIN / "nodeclient", door, "--help").stdout
+@pytest.mark.parametrize(("command", "more"), [("run", set()), ("launch", {"--use-env"})])
+def test_the_help_of_torchruns_command_lines_names_torchruns_variables(command: str, more: set[str]) -> None:
+    shown = run(BIN / "nodeclient", command, "--help").stdout
     words = "".join(shown.split())
     flags = flags_of(shown)
     assert len(flags) == len(set(flags)) >= 30

@@ -54,7 +54,7 @@ def training(*command: str) -> Iterator[Program]:
         node.close()
 
 
-DOORS = {
+COMMANDS = {
     "join": ("join", "--standalone", *HANDED_ON, "--", sys.executable),
     "join, warm": ("join", "--standalone", "--preload", "json", *HANDED_ON, "--", sys.executable),
     "join, in a shell": ("join", "--standalone", *HANDED_ON, "--", "sh", "-c", '"$@"; exit 3', "sh", sys.executable),
@@ -63,9 +63,9 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_ctrl_c_is_ctrl_c_to_the_workers(door: str, script: str) -> None:
-    with training(*DOORS[door], script) as node:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_is_ctrl_c_to_the_workers(command: str, script: str) -> None:
+    with training(*COMMANDS[command], script) as node:
         node.signal(signal.SIGINT)
         node.await_line("saving for Ctrl-C")
         node.await_line("the end")
@@ -82,7 +82,7 @@ def test_workers_get_the_very_signal(signum: signal.Signals, script: str) -> Non
 
 
 def test_who_does_not_handle_it_dies_of_it(script: str) -> None:
-    with training(*DOORS["run"], script, "handle") as node:
+    with training(*COMMANDS["run"], script, "handle") as node:
         node.signal(signal.SIGUSR2)
         assert node.wait() == 128 + signal.SIGUSR2
         assert "saving" not in node.output

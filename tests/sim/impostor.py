@@ -54,7 +54,7 @@ class Impostor:
         self._number += 1
         daemon, identities = self._world.daemon, self._world.invariants.identities
         claim = Connected(self._number, join, OWN_ADDRESS, OWN_ADDRESS, TOKEN)
-        before = identities.standing(daemon.machine)
+        before = identities.known(daemon.machine)
         batch = daemon.machine.handle(claim, daemon.clock.read())
         identities.judge_claim(claim, before, batch)
         daemon.carry_out(batch)

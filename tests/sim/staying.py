@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, Start, StayOrder
 from nodeclient.core.events import CollectiveFailed, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
-from tests.support.builders import LOST_PEER, an_account
+from tests.support.builders import LOST_PEER, a_diagnosis
 
 if TYPE_CHECKING:  # workers import this
     from tests.sim.host import Host
@@ -91,7 +91,7 @@ class StayingWorkers:
 
     def see(self, rank: int, exit_code: int, error: str) -> None:
         """Let the nodeclient see the exit of a worker: at once, or later than what follows from it."""
-        exited = WorkerExited(rank, exit_code, an_account(error=error))
+        exited = WorkerExited(rank, exit_code, a_diagnosis(error=error))
         if self.able and self._host.agent is not None:
             self._plan(SEEN_WITHIN_S, self._host.submit, exited)
         else:
@@ -113,7 +113,7 @@ class StayingWorkers:
             self.failed.add(rank)
             if self._chance.random() < 0.8:
                 self._plan(LEAVES_WITHIN_S, self._leave, rank)
-            self._host.submit(CollectiveFailed(rank, 1, an_account(error=LOST_PEER)))
+            self._host.submit(CollectiveFailed(rank, 1, a_diagnosis(error=LOST_PEER)))
 
     def _leave(self, rank: int) -> None:
         self._out.add(rank)
@@ -132,4 +132,4 @@ class StayingWorkers:
     def _die(self, rank: int) -> None:
         if rank in self.held:
             self.held.discard(rank)
-            self._host.submit(WorkerExited(rank, -9, an_account()))
+            self._host.submit(WorkerExited(rank, -9, a_diagnosis()))

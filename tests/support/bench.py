@@ -49,7 +49,7 @@ from nodeclient.core.events import (
     WorkersStarted,
     WorkerStays,
 )
-from tests.support.builders import a_desired, an_account
+from tests.support.builders import a_desired, a_diagnosis
 
 EffectT = TypeVar("EffectT", bound=Effect)
 
@@ -140,7 +140,7 @@ class Bench:
     def exited(self, local_rank: int, exit_code: int, error: str = "") -> list[Effect]:
         """End a worker."""
         self.alive.remove(local_rank)
-        return self.submit(WorkerExited(local_rank, exit_code, an_account(error=error)))
+        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error)))
 
     def stays(self, *local_ranks: int, able: bool = True) -> list[Effect]:
         """Have workers say whether they can go into another round as the same processes."""
@@ -148,7 +148,7 @@ class Bench:
 
     def loses_peer(self, local_rank: int, error: str) -> list[Effect]:
         """Have a collective fail with an error in a worker that leaves the round for that."""
-        return self.submit(CollectiveFailed(local_rank, 1, an_account(error=error)))
+        return self.submit(CollectiveFailed(local_rank, 1, a_diagnosis(error=error)))
 
     def left(self, local_rank: int) -> list[Effect]:
         """Have a worker be out of the round: it was asked to leave, or a collective has failed in it."""
@@ -161,7 +161,7 @@ class Bench:
     def held_exited(self, local_rank: int, exit_code: int = -9) -> list[Effect]:
         """End a worker that waits for a round."""
         self.parked.remove(local_rank)
-        return self.submit(WorkerExited(local_rank, exit_code, an_account()))
+        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis()))
 
     def all_exited(self, exit_code: int) -> list[Effect]:
         """End all workers that live, in the same way."""

@@ -146,7 +146,7 @@ def a_report(*, age_s: float = 0.0, **values: Any) -> Report:
     return Report(**(defaults | values))
 
 
-def an_account(**values: Any) -> Diagnosis:
+def a_diagnosis(**values: Any) -> Diagnosis:
     """Build the diagnosis of a worker that ended without much output."""
     return Diagnosis(**({"pid": 4_711} | values))
 

@@ -38,7 +38,7 @@ from nodeclient.core.events import (
 )
 from nodeclient.shell.agent_loop import AgentLoop
 from nodeclient.shell.coordinator_connection import CoordinatorConnection
-from tests.support.builders import a_join, an_account, an_offer
+from tests.support.builders import a_diagnosis, a_join, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
 
@@ -100,7 +100,7 @@ class Node:
                 self.submit(WorkersStarted())
             case Terminate() | Kill():
                 emit("ended", node=self.name)
-                self.submit(WorkerExited(0, -15, an_account()))
+                self.submit(WorkerExited(0, -15, a_diagnosis()))
             case Sweep():
                 self.submit(Swept(MASTER_PORT))
             case Probe():

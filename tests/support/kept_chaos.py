@@ -91,8 +91,8 @@ class Script:
     """The deaths of each agent's lives, in order; after the last one it lives on."""
     coordinator: list[tuple[str, float]] = field(default_factory=list)
     """The words of a node after which the coordinator is killed, and how many seconds later."""
-    standing: list[tuple[str, str, float, float]] = field(default_factory=list)
-    """An agent that stands still: after which words, how many seconds later, and for how long."""
+    paused: list[tuple[str, str, float, float]] = field(default_factory=list)
+    """An agent that is paused: after which words, how many seconds later, and for how long."""
     disk: int | None = None
     """The bytes that the disk has room for to which agents write what is kept; None if they write nothing."""
 
@@ -124,7 +124,7 @@ def draw(seed: int) -> Script:
         script.coordinator = [(chance.choice(MOMENTS), chance.uniform(0, PAUSE_S)) for _ in range(chance.randint(1, 2))]
     if chance.random() < 0.25:
         lasts_s = chance.choice((0.3, 1.0, 3.0))
-        script.standing.append((chance.choice("abc"), chance.choice(MOMENTS), chance.uniform(0, 0.3), lasts_s))
+        script.paused.append((chance.choice("abc"), chance.choice(MOMENTS), chance.uniform(0, 0.3), lasts_s))
     _draw_disk(script, random.Random(2000 + seed))  # noqa: S311 - of its own: all else is as it was before
     return script
 
@@ -180,7 +180,7 @@ class Scene:
 
     def play(self) -> None:
         """Let everything happen, until the training is over. Raises `AssertionError` if that takes too long."""
-        coordinator, standing = list(self.script.coordinator), list(self.script.standing)
+        coordinator, paused = list(self.script.coordinator), list(self.script.paused)
         due: list[tuple[float, Callable[[], None]]] = []
 
         def look() -> bool:
@@ -189,8 +189,8 @@ class Scene:
             words = self._new_words()
             if coordinator and coordinator[0][0] in words:
                 due.append((now + coordinator.pop(0)[1], self._kill_coordinator))
-            if standing and standing[0][1] in words:
-                name, _, wait_s, lasts_s = standing.pop(0)
+            if paused and paused[0][1] in words:
+                name, _, wait_s, lasts_s = paused.pop(0)
                 due.append((now + wait_s, partial(self._signal, name, signal.SIGSTOP)))
                 due.append((now + wait_s + lasts_s, partial(self._signal, name, signal.SIGCONT)))
             for deed in [deed for deed in due if deed[0] <= now]:

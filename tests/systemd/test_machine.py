@@ -127,9 +127,9 @@ def test_the_guide_leads_to_a_job_that_trains_on_two_hosts(cluster: Cluster) -> 
     workers = cluster.await_training()
     assert [worker["world"] for worker in workers] == ["2", "2"]
     assert [worker["supervised"] for worker in workers] == [[], []], "a worker could speak to systemd for its node"
-    standing = {status(machine, NODE, "round .*: running") for machine in cluster.machines}
+    statuses = {status(machine, NODE, "round .*: running") for machine in cluster.machines}
     number = workers[0]["round"]
-    assert standing == {f"round {number}, rank {rank} of 2: running" for rank in (0, 1)}
+    assert statuses == {f"round {number}, rank {rank} of 2: running" for rank in (0, 1)}
     status(cluster.alpha, DAEMON, SERVING)
     for unit in (NODE, DAEMON, SOCKET):
         assert cluster.alpha.run("systemctl", "is-enabled", unit) == "enabled\n"

@@ -28,7 +28,7 @@ ROUNDS_REMEMBERED_MAX = 2**30
 node that claims more must not leave the run without a number for its next round."""
 
 
-def newcomer(event: Connected, now: float) -> Member:
+def new_member(event: Connected, now: float) -> Member:
     """Return the member that a node would become."""
     join, peer, local = event.join, plain(event.peer_address), plain(event.local_address)
     return Member(DurableMember(join.node, join.incarnation, join.offer, peer, local, joined_at=now, token=event.token))

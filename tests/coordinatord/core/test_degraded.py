@@ -56,9 +56,9 @@ def test_whatever_happens_nothing_is_decided(event: Event) -> None:
 
 
 def test_heartbeats_are_answered_with_the_reason() -> None:
-    [reassure] = in_trouble().handle(beat(1), 2.0).effects
-    assert isinstance(reassure, ReportDegraded)
-    assert (reassure.session, reassure.message.reason) == (1, "the disk is full")
+    [degraded] = in_trouble().handle(beat(1), 2.0).effects
+    assert isinstance(degraded, ReportDegraded)
+    assert (degraded.session, degraded.message.reason) == (1, "the disk is full")
 
 
 def test_a_node_that_is_known_may_come_back_and_others_are_turned_away_for_now() -> None:

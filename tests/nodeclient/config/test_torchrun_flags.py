@@ -141,15 +141,15 @@ FLAGS = [("run", action) for action in actions()]
 LAUNCH_FLAGS = [("launch", action) for action in actions(launch=True)]
 
 spellings = pytest.mark.parametrize(
-    ("door", "action", "spelling"),
-    [(door, action, spelling) for door, action in FLAGS + LAUNCH_FLAGS for spelling in action.option_strings],
+    ("command", "action", "spelling"),
+    [(command, action, spelling) for command, action in FLAGS + LAUNCH_FLAGS for spelling in action.option_strings],
     ids=lambda value: value.dest if isinstance(value, argparse.Action) else value,
 )
 each_flag = pytest.mark.parametrize("action", [action for _, action in FLAGS], ids=lambda action: action.dest)
 
 
-def read(door: str, *arguments: str, **environ: str) -> JoinConfig:
-    config = parse([door, "--node-id", "n", *arguments, SCRIPT], {"PATH": os.defpath, **environ})
+def read(command: str, *arguments: str, **environ: str) -> JoinConfig:
+    config = parse([command, "--node-id", "n", *arguments, SCRIPT], {"PATH": os.defpath, **environ})
     assert isinstance(config, JoinConfig)
     return config
 
@@ -166,20 +166,20 @@ def given(action: argparse.Action, spelling: str) -> list[str]:
 
 @spellings
 def test_every_spelling_of_every_flag_of_torchrun_is_understood(
-    door: str, action: argparse.Action, spelling: str, capsys: pytest.CaptureFixture[str]
+    command: str, action: argparse.Action, spelling: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if action.dest in REFUSED:
         with pytest.raises(SettingsError, match=f"--{action.dest.replace('_', '-')} x: "):
-            read(door, spelling, "x")
+            read(command, spelling, "x")
         return
     if action.dest in ENDS:
         pytest.importorskip("shtab")
         with pytest.raises(SystemExit) as ended:
-            read(door, *given(action, spelling))
+            read(command, *given(action, spelling))
         assert (ended.value.code or 0, "nodeclient" in capsys.readouterr().out) == (0, True)
         return
-    others = ["--use-env"] if action.dest == "no_python" and door == "launch" else []
-    read(door, *base(action.dest), *others, *given(action, spelling))
+    others = ["--use-env"] if action.dest == "no_python" and command == "launch" else []
+    read(command, *base(action.dest), *others, *given(action, spelling))
 
 
 @each_flag

@@ -11,15 +11,15 @@ from coordinatord.protocol.worker_ends import Ended
 from nodeclient.core.effects import Exit, Level, Notice, SendObserved, Show
 from nodeclient.core.events import WorkerExited
 from tests.support.bench import Bench, kinds
-from tests.support.builders import a_report, an_account, an_assignment
+from tests.support.builders import a_diagnosis, a_report, an_assignment
 
 
 def test_a_failure_carries_what_is_known_of_it_within_the_bounds_of_the_protocol() -> None:
     bench = Bench().running()
     lines = tuple(f"line {number}\x1b" for number in range(100))
-    account = an_account(pid=7, message="m" * 1000, error="ValueError: " + "e" * 1000, last_lines=lines)
+    diagnosis = a_diagnosis(pid=7, message="m" * 1000, error="ValueError: " + "e" * 1000, last_lines=lines)
     bench.now = 10.0
-    bench.submit(WorkerExited(0, 1, account, age_s=0.25))
+    bench.submit(WorkerExited(0, 1, diagnosis, age_s=0.25))
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.pid, len(failure.message), len(failure.error), failure.age_s) == (7, 512, 512, 0.25)
@@ -41,12 +41,12 @@ def test_a_failure_from_before_the_stop_counts_though_it_is_reported_after_it() 
     bench.receive(Goal.STOP)
     bench.now = 10.2
     bench.alive.clear()
-    bench.submit(WorkerExited(0, 5, an_account(error="ValueError: no"), age_s=0.3))
+    bench.submit(WorkerExited(0, 5, a_diagnosis(error="ValueError: no"), age_s=0.3))
     failure = bench.observed.failure
     assert failure is not None
     assert (failure.exit_code, failure.error, round(failure.age_s, 3)) == (5, "ValueError: no", 0.3)
     assert bench.observed.phase is Phase.STOPPING
-    bench.submit(WorkerExited(1, 6, an_account(), age_s=0.25))
+    bench.submit(WorkerExited(1, 6, a_diagnosis(), age_s=0.25))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 6),)
 
@@ -70,9 +70,9 @@ def test_a_worker_that_ends_with_0_when_asked_to_has_not_ended_early() -> None:
 
 def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
     bench = Bench().running()
-    bench.submit(WorkerExited(0, 1, an_account(error="OSError: no file of rank 0")))
+    bench.submit(WorkerExited(0, 1, a_diagnosis(error="OSError: no file of rank 0")))
     bench.alive.clear()
-    bench.submit(WorkerExited(1, 1, an_account(error="OSError: no file of rank 1")))
+    bench.submit(WorkerExited(1, 1, a_diagnosis(error="OSError: no file of rank 1")))
     assert bench.observed.failure is not None
     assert bench.observed.failure.followers == (Follower(1, 1, same_error=True),)
 
@@ -80,7 +80,7 @@ def test_a_worker_that_failed_with_the_same_error_is_told_apart() -> None:
 def test_a_path_that_no_message_can_hold_is_left_out() -> None:
     for log, kept in (("/logs/1", "/logs/1"), ("/logs/" + "a" * 1_024, ""), ("/lo\ngs", "")):
         bench = Bench().running()
-        bench.submit(WorkerExited(0, 1, an_account(log=log)))
+        bench.submit(WorkerExited(0, 1, a_diagnosis(log=log)))
         assert bench.observed.failure is not None
         assert bench.observed.failure.log == kept
 
@@ -90,7 +90,7 @@ def test_what_ends_after_it_was_asked_to_has_not_failed() -> None:
     bench.now = 10.0
     bench.receive(Goal.STOP)
     bench.now = 10.2
-    bench.submit(WorkerExited(0, -15, an_account(), age_s=0.1))
+    bench.submit(WorkerExited(0, -15, a_diagnosis(), age_s=0.1))
     assert bench.observed.failure is None
 
 

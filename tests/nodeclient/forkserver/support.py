@@ -131,17 +131,17 @@ class Stage:
         return {**clean_environ(), **own, "NODECLIENT_NODE_ID": "a", **extra}
 
     def command(
-        self, *command: str | Path, preload: str = "", flags: Sequence[str] = (), door: Sequence[str] = ("join",)
+        self, *command: str | Path, preload: str = "", flags: Sequence[str] = (), subcommand: Sequence[str] = ("join",)
     ) -> tuple[str, ...]:
-        """Return the command line of a nodeclient that is alone in a job of its own; `door` are its first words."""
+        """Return the command line of a nodeclient that is alone in a job; `subcommand` has its first words."""
         job, where = f"preload-{secrets.token_hex(4)}", self._coordinator.endpoint
-        if door[0] == "join":
+        if subcommand[0] == "join":
             where_and_what: tuple[str, ...] = ("--coord", where, "--job-id", job, "--nnodes", "1")
             separator: tuple[str, ...] = ("--",)
         else:
             where_and_what, separator = ("--rdzv-endpoint", where, "--rdzv-id", job), ()
         warm = ("--preload", preload) if preload else ()
-        name, *more = door
+        name, *more = subcommand
         return (str(BIN / "nodeclient"), name, *where_and_what, *warm, *flags, *more, *separator, *map(str, command))
 
     def run(
@@ -152,7 +152,7 @@ class Stage:
         environ: Mapping[str, str] | None = None,
         words: str = "",
         before: Callable[[], None] | None = None,
-        door: Sequence[str] = ("join",),
+        subcommand: Sequence[str] = ("join",),
         prefix: Sequence[str] = (),
     ) -> Result:
         """Run a job to its end; nothing of it may be left.
@@ -164,7 +164,7 @@ class Stage:
         token = secrets.token_hex(16)
         logging = [str(logs) if flag == "LOGS" else flag for flag in flags]
         process = subprocess.Popen(
-            [*prefix, *self.command(*command, preload=preload, flags=logging, door=door)],
+            [*prefix, *self.command(*command, preload=preload, flags=logging, subcommand=subcommand)],
             cwd=self.folder,
             env={**self.environ(**(environ or {})), TOKEN_VARIABLE: token},
             stdin=subprocess.PIPE,

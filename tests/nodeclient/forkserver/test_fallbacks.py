@@ -214,9 +214,9 @@ def test_what_a_module_says_when_it_is_imported_is_not_a_worker_s_word(stage: St
     assert sorted(job.stderr.split("\n")) == ["", "", "to stderr", "to stdout"]
 
 
-@pytest.mark.parametrize("door", [("run",), ("launch",), ("run", "-m")], ids=" ".join)
-def test_all_doors_lead_to_warm_workers(stage: Stage, door: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("subcommand", [("run",), ("launch",), ("run", "-m")], ids=" ".join)
+def test_all_subcommands_start_warm_workers(stage: Stage, subcommand: tuple[str, ...]) -> None:
     stage.write("train.py", DESCRIBE)
-    words = ("train", "x") if "-m" in door else ("train.py", "x")
-    cold, warm = stage.both(*words, door=door, flags=("--nproc-per-node", "1"))
-    assert_same_start(cold, warm, with_macro=door == ("launch",))
+    words = ("train", "x") if "-m" in subcommand else ("train.py", "x")
+    cold, warm = stage.both(*words, subcommand=subcommand, flags=("--nproc-per-node", "1"))
+    assert_same_start(cold, warm, with_macro=subcommand == ("launch",))

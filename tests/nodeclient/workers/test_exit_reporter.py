@@ -47,7 +47,7 @@ def facts(events: list[WorkerExited]) -> list[tuple[int, int, str]]:
     return [(event.local_rank, event.exit_code, event.diagnosis.error) for event in events]
 
 
-async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_compared() -> None:
+async def test_only_failures_are_worth_a_diagnosis_and_no_more_of_them_than_are_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.note(0, 0, pid=7)
         for local_rank in range(1, 12):
@@ -58,7 +58,7 @@ async def test_only_failures_are_worth_an_account_and_no_more_of_them_than_are_c
     assert [event.diagnosis.pid for event in events[:2]] == [7, 2]
 
 
-async def test_exits_keep_their_order_while_an_account_is_given() -> None:
+async def test_exits_keep_their_order_while_one_is_diagnosed() -> None:
     ready = asyncio.Event()
     async with reporting(giving("error", ready.wait)) as (kept, events):
         kept.note(0, 3, pid=7)
@@ -79,7 +79,7 @@ async def test_what_ends_because_it_is_asked_to_gives_no_account_but_what_had_en
     assert facts(events) == [(0, 3, "error 3"), (1, -15, "")]
 
 
-async def test_what_fails_by_itself_right_after_the_first_failure_gives_an_account_to_be_compared() -> None:
+async def test_what_fails_by_itself_right_after_the_first_failure_is_diagnosed_to_be_compared() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.note(0, 3, pid=7)
         kept.expect_exits()
@@ -89,7 +89,7 @@ async def test_what_fails_by_itself_right_after_the_first_failure_gives_an_accou
     assert facts(events) == [(0, 3, "error 3"), (1, 3, "error 3"), (2, -9, "")]
 
 
-async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None:
+async def test_in_a_stop_without_a_failure_nothing_is_worth_a_diagnosis() -> None:
     async with reporting(giving("error")) as (kept, events):
         kept.expect_exits()
         kept.note(0, 3, pid=7)
@@ -97,7 +97,7 @@ async def test_in_a_stop_without_a_failure_nothing_is_worth_an_account() -> None
     assert facts(events) == [(0, 3, "")]
 
 
-async def test_an_account_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_diagnosis_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exit_reporter, "DIAGNOSED_WITHIN_S", 0.05)
     async with reporting(giving("error", asyncio.Event().wait)) as (kept, events):
         kept.note(0, 3, pid=7)

@@ -36,7 +36,7 @@ class Departures:
         """How many nodes were not waited for."""
         self._absent: set[tuple[str, int]] = set()
         """Nodes, by incarnation, whose connection the coordinator saw closed, and that have not been let in since."""
-        self._at_the_door: dict[int, tuple[str, int]] = {}
+        self._connecting: dict[int, tuple[str, int]] = {}
         """Whom the last event may have let in, by session."""
         self._spoke: dict[tuple[str, int], float] = {}
         """When each process last sent anything; a younger one of the same name says nothing of it."""
@@ -62,11 +62,11 @@ class Departures:
             closed_at = self._closed_at.pop(key)
             waits, waited_s = upset_at < closed_at and self._is_counted_on(*key), self._event_before - closed_at
             self._world.invariants.check(not waits, "%s has died, and is waited for %.2f s later", key[0], waited_s)
-        self._absent -= {key for session, key in self._at_the_door.items() if session in machine._sessions}
-        self._at_the_door.clear()
+        self._absent -= {key for session, key in self._connecting.items() if session in machine._sessions}
+        self._connecting.clear()
         if isinstance(event, Connected):
             key = event.join.node, event.join.incarnation
-            self._at_the_door[event.session], self._spoke[key] = key, now
+            self._connecting[event.session], self._spoke[key] = key, now
         if not isinstance(event, Reported | Disconnected) or event.session not in machine._sessions:
             return
         member = machine._sessions[event.session][1]

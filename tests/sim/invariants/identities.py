@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 MEMBER_FIELDS = [field.name for field in fields(Member)]
 
-Standing = tuple[dict[str, tuple[Any, ...]], dict[int, str]]
+Known = tuple[dict[str, tuple[Any, ...]], dict[int, str]]
 """All that is known of each member, and whose each session is."""
 
 
@@ -60,14 +60,14 @@ class Identities:
         member = None if run is None else run.members.get(node)
         return member is not None and not member.expired and (node, member.incarnation) in self._tokens
 
-    def standing(self, machine: Coordinator) -> Standing:
+    def known(self, machine: Coordinator) -> Known:
         """Return what is known of all nodes."""
         run = machine.jobs.get("job")
         members = {} if run is None else run.members
         known = {node: tuple(getattr(member, name) for name in MEMBER_FIELDS) for node, member in members.items()}
         return known, {number: member.node for number, (_, member) in machine._sessions.items()}
 
-    def judge_claim(self, claim: Connected, before: Standing, batch: Batch) -> None:
+    def judge_claim(self, claim: Connected, before: Known, batch: Batch) -> None:
         """Check what came of a claim to the identity of a node."""
         node, check = claim.join.node, self._world.invariants.check
         check(not batch.records, "another one claims to be %s, and it follows: %s", node, batch.records)
@@ -78,6 +78,6 @@ class Identities:
         honest = self._tokens[node, self._world.run.members[node].incarnation]
         named = claim.token in refuse.message.message and honest in refuse.message.message
         check(said and named, "who claims to be %s is refused, and that does not say so: %s", node, refuse)
-        after = self.standing(self._world.daemon.machine)
+        after = self.known(self._world.daemon.machine)
         check(after == before, "another one claims to be %s, and what is known has changed: %s", node, after)
         self.claims += 1

@@ -64,7 +64,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         """Which coordinator stopped each round."""
         self._done: dict[Round, set[str]] = {}
         """Nodes that have succeeded, by round: what becomes of them later is no reason for anything."""
-        self._blamed: set[Round] = set()
+        self._at_fault: set[Round] = set()
         """Rounds in which a worker failed by itself before its node was asked to end it."""
         self._dated: dict[tuple[str, int, str], float] = {}
         """When a node's worker failed, by its first report of it; keyed by run, round and node."""
@@ -130,7 +130,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         if self._hidden(host):
             self._vague.add(key)
         if host.agent is not None and host.agent.phase is Phase.RUNNING:
-            self._blamed.add(key)
+            self._at_fault.add(key)
         training = self.world.trainings.get(key)
         if first and training is not None and not training.broken and key in self.formed and self._was_quiet(key):
             policy = self.world.scenario.policy
@@ -220,8 +220,8 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         excused = key in self.stopped_on_purpose and key not in self.genuine | self._lost_of | self.disturbed
         self.check(not (record.charged and excused), "round %d was charged for its stop on purpose", record.round)
         done = frozenset(self._done.get(key, ()))
-        blamed = bool(done) and key in self._blamed - self.stopped_on_purpose - self.disturbed
-        due = blamed and same_life and self._was_quiet(key, but_for=done)
+        at_fault = bool(done) and key in self._at_fault - self.stopped_on_purpose - self.disturbed
+        due = at_fault and same_life and self._was_quiet(key, but_for=done)
         self.check(record.charged or not due, "a failure in round %d is excused by who had done his part", record.round)
         unheard = bool(self._absent.get(key)) and key not in self.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)

@@ -239,8 +239,8 @@ class RoundInvariants(NodeInvariants):
 
     def _judge_index(self, run: Run) -> None:
         for member in run.members.values():
-            standing = member.state_in(run.id, run.durable.round)
-            self.check(member.state is standing, "%s is filed as %s: %s", member.node, member.state, standing)
+            state = member.state_in(run.id, run.durable.round)
+            self.check(member.state is state, "%s is filed as %s: %s", member.node, member.state, state)
         self.check(run.workers == sum(m.offer.workers for m in run.members.values()), "workers are miscounted")
 
     # The coordinator's lives
