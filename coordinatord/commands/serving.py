@@ -15,6 +15,7 @@ from functools import partial
 
 import uvloop
 
+from coordinatord.commands.cut_off import lead_until_cut_off
 from coordinatord.commands.reload import Reloader
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.commands.turns_to_lead import TurnsToLead
@@ -128,6 +129,7 @@ async def _lead(
                 server.spawn(candidate.keep(), name="lease")
                 candidate.roster.changed = server.note_change
                 server.spawn(candidate.roster.watch(), name="roster")
+                server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
             if access is not None:
                 server.spawn(access.watch(), name="access")
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
@@ -141,12 +143,14 @@ async def _lead(
             systemd.notify("READY=1", status_of(_status(server)))
             server.spawn(systemd.keep_alive(), name="watchdog")
             server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
-            await server.until(ended)
-            systemd.notify("STOPPING=1")
-            log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
-            if candidate is not None:
-                # A standby leads while nodes say goodbye: one that is silent is waited for.
-                resigned = Tasks().spawn(candidate.resign(), name="resign")
+            try:
+                await server.until(ended)
+                systemd.notify("STOPPING=1")
+                log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
+            finally:
+                if candidate is not None:
+                    # A standby leads while nodes say goodbye: one that is silent is waited for.
+                    resigned = Tasks().spawn(candidate.resign(), name="resign")
     finally:
         if resigned is not None:
             await resigned

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
+from coordinatord.commands.cut_off import CUT_OFF, CutOffError
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config import ServeConfig
 from coordinatord.protocol.fields import DEFAULT_PORT
@@ -96,6 +97,8 @@ class TurnsToLead:
                 await self._lead(store, [listener.dup() for listener in listeners], candidate, access)
         except LeadershipLostError as error:
             log.warning("%s", error, extra=fields("leadership_lost"))
+            if isinstance(error, CutOffError):
+                self._hindrance = CUT_OFF
         except UnreadableStoreError:
             raise
         except StoreError as error:  # etcd is away, or the disk of this host is full

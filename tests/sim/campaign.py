@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
+from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
 from tests.sim.givers import late_giving_world, undrained_world
 from tests.sim.history import (
@@ -56,6 +57,7 @@ APART = {
     29: late_giving_world,
     31: undrained_world,
     37: leaving_world,
+    41: cut_leader_world,
 }
 """One in so many seeds plays a world of these kinds; the first one that applies. They take no place in `KINDS`, so that
 the other seeds play what they have always played. Each number is a prime that does not divide theirs, so that it takes

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from coordinatord.commands.cut_off import CUT_OFF, LOOK_AGAIN_S, CutOffError
+from coordinatord.commands.turns_to_lead import REST_S
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
+from coordinatord.core.queries.reach import is_cut_off
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.server.driver import RETRY_S
 from coordinatord.store.etcd.election import RETRY_S as ASK_AGAIN_S
@@ -183,9 +186,15 @@ class Contender(SimulatedCoordinator):
         me = Coordinatord(self.endpoint.host, str(self.endpoint), secure=False, since=0.0)
         return Candidate(self._gateway, KEYS, me, LEASE_S, self.clock.read)
 
-    def _stand_by(self) -> None:
+    def _stand_by(self, rest_s: float = 0.0) -> None:
+        """Stand by, and let others try to lead first for so many seconds."""
         self._candidate = self._new_candidate()
-        self._enroll()
+        if rest_s:
+            self._forget_turn()
+            self._stands_by = True
+            self._later(rest_s, self._enroll)
+        else:
+            self._enroll()
         self._knock_again()
 
     def _knock_again(self) -> None:
@@ -278,13 +287,22 @@ class Contender(SimulatedCoordinator):
         self.world.lead(self)
         self._begin_life()
         self._welcome_all()
+        self._look_out()
 
-    def _lose(self, error: OperationalError) -> None:
-        """Lead no more, and stand by as soon as etcd has the lease back."""
+    def _look_out(self) -> None:
+        """Lead no more once no node is heard and another one may reach them, as `commands/cut_off` does it."""
+        others = (other for other in self.world.coordinators if isinstance(other, Contender) and other._stands_by)
+        if is_cut_off(self.machine.cluster) and any(others) and not self.is_cut_from_etcd:
+            self._lose(CutOffError(CUT_OFF), REST_S)
+        else:
+            self._later(LOOK_AGAIN_S, self._look_out)
+
+    def _lose(self, error: OperationalError, rest_s: float = 0.0) -> None:
+        """Lead no more, and stand by as soon as etcd has the lease back; let others try first for so long."""
         self.world.trace.note("%s leads no more: %s", self.endpoint, error)
         self._forget_turn()
         self._end_lead(notified=True)
-        self._run(self._candidate.resign(), lambda _: self._stand_by(), lambda _: self._stand_by())
+        self._run(self._candidate.resign(), lambda _: self._stand_by(rest_s), lambda _: self._stand_by(rest_s))
 
     def _end_lead(self, *, notified: bool) -> None:
         if self.up:

@@ -77,4 +77,20 @@ MUTANTS = (
         "        if served:\n            self._go_on(addresses)\n        self._served = False\n",
         plays="standby_world",
     ),
+    Mutant(
+        "leads-on-unheard",
+        "coordinatord.core.queries.reach",
+        "a leader that no node can reach leads on, although a standby is there",
+        "    return silent\n",
+        "    return False\n",
+        plays="cut_leaders.cut_leader_world",
+    ),
+    Mutant(
+        "never-heard-is-cut-off",
+        "coordinatord.core.queries.reach",
+        "coordinators that nobody reaches take turns for ever, and none ends the job",
+        "            silent |= member.session is not None\n",
+        "            silent = True\n",
+        plays="cut_leaders.cut_leader_world",
+    ),
 )

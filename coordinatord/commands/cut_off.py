@@ -1,0 +1,31 @@
+"""A leader that is cut off from all of its nodes lets a standby lead, which they may reach.
+
+It has nobody to serve then, so this costs nobody anything. It is bounded without a count: the next leader does the same
+only if nodes have come to it, and then they do reach coordinators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinatord.core.queries.reach import is_cut_off
+from coordinatord.server.driver import Driver
+from coordinatord.store.etcd.roster import Roster
+from coordinatord.store.interface import LeadershipLostError
+
+LOOK_AGAIN_S = 0.5
+"""The interval of looks whether any node is heard: nodes ask the others when they have missed this one for 5 s."""
+
+CUT_OFF = "no node is heard any more, as where this host's network fails"
+"""Why such a leader leads no more."""
+
+
+class CutOffError(LeadershipLostError):
+    """This coordinator hears none of its nodes, and another one may."""
+
+
+async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
+    """Raise `CutOffError` once no node is heard any more, if etcd answers and somebody stands by."""
+    while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
+        await asyncio.sleep(LOOK_AGAIN_S)
+    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that another one leads, which nodes may reach")

@@ -1,0 +1,69 @@
+"""Leaders that are cut off from all nodes while etcd hears them: a standby leads, and once for each cut."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from coordinatord.core.state.durable import State
+from tests.sim.etcd import LEASE_S
+from tests.sim.faults import happen
+from tests.sim.scenario import draw_calm_scenario
+from tests.sim.takeovers import contenders
+from tests.sim.world import World
+
+CUT_FOR_S = 60.0
+"""How long nobody at all reaches a coordinator: twelve leases, and less than nodes wait."""
+
+NODES = 3
+
+
+def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of nodes that lose their way to the leader, and later to all coordinators.
+
+    Raises as `small_world` does.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    drawn = draw_calm_scenario(chance)
+    workers = replace(drawn.workers, work_s=600.0)
+    policy = replace(drawn.policy, outage_grace_s=300.0)
+    scenario = replace(
+        drawn,
+        policy=policy,
+        standbys=1,
+        skips_idle=False,
+        hosts=NODES,
+        nodes_min=NODES,
+        nodes_max=NODES,
+        workers=workers,
+    )
+    world = World(seed, scenario, loud=loud, digested=digested)
+    world.boot()
+    world.until(world.is_running, within=60)
+    world.go_on(chance.uniform(0.0, 10.0))
+    round_number, cut = world.run.durable.round, world.daemon
+    assert cut in contenders(world)
+    happen(world, "leader cut off from nodes until another one leads", lambda _: cut.cut_off(etcd=False, nodes=True))
+    longest_s = policy.leases_per_heartbeat * policy.heartbeat_s * policy.lease_stretch_max
+    world.until(lambda: _serves_all(world) and world.daemon is not cut, within=longest_s + LEASE_S)
+    world.go_on(chance.uniform(0.0, 10.0))
+    before = world.takeovers
+    happen(world, "all coordinators cut off from nodes", _cut_all_off)
+    world.go_on(CUT_FOR_S)
+    if world.takeovers > before + 1:
+        raise world.failure(f"{world.takeovers - before} takeovers of coordinators that nobody reaches")
+    for contender in contenders(world):
+        contender.heal()
+    world.until(lambda: _serves_all(world), within=longest_s + LEASE_S)
+    if (world.state, world.run.durable.round) != (State.RUNNING, round_number):
+        raise world.failure("the round did not outlast the cuts")
+    return world
+
+
+def _cut_all_off(world: World) -> None:
+    for contender in contenders(world):
+        contender.cut_off(etcd=False, nodes=True)
+
+
+def _serves_all(world: World) -> bool:
+    return world.is_running() and world.daemon.machine.sessions == NODES
