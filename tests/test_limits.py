@@ -29,7 +29,7 @@ from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
-from nodeclient.keep.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
+from nodeclient.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
 
 ALL = ConnectionLimits.of(1 << 20)
@@ -114,12 +114,12 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     (
         (CONNECTIONS_MAX,),
-        "tests/nodeclient/keep/test_strange_readers.py",
+        "tests/nodeclient/parts/test_strange_readers.py",
         "test_a_flood_of_connections_without_the_key_keeps_nobody_out",
     ),
     (
         (REQUEST_WITHIN_S,),
-        "tests/nodeclient/keep/test_strange_readers.py",
+        "tests/nodeclient/parts/test_strange_readers.py",
         "test_strange_readers_cost_the_holder_nothing",
     ),
 ]

@@ -46,6 +46,7 @@ NODECLIENT_ROOMS = {
     "keep",
     "operate",
     "output",
+    "parts",
     "persist",
     "shell",
     "torchrun",

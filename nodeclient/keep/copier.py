@@ -16,11 +16,11 @@ from threading import Event
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.arenas import NoMemoryError
 from nodeclient.keep.means import Means
-from nodeclient.keep.part_fetch import LOOK_UP_S, FetchError, fetch
-from nodeclient.keep.part_messages import Kind, PartName
 from nodeclient.keep.rate_limit import RateLimit
+from nodeclient.parts.arenas import NoMemoryError
+from nodeclient.parts.part_fetch import LOOK_UP_S, FetchError, fetch
+from nodeclient.parts.part_messages import Kind, PartName
 from workerlib.keep.arena import Commit, Place
 
 AGAIN_S = 1.0

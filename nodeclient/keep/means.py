@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Level
 from nodeclient.core.events import Event, KeptChanged
-from nodeclient.keep.arenas import Arenas, Held, KeepSettings
-from nodeclient.keep.digests import Digests, withdraw
+from nodeclient.parts.arenas import Arenas, Held, KeepSettings
+from nodeclient.parts.digests import Digests, withdraw
 from nodeclient.persist.persister import Persister
 
 THREADS = 8

@@ -14,11 +14,11 @@ from threading import Event
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Resume
-from nodeclient.keep.arenas import Arenas, Held, NoMemoryError, read_only
-from nodeclient.keep.landing import Landed, Landing
 from nodeclient.keep.means import Means
-from nodeclient.keep.part_fetch import FetchError, fetch
-from nodeclient.keep.part_messages import Kind, PartName
+from nodeclient.parts.arenas import Arenas, Held, NoMemoryError, read_only
+from nodeclient.parts.landing import Landed, Landing
+from nodeclient.parts.part_fetch import FetchError, fetch
+from nodeclient.parts.part_messages import Kind, PartName
 from nodeclient.persist.disk_thread import DiskHangsError
 from nodeclient.persist.durable_file import Progress
 from workerlib.keep.arena import Commit

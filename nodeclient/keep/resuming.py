@@ -9,9 +9,9 @@ from dataclasses import replace
 from coordinatord.protocol.kept_state import Restoring, Resume
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.arenas import size_in_words
 from nodeclient.keep.means import Means
 from nodeclient.keep.restoration import DamagedError, FileSystemError, Restoration, RestoreError
+from nodeclient.parts.arenas import size_in_words
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, NOTHING, ResumeFrom
 
 Send = Callable[[int, ResumeFrom, Sequence[int]], None]

@@ -20,15 +20,15 @@ from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Level, Per
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
-from nodeclient.keep.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, NoMemoryError, part_of
 from nodeclient.keep.copier import Copier
-from nodeclient.keep.digests import Digests
 from nodeclient.keep.means import THREADS, Means, Notify
-from nodeclient.keep.part_messages import Kind, PartName
-from nodeclient.keep.part_server import PartServer
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
+from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, NoMemoryError, part_of
+from nodeclient.parts.digests import Digests
+from nodeclient.parts.part_messages import Kind, PartName
+from nodeclient.parts.part_server import PartServer
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.persister import Persister
 from workerlib.env import KEEP

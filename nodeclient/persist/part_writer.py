@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.keep.arenas import Held
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.arenas import Held
+from nodeclient.parts.part_messages import Kind
 from nodeclient.persist.durable_file import CHUNK_BYTES, Progress, write_file
 from nodeclient.persist.step_folder import (
     BUFFERS_FILE,

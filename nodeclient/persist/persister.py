@@ -19,8 +19,8 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.disk_retention import superfluous
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt
-from nodeclient.keep.arenas import Arenas, Held
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.arenas import Arenas, Held
+from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
 from nodeclient.persist.disk_thread import DiskThread, in_thread
 from nodeclient.persist.durable_file import GivenUpError, Progress

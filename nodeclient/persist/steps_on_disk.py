@@ -21,7 +21,7 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
 from nodeclient.core.disk_retention import StepThere
 from nodeclient.core.effects import Level
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import disk_thread, step_folder
 from nodeclient.persist.disk_thread import in_thread, read_in_thread
 from nodeclient.persist.durable_file import Progress

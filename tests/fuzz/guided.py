@@ -19,7 +19,7 @@ WATCHED = [
     "coordinatord.security",
     "nodeclient.core",
     "nodeclient.diagnosis.stack_text",
-    "nodeclient.keep.part_messages",
+    "nodeclient.parts.part_messages",
     "nodeclient.persist",
     "workerlib.keep.channel_messages",
     "workerlib.keep.manifest",

@@ -9,7 +9,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, pack_stacks, unpack_stacks
 from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
-from nodeclient.keep.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
+from nodeclient.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
 from nodeclient.persist import step_folder
 from nodeclient.persist.step_folder import UnusableError
 from nodeclient.persist.tensor_file import TensorFileError, read_header

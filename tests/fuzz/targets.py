@@ -16,7 +16,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, framed
 from coordinatord.runtime.websocket.handshake import accepted, answer_to, headers_of, request_for
 from coordinatord.security.identity import own_identity
-from nodeclient.keep.part_messages import Exchange, Kind, PartName, pack_request
+from nodeclient.parts.part_messages import Exchange, Kind, PartName, pack_request
 from nodeclient.persist.step_folder import Contents, Manifest, Note, PartFile, StepName, shard_file, small_file
 from nodeclient.persist.tensor_file import LENGTH_BYTES, describe
 from tests.fuzz.access_targets import PIN, SECRETS, certificate, header, token

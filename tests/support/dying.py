@@ -26,10 +26,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     ),
     "restore": ("workerlib/keep/restoring.py", "workerlib/keep/pieces.py", "workerlib/keep/kept_objects.py"),
     "worker": ("workerlib/keep/",),
-    "arenas": ("nodeclient/keep/arenas.py", "nodeclient/keep/digests.py"),
-    "transfer": ("nodeclient/keep/part_",),
-    "restoration": ("nodeclient/keep/restoration.py", "nodeclient/keep/landing.py", "nodeclient/keep/part_fetch.py"),
-    "agent": ("nodeclient/keep/",),
+    "arenas": ("nodeclient/parts/arenas.py", "nodeclient/parts/digests.py"),
+    "transfer": ("nodeclient/parts/part_",),
+    "restoration": ("nodeclient/keep/restoration.py", "nodeclient/parts/landing.py", "nodeclient/parts/part_fetch.py"),
+    "agent": ("nodeclient/keep/", "nodeclient/parts/"),
     "persist": ("nodeclient/persist/",),
 }
 """What belongs to a place: parts of the paths of its files."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from nodeclient.keep.arenas import Held
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.arenas import Held
+from nodeclient.parts.part_messages import Kind
 from workerlib.keep.arena import ALIGNMENT, CONTROL_WORDS, WHOLE, Commit, Place
 from workerlib.keep.manifest import Piece, lay_out
 

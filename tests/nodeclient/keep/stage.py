@@ -18,8 +18,8 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.agent_settings import KEEP_TIMEOUT_S
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import Event
-from nodeclient.keep.arenas import KeepSettings
 from nodeclient.keep.state_keeper import StateKeeper
+from nodeclient.parts.arenas import KeepSettings
 from nodeclient.persist.persist_settings import PersistSettings
 from tests.support.programs import TIMEOUT_S
 from workerlib.env import KEEP

@@ -10,7 +10,7 @@ from threading import Event
 from typing import Protocol
 
 from coordinatord.protocol.errors import OperationalError
-from nodeclient.keep.part_messages import (
+from nodeclient.parts.part_messages import (
     ANSWER_BYTES,
     END_BYTES,
     NONCE_BYTES,
@@ -18,7 +18,7 @@ from nodeclient.keep.part_messages import (
     PartName,
     pack_request,
 )
-from nodeclient.keep.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
+from nodeclient.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST_WITHIN_S
 from workerlib.keep.arena import Commit, Place
 
 LOOK_UP_S = 0.5

@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from nodeclient.host.ports import listening_socket
-from nodeclient.keep.arenas import Held
-from nodeclient.keep.part_messages import (
+from nodeclient.parts.arenas import Held
+from nodeclient.parts.part_messages import (
     NONCE_BYTES,
     REQUEST_BYTES,
     TAG_BYTES,

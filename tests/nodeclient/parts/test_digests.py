@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from nodeclient.keep.digests import Digests
+from nodeclient.parts.digests import Digests
 from workerlib.keep.arena import CONTROL_WORDS, Commit, Place
 
 COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)

@@ -16,8 +16,8 @@ from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep import part_fetch
-from nodeclient.keep.part_messages import NONCE_BYTES, REQUEST_BYTES
+from nodeclient.parts import part_fetch
+from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES
 from tests.nodeclient.keep.stage import (
     BIG,
     RUN,

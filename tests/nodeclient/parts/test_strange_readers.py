@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.kept_state import KeptSource
-from nodeclient.keep import part_server
-from nodeclient.keep.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
+from nodeclient.parts import part_server
+from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
 from tests.nodeclient.keep.stage import BIG, RUN, a_resume, holder, keeping_nodes, wanted
 
 pytestmark = pytest.mark.asyncio

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from threading import Lock
 
-from nodeclient.keep.arenas import Arenas, NoMemoryError, read_only, size_in_words
-from nodeclient.keep.part_fetch import FetchError
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.arenas import Arenas, NoMemoryError, read_only, size_in_words
+from nodeclient.parts.part_fetch import FetchError
+from nodeclient.parts.part_messages import Kind
 from workerlib.keep.arena import Arena, ArenaError, ArenaSizes, Commit, Place
 
 _UNWANTED = "nobody wants it any more"

@@ -18,7 +18,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
 

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nodeclient.keep.arenas import Arenas, NoMemoryError
-from nodeclient.keep.landing import Landing
-from nodeclient.keep.part_fetch import FetchError
-from nodeclient.keep.part_messages import Kind
+from nodeclient.parts.arenas import Arenas, NoMemoryError
+from nodeclient.parts.landing import Landing
+from nodeclient.parts.part_fetch import FetchError
+from nodeclient.parts.part_messages import Kind
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep.arena import HEADER_BYTES, PAGE_BYTES, WHOLE, Arena, Commit
 

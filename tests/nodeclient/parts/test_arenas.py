@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from nodeclient.keep import arenas
-from nodeclient.keep.arenas import COPIES, Arenas, NoMemoryError
+from nodeclient.parts import arenas
+from nodeclient.parts.arenas import COPIES, Arenas, NoMemoryError
 from workerlib.keep.arena import ArenaSizes
 
 pytestmark = pytest.mark.asyncio
