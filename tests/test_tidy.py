@@ -43,8 +43,8 @@ def _init():
 '''
 
 MOST_OF_WORKERLIB = (
-    '"""`agreement` `checkpoints` `env` `init` `integrations` `in_place` `keep` `packets` `progress` `record` '
-    '`responder` `sampler` `stop` `store`"""'
+    '"""`agreement` `checkpoints` `elastic` `env` `init` `integrations` `in_place` `keep` `kept_storage` `packets` '
+    '`progress` `record` `responder` `sampler` `stop` `store`"""'
 )
 
 CONTRACT_TORCH = "def f():\n    import torch"
@@ -106,6 +106,7 @@ VIOLATIONS = [
     (worker_imports, "workerlib/env.py", CONTRACT_TORCH, 2, "imports torch"),
     (worker_imports, "workerlib/keep/arena.py", CONTRACT_TORCH, 2, "imports torch"),
     (worker_imports, "workerlib/init.py", "from workerlib.keep.keeper import a", 1, "when it is loaded"),
+    (worker_imports, "workerlib/init.py", "from workerlib import kept_storage", 1, "when it is loaded"),
     (worker_imports, "workerlib/env.py", "def f():\n    import msgpack", 2, "imports msgpack"),
     (worker_imports, "workerlib/init.py", "from coordinatord import protocol", 1, "coordinatord.protocol"),
     (blameless_errors, "coordinatord/cli.py", "class AError(Exception): ...", 1, "from Exception"),

@@ -8,10 +8,12 @@
 `env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
 `progress` reports each step and the sections between steps, `record` an exception. `checkpoints` says when a script is
 to write a checkpoint of its own, `stop` notices a signal that asks the worker to end, and `agreement` is what all
-workers make of it. `keep` has what outlives the workers, and `in_place` lets a worker outlive its round. `packets` is
-how both speak with nodeclient. `responder` tells the node where the worker stands, from the import of this package on.
-`gloo` lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store.
-`integrations` has callbacks for frameworks. Importing this package imports no torch.
+workers make of it. `keep` has what outlives the workers, also for `kept_storage`, which takes the place of a disk under
+`torch.distributed.checkpoint`. `in_place` lets a worker outlive its round, for `elastic`, which calls a script's
+function again with each. `packets` is how both speak with nodeclient. `responder` tells the node where the worker
+stands, from the import of this package on. `gloo` lets gloo's threads end before Python does, and `store` is for
+scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no
+torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from workerlib import responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
+from workerlib.elastic import elastic, rounds
 from workerlib.env import NotLaunchedError, WorkerEnvironment
-from workerlib.in_place.elastic import elastic, rounds
 from workerlib.init import Context, init
 from workerlib.progress import section, step
 from workerlib.record import record
 from workerlib.sampler import ElasticDistributedSampler
 
 if TYPE_CHECKING:
-    from workerlib.keep.kept_storage import KeptReader, KeptWriter
+    from workerlib.kept_storage import KeptReader, KeptWriter
 
 __all__ = [
     "Context",
@@ -55,6 +57,6 @@ def __getattr__(name: str) -> Any:
     """Return `KeptReader` or `KeptWriter`, which derive from classes of torch: it is imported by who uses them."""
     if name not in ("KeptReader", "KeptWriter"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from workerlib.keep import kept_storage  # noqa: PLC0415 - see above
+    from workerlib import kept_storage  # noqa: PLC0415 - see above
 
     return getattr(kept_storage, name)

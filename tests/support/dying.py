@@ -25,7 +25,7 @@ PLACES: dict[str, tuple[str, ...]] = {
         "workerlib/keep/channel_messages.py",
     ),
     "restore": ("workerlib/keep/restoring.py", "workerlib/keep/pieces.py", "workerlib/keep/kept_objects.py"),
-    "worker": ("workerlib/keep/",),
+    "worker": ("workerlib/keep/", "workerlib/kept_storage.py"),
     "arenas": ("nodeclient/parts/arenas.py", "nodeclient/parts/digests.py"),
     "transfer": ("nodeclient/parts/part_",),
     "restoration": ("nodeclient/keep/restoration.py", "nodeclient/parts/landing.py", "nodeclient/parts/part_fetch.py"),

@@ -75,8 +75,8 @@ KEEP_CONTRACT = ("workerlib.keep.arena", "workerlib.keep.channel_messages", "wor
 PACKET_CONTRACT = ("workerlib.packets", "workerlib.in_place.round_messages")
 """The modules by which worker and nodeclient speak with each other, beside those about kept state."""
 
-KEEP_ROOM = "workerlib/keep"
-"""The one room of workerlib that is loaded only by who uses it, and may import torch when it is."""
+LATE_PLACES = ("workerlib/keep", "workerlib/kept_storage.py")
+"""The places of workerlib that are loaded only by who uses them, and may import torch when they are."""
 
 CONTRACTS = ("workerlib/env.py", *(f"{name.replace('.', '/')}.py" for name in KEEP_CONTRACT + PACKET_CONTRACT))
 """The modules of workerlib that nodeclient imports: they never import torch."""
@@ -129,10 +129,10 @@ def worker_imports(source: Source) -> Iterator[Finding]:
     A module of `workerlib/integrations` may import the library that it is named after, and nobody else imports it.
     """
     library = [source.path.stem] if source.is_in("workerlib/integrations") else []
-    in_keep = source.is_in(KEEP_ROOM)
+    is_late = source.is_in(*LATE_PLACES)
     for imported in source.imports:
-        if imported.within("torch", "workerlib.keep") and not source.is_in(*CONTRACTS):
-            if not imported.deferred and not in_keep and not imported.within(*KEEP_CONTRACT):
+        if imported.within("torch", "workerlib.keep", "workerlib.kept_storage") and not source.is_in(*CONTRACTS):
+            if not imported.deferred and not is_late and not imported.within(*KEEP_CONTRACT):
                 yield imported.line, f"imports {imported.module} when it is loaded"
         elif imported.within("workerlib.integrations") or not imported.within(
             "workerlib", *library, *sys.stdlib_module_names

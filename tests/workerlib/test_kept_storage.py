@@ -16,7 +16,7 @@ import torch
 from tests.support.keeping import Gone, Keep, workers
 from tests.support.kept_checkpoint import checkpoint, own_values, save_five, strange_values, without_memory
 from tests.support.programs import TIMEOUT_S, wait_until
-from workerlib.keep import kept_storage
+from workerlib import kept_storage
 from workerlib.keep.channel_messages import Interval, Saved
 from workerlib.keep.kept_errors import KeptStateError
 
