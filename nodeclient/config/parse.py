@@ -16,7 +16,13 @@ from nodeclient.config.access_flags import refuse_tokens
 from nodeclient.config.command_line import CommandLine
 
 if TYPE_CHECKING:
-    from nodeclient.config.command_line import Config
+    from typing import TypeAlias
+
+    from nodeclient.config.crash_replay import CrashReplayConfig
+    from nodeclient.config.join_config import JoinConfig
+    from nodeclient.config.operate import OperateConfig
+
+    Config: TypeAlias = JoinConfig | OperateConfig | CrashReplayConfig
 
 SUBCOMMANDS = {
     "join": ("join", "join a job and run its workers on this host"),
@@ -59,9 +65,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 
 
 @cache
-def _command_line(word: str) -> CommandLine:
+def _command_line(word: str) -> CommandLine[Config]:
     module = import_module(f"nodeclient.config.{SUBCOMMANDS[word][0]}")
-    found: CommandLine = module.COMMAND_LINES[word]
+    found: CommandLine[Config] = module.COMMAND_LINES[word]
     return found
 
 
@@ -103,7 +109,7 @@ def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) 
     return [word] if taken else []
 
 
-def _not_understood(parser: SettingsParser, chosen: CommandLine, unknown: Sequence[str]) -> str:
+def _not_understood(parser: SettingsParser, chosen: CommandLine[Config], unknown: Sequence[str]) -> str:
     flag = unknown[0].partition("=")[0].replace("_", "-")
     words = f"not understood: {' '.join(unknown)}"
     if why := chosen.explain(flag):

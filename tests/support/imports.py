@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from itertools import takewhile
 
 from tests.support.rule import Finding
 from tests.support.source import Source
@@ -138,3 +141,36 @@ def worker_imports(source: Source) -> Iterator[Finding]:
             "workerlib", *library, *sys.stdlib_module_names
         ):
             yield imported.line, f"imports {imported.module}"
+
+
+def neighbours(sources: Collection[Source]) -> Mapping[str, Mapping[str, set[str]]]:
+    """Return, for each folder with Python code, which of its modules and rooms imports which others of them."""
+    modules = {source.path.with_suffix("").parts for source in sources if source.is_python}
+    found: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for source in sources:
+        if not source.is_python:
+            continue
+        own = source.path.with_suffix("").parts
+        for imported in source.imports:
+            other = _module_of(imported.module, modules)
+            common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(own, other, strict=False)))
+            if 0 < common < min(len(own), len(other)):
+                found["/".join(own[:common])][own[common]].add(other[common])
+    return found
+
+
+def cycle_among(imports: Mapping[str, Collection[str]]) -> list[str]:
+    """Return modules and rooms that import each other in a circle; none if there is no circle."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _module_of(name: str, modules: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the module that an imported name is, or lies in; nothing for one that is not of the tree."""
+    parts = tuple(name.split("."))
+    while parts and parts not in modules and (*parts, "__init__") not in modules:
+        parts = parts[:-1]
+    return parts if parts in modules or not parts else (*parts, "__init__")
