@@ -135,9 +135,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="standby_chaos", description="Take the leader away under a training.")
     parser.add_argument("--times", type=int, default=100, help="how many takeovers (default: 100)")
     parser.add_argument("--seed", type=int, default=1, help="for what is drawn (default: 1)")
+    parser.add_argument("--lease", type=float, default=LEASE_S, help=f"the leader's, in seconds (default: {LEASE_S:g})")
+    parser.add_argument("--tls", action="store_true", help="over TLS and with tokens, as by default, not in the clear")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        pair = on_this_host(stack, Path(folder), MEMBERS, lease_s=LEASE_S)
+        home = Path(folder, "home") if options.tls else None
+        pair = on_this_host(stack, Path(folder), MEMBERS, lease_s=options.lease, home=home)
         nodes = [pair.join(name, TRAINING) for name in "ab"]
         nodes[0].await_event("sum", sum=2)
         pair.await_running()

@@ -55,6 +55,25 @@ def test_a_leader_that_is_killed_is_followed_by_the_standby(pair: Pair) -> None:
     pair.finish()
 
 
+@pytest.mark.parametrize("lease_s", [2.0, pytest.param(LEASE_S, marks=pytest.mark.long)])
+def test_over_tls_nodes_of_a_leader_that_is_killed_are_back_within_seconds(
+    stack: ExitStack, tmp_path: Path, lease_s: float
+) -> None:
+    pair = on_this_host(stack, tmp_path, lease_s=lease_s, home=tmp_path / "home")
+    for name in "ab":
+        pair.join(name)
+    pair.await_running()
+    first, second = pair.coordinators
+    first.process.kill()
+    first.wait()
+    second.await_line(LEADS)
+    led_at = time.monotonic()
+    pair.await_running()
+    assert time.monotonic() - led_at < BACK_WITHIN_S
+    second.await_line("listening on https://")
+    pair.finish()
+
+
 def test_a_leader_that_ends_is_followed_at_once(pair: Pair) -> None:
     first, second = pair.coordinators
     first.signal(signal.SIGTERM)

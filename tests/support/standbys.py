@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from coordinatord.security.setup import FOLDER
 from coordinatord.store_flags import LEASE_S
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, STDLIB_PYTHON, WORKER, Node
 from tests.support.etcd import EtcdCluster
 from tests.support.hosts import Hosts
 from tests.support.link import Link
-from tests.support.programs import BIN, Program, clean_environ, run, wait_until
+from tests.support.programs import BIN, Program, as_by_default, clean_environ, run, wait_until
 
 LEADS = "this coordinator leads"
 
@@ -49,11 +51,15 @@ class Pair:
         addresses: Sequence[str],
         on: Callable[[str], Sequence[str]] = lambda _: (),
         lease_s: float = LEASE_S,
+        home: Path | None = None,
     ) -> None:
         """Start both coordinators, at addresses HOST:PORT; the first one leads.
 
-        `on` returns the prefix of the programs of a host.
+        `on` returns the prefix of the programs of a host. With a `home`, all run as by default: over TLS and with
+        tokens, for a user with this XDG_CONFIG_HOME.
         """
+        self._access = ("--insecure",) if home is None else ()
+        self._environ = clean_environ(**({} if home is None else as_by_default(home)))
         self._lease = ("--lease", f"{lease_s:g}")
         self.etcd = etcd
         self.store = str(etcd.place("pair"))
@@ -65,14 +71,16 @@ class Pair:
         self._on = on
         self.coordinators = [self._begin(0)]
         self.coordinators[0].await_line(LEADS)
+        if home is not None:  # nodes know a coordinator by its key
+            shutil.copytree(folder / "state-0" / FOLDER, folder / "state-1" / FOLDER)
         self.coordinators.append(self._begin(1))
         self.coordinators[1].await_line(STANDS_BY)
 
     def _begin(self, place: int) -> Program:
         host, _, port = self.addresses[place].rpartition(":")
-        where = ("--host", host, "--port", port, "--advertise", self.addresses[place], "--insecure")
+        where = ("--host", host, "--port", port, "--advertise", self.addresses[place], *self._access)
         kept = ("--store", self.store, "--state-dir", str(self._folder / f"state-{place}"))
-        environ = clean_environ(COORDINATORD_RETRY_PAUSE="0")
+        environ = {**self._environ, "COORDINATORD_RETRY_PAUSE": "0"}
         on = self._on(COORDINATORS[place])
         program = Program(*on, BIN / "coordinatord", *where, *kept, *self._lease, *QUICK, environ=environ)
         self._stack.callback(program.close)
@@ -84,20 +92,22 @@ class Pair:
 
     def join(self, name: str, command: Sequence[str] = SIMPLE, more: Sequence[str] = ()) -> Node:
         """Start a node, on a host of its name; `more` are flags."""
-        flags = ("--nnodes", "2", "--insecure", *more)
-        node = Node(name, "job", self.coord, flags, command, self._on(name), clean_environ())
+        flags = ("--nnodes", "2", *self._access, *more)
+        node = Node(name, "job", self.coord, flags, command, self._on(name), self._environ)
         self._stack.callback(node.close)
         self.nodes.append(node)
         return node
 
     def status(self, on: str = "a") -> str:
         """Return what `nodeclient status` says on a host; empty if it finds nobody who leads."""
-        asked = run(*self._on(on), BIN / "nodeclient", "status", "--coord", self.coord, "--insecure")
+        command = (BIN / "nodeclient", "status", "--coord", self.coord, *self._access)
+        asked = run(*self._on(on), *command, environ=self._environ)
         return asked.stdout if asked.returncode == 0 else ""
 
     def lease_s(self) -> float:
         """Return for how long the leader's lease lasts yet, by its own account; 0 if nobody leads."""
-        asked = run(*self._on("a"), BIN / "nodeclient", "status", "--coord", self.coord, "--insecure", "--json")
+        command = (BIN / "nodeclient", "status", "--coord", self.coord, *self._access, "--json")
+        asked = run(*self._on("a"), *command, environ=self._environ)
         return float(json.loads(asked.stdout)["shared"]["lease_s"]) if asked.returncode == 0 else 0.0
 
     def step_down(self, on: str) -> None:
@@ -146,8 +156,18 @@ class Pair:
         assert [node.wait() for node in self.nodes] == [0, 0]
 
 
-def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str, lease_s: float | None = None) -> Pair:
-    """Start etcd with these flags, and two coordinators; without `lease_s` their lease outlasts an election of etcd."""
+def on_this_host(
+    stack: ExitStack,
+    folder: Path,
+    members: int = 1,
+    *flags: str,
+    lease_s: float | None = None,
+    home: Path | None = None,
+) -> Pair:
+    """Start etcd with these flags, and two coordinators; without `lease_s` their lease outlasts an election of etcd.
+
+    `home` as for `Pair`.
+    """
     etcd = EtcdCluster(folder / "etcd", members, *flags)
     stack.callback(etcd.close)
     etcd.await_serving()
@@ -156,7 +176,8 @@ def on_this_host(stack: ExitStack, folder: Path, members: int = 1, *flags: str, 
         stack.callback(reservation.close)
     # Where a member dies, those that are left choose a leader of their own first, which takes a busy machine seconds.
     lease_s = lease_s or (LEASE_S if members == 1 else PATIENT_LEASE_S)
-    return Pair(stack, folder, etcd, [f"127.0.0.1:{reservation.port}" for reservation in reservations], lease_s=lease_s)
+    addresses = [f"127.0.0.1:{reservation.port}" for reservation in reservations]
+    return Pair(stack, folder, etcd, addresses, lease_s=lease_s, home=home)
 
 
 class Site:
