@@ -34,7 +34,8 @@ def token(data: bytes) -> None:
         else:
             for access_token in found if isinstance(found, tuple) else (found,):
                 assert access_token.text in text
-                assert access_token.secret not in repr(access_token)
+                shown = repr(access_token).replace(access_token.pin, "")  # a stranger's secret may be the pin itself
+                assert access_token.secret not in shown
 
 
 def header(data: bytes) -> None:
