@@ -96,7 +96,7 @@ def _pause_end(run: Run) -> float:
 
 def _by_patience(run: Run, at: float) -> float:
     """Return `at`, or the time at which the first of the ready nodes stops waiting, if that is earlier."""
-    give_up_at = run.give_up.first()
+    give_up_at = run.give_up.first
     return at if give_up_at is None else min(at, give_up_at)
 
 

@@ -25,7 +25,7 @@ def report_on(run: Run, now: float) -> Report | None:
     if cause is None:
         return None
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
-    consequences = _followers(cause, same_error=True)
+    consequences = [*_followers(cause, same_error=True)]
     for other in others:
         same = is_same_error(_said(other.failure), _said(cause.failure))
         consequences.append(SecondaryFailure(other.node, other.failure.rank, other.failure.exit_code, same))

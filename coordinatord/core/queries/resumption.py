@@ -17,6 +17,7 @@ from coordinatord.core.queries.persistence import (
     unusable_to,
     who_finds,
 )
+from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
@@ -79,7 +80,7 @@ def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
         point = _point(run, at) if may_be_chosen(run, at) else None
         if point is None:
             continue
-        plan, first, last = _plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
+        plan, first, last = _make_plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):
             return point
@@ -111,8 +112,24 @@ def is_reachable(member: Member) -> bool:
     return connected and member.keeper is not None
 
 
-def _plan(run: Run, point: ResumePoint) -> ResumePlan:
+def _make_plan(run: Run, point: ResumePoint) -> ResumePlan:
     return ResumePlan(point, run.kept.holders(point.at))
+
+
+def plan_of_round(run: Run) -> ResumePlan | None:
+    """Return who gets which parts from whom in the current round; None where no node gets any from another.
+
+    It is what `run.kept` has, as long as it stands: a node that has begun to get its parts is sent to no other holders.
+    """
+    point, durable = run.durable.resume, run.durable
+    if (
+        point is None
+        or point.disk is not None
+        or durable.stepped
+        or durable.state not in {State.STARTING, State.RUNNING}
+    ):
+        return None
+    return run.kept.plan or _make_plan(run, point)
 
 
 def is_obtainable(run: Run) -> bool:
@@ -161,12 +178,12 @@ def _sources(
 ) -> dict[str, tuple[WantedParts, ...]] | None:
     """Return what a node reads from the disk, where all nodes find all of the step, or gets from which other nodes."""
     if point.disk is None:
-        return run.kept.sources(point, node, ranks, world_size)
-    found = persisted_parts(run.members[node], point)
-    if found is None:
-        return None
-    parts = [replace(part, round=point.round) for part in found.parts]
-    return ResumePlan(point, {node: parts}).sources(node, ranks, world_size)
+        plan = plan_of_round(run)
+    elif (found := persisted_parts(run.members[node], point)) is not None:
+        plan = ResumePlan(point, {node: [replace(part, round=point.round) for part in found.parts]})
+    else:
+        plan = None
+    return None if plan is None else plan.sources(node, ranks, world_size)
 
 
 def _address(source: Member, reader: Member) -> str:

@@ -11,43 +11,30 @@ waits for its copies too, so the old step and its copies stay until the new one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.core.state.persisting import Persisting
 from coordinatord.core.values.copy_plan import CopyPlan, are_protected_twice
 from coordinatord.core.values.resume_plan import ResumePlan
-from coordinatord.core.values.shards import ResumePoint, are_whole
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_parts import KeptParts, KeptStep, WantedParts
+from coordinatord.core.values.shards import Coverage
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Holding
 
 Parts = tuple[KeptParts, ...]
 
 
-@frozen
-class _CurrentPlan:
-    """Who gets which parts from whom in the current round."""
-
-    plan: ResumePlan
-    changes: int
-    """How often parts had come or gone when it was made."""
-    losses: int
-    """How often parts had gone."""
-
-
 class _StepHolders:
     """Who has parts of one step."""
 
-    __slots__ = ("_protected", "_whole", "held", "ranks", "ranks_protected")
+    __slots__ = ("_all", "_protected", "held", "ranks", "ranks_protected")
 
     def __init__(self) -> None:
         self.held: dict[str, Parts] = {}
         self.ranks = self.ranks_protected = 0
         """How many ranks are held with big state, and protected; one that two nodes hold counts twice."""
-        self._whole: bool | None = None
-        self._protected: bool | None = None
+        self._all, self._protected = Coverage(), Coverage()
 
     @property
     def is_protected_twice(self) -> bool:
@@ -72,34 +59,25 @@ class _StepHolders:
 
     def put(self, node: str, parts: Parts) -> None:
         """Let a node hold these parts and no others."""
-        for sign, some in ((-1, self.held.pop(node, ())), (1, parts)):
-            self.ranks += sign * sum(part.ranks for part in some if part.big)
-            self.ranks_protected += sign * sum(part.ranks for part in some if part.big and part.protected)
+        before = self.held.pop(node, ())
         if parts:
             self.held[node] = parts
-        self._whole = self._protected = None
+        gone, come = ([part for part in some if part.big] for some in (before, parts))
+        gone_protected, come_protected = ([part for part in some if part.protected] for some in (gone, come))
+        self.ranks += _ranks(come) - _ranks(gone)
+        self.ranks_protected += _ranks(come_protected) - _ranks(gone_protected)
+        self._all.exchange(come, gone)
+        self._protected.exchange(come_protected, gone_protected)
 
     @property
     def is_whole(self) -> bool:
-        """Whether each shard has a holder. It is not worked out before the parts could be enough."""
-        if self._whole is None:
-            self._whole = self._enough(self.ranks) and are_whole(self._big())
-        return self._whole
+        """Whether each shard has a holder."""
+        return self._all.is_whole
 
     @property
     def is_protected(self) -> bool:
         """Whether each shard has a holder that protects it."""
-        if self._protected is None:
-            parts = [part for part in self._big() if part.protected]
-            self._protected = self._enough(self.ranks_protected) and are_whole(parts)
-        return self._protected
-
-    def _big(self) -> list[KeptParts]:
-        return [part for parts in self.held.values() for part in parts if part.big]
-
-    def _enough(self, ranks: int) -> bool:
-        some = next(iter(self.held.values()), ())
-        return bool(some) and ranks >= some[0].shards
+        return self._protected.is_whole
 
 
 class KeptIndex:
@@ -116,9 +94,9 @@ class KeptIndex:
         """A newer step that is whole and not yet protected everywhere."""
         self._passed: KeptStep | None = None
         """The newest candidate so far; one that was given up may be gone on some node, so it never is one again."""
-        self.changes = self.losses = 0
-        """How often parts have come or gone, and how often they have gone."""
-        self._plan: _CurrentPlan | None = None
+        self.plan: ResumePlan | None = None
+        """Who gets which parts from whom in the current round; None until it is made, also where it is to be made anew:
+        parts of its step have gone, or some that it lacked may have come."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not get what their workers resume from."""
         self.copies: dict[KeptStep, CopyPlan] = {}
@@ -156,12 +134,12 @@ class KeptIndex:
             self._of_node[node] = parts
         if parts == before:
             return first
-        self.changes += 1
         was, now = _by_step(before), _by_step(parts)
         for at in was.keys() | now.keys():
-            self._put(at, node, now.get(at, ()))
             lost = not _has_all(now.get(at, ()), was.get(at, ()))
-            self.losses += lost
+            if self.plan is not None and at == self.plan.at and (lost or not self.is_whole(at)):
+                self.plan = None
+            self._put(at, node, now.get(at, ()))
             plan = self.copies.get(at)
             if plan is not None and (lost or (at not in was and node not in plan.wanted)):
                 del self.copies[at]  # it is made anew: somebody has the same shard now, or a copy is gone
@@ -217,22 +195,6 @@ class KeptIndex:
         holders = self._of_step.get(at)
         return {} if holders is None else holders.held
 
-    def sources(
-        self, point: ResumePoint, node: str, ranks: range, world_size: int
-    ) -> dict[str, tuple[WantedParts, ...]] | None:
-        """Return which parts a node of the current round gets, by holder; None if some are not to be had.
-
-        The plan is made once for all nodes. It is made again when parts have gone, or when missing ones may have come.
-        """
-        current = self._plan
-        if current is not None and current.losses == self.losses:
-            wanted = current.plan.sources(node, ranks, world_size)
-            if wanted is not None or current.changes == self.changes:
-                return wanted
-        plan = ResumePlan(point, self.holders(point.at))
-        self._plan = _CurrentPlan(plan, self.changes, self.losses)
-        return plan.sources(node, ranks, world_size)
-
     def begin_round(self, at: KeptStep | None) -> None:
         """Protect the step that the round resumes from; it was chosen while no worker lived.
 
@@ -241,7 +203,7 @@ class KeptIndex:
         stays = self.whole is not None and at is not None and self.whole < at and self.is_whole(self.whole)
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
         self._passed = max((step for step in (self._passed, at) if step is not None), default=None)
-        self._plan, self.is_ending = None, False
+        self.plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
         self._domains = {}  # with other nodes, other keys may tell them apart
@@ -325,6 +287,10 @@ class KeptIndex:
 
     def _newest(self, holds: Callable[[_StepHolders], bool]) -> KeptStep | None:
         return max((at for at, holders in self._of_step.items() if holds(holders)), default=None)
+
+
+def _ranks(parts: Sequence[KeptParts]) -> int:
+    return sum(part.ranks for part in parts)
 
 
 def _by_step(parts: Parts) -> dict[KeptStep, Parts]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from coordinatord.core.effects import Answer, Close, Look, Refuse, Send
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import answer_to, knows_goal
+from coordinatord.core.queries.resumption import plan_of_round
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
@@ -66,6 +67,8 @@ class Decision:
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Write a node's desired state, and grant it this heartbeat."""
+    if run.kept.plan is None:
+        run.kept.plan = plan_of_round(run)  # made once for all nodes that are sent something
     message = answer_to(run, member, heartbeat_s, now)
     member.sent, member.sent_revision = message, run.revision
     return Send(session, message)

@@ -169,6 +169,7 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
     taken: list[str] = []
     while len(taken) < TRANSITIONS_MAX:
         _note_ready(run, decision.now)
+        run.give_up.settle()
         run.kept.disk.note_end(decision.now, persistence.END_S, ends=persistence.is_ending(run))
         row, due = next_row(run, decision.now)
         if row is None:

@@ -71,14 +71,19 @@ class DeadlineHeap(Generic[Key]):
                 del self._filed[key]
         return None
 
-    def first(self) -> float | None:
-        """Return when the first thing is due, exactly; `next` costs less where many deadlines move all the time."""
-        at = self.next()
-        while at is not None and self._at[self._heap[0][2]] > self._heap[0][0]:
+    def settle(self) -> None:
+        """Correct the heap until the first deadline is at its top, so that `first` need not look at all of them."""
+        while self.next() is not None and self._at[self._heap[0][2]] > self._heap[0][0]:
             _, _, key = heapq.heappop(self._heap)
             self._file(key, self._at[key])
-            at = self.next()
-        return at
+
+    @property
+    def first(self) -> float | None:
+        """When the first thing is due, exactly; `next` costs less where many deadlines move all the time."""
+        if not self._at:
+            return None
+        filed, _, key = self._heap[0]
+        return (filed if self._at.get(key) == filed else min(self._at.values())) + self._shift
 
     def pop_due(self, now: float) -> list[Key]:
         """Remove and return the keys whose deadline is not after `now`, in the order of their deadlines."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import groupby, islice
 
 from coordinatord.core.values.shards import ResumePoint
@@ -25,6 +26,8 @@ class ResumePlan:
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
         """Look at the parts of the step that these nodes hold, in their order."""
         self._point = point
+        self.at = point.at
+        """The step."""
         self._held = {node: tuple(part for part in parts if part.at == point.at) for node, parts in holders.items()}
         everything = [(node, part) for node, parts in self._held.items() for part in parts]
         self._big = _Holders((node, part) for node, part in everything if part.big and part.shards == point.shards)
@@ -75,7 +78,7 @@ class ResumePlan:
             if rank is not None:
                 _need(needs, source, rank, big=True)
                 return True
-        found = self._big.of_shard(shard, self._point.shards)
+        found = self._big.by_shard.get(shard)
         if not found:
             return False
         source, rank = found[spread % len(found)]
@@ -108,7 +111,6 @@ class _Holders:
         self._held = sorted(held, key=lambda holder: holder[1].first_rank)
         self._begins = [part.first_rank for _, part in self._held]
         self._longest = max((part.ranks for _, part in self._held), default=0)
-        self._of_shard: dict[int, list[tuple[str, int]]] | None = None
 
     @property
     def first(self) -> tuple[str, KeptParts] | None:
@@ -129,14 +131,14 @@ class _Holders:
                     break
         return chosen
 
-    def of_shard(self, shard: int, shards: int) -> list[tuple[str, int]]:
-        """Return the nodes that have a shard, each with a rank that has it."""
-        if self._of_shard is None:
-            self._of_shard = {}
-            for node, part in self._held:
-                for shard_there, rank in islice(part.shards_and_ranks(), shards):
-                    self._of_shard.setdefault(shard_there, []).append((node, rank))
-        return self._of_shard.get(shard, [])
+    @cached_property
+    def by_shard(self) -> dict[int, list[tuple[str, int]]]:
+        """The nodes that have each shard, each with a rank that has it."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for node, part in self._held:
+            for shard, rank in islice(part.shards_and_ranks(), part.shards):
+                found.setdefault(shard, []).append((node, rank))
+        return found
 
 
 def _rank_with(part: KeptParts, shard: int) -> int | None:

@@ -74,3 +74,47 @@ def are_whole(parts: Sequence[KeptParts]) -> bool:
     shards = parts[0].shards
     alike = all(part.shards == shards and part.world_size == parts[0].world_size for part in parts)
     return alike and cover((shard for part in parts for shard in shards_in(part, shards)), shards)
+
+
+class Coverage:
+    """Whether parts of one step that come and go make it whole, as `are_whole` says of all of them: to ask is free.
+
+    Most parts come once with a range of shards that nobody else has, and equal ones that are protected take their
+    place. Only a range that is new, or that nobody has any more, is worked in.
+    """
+
+    __slots__ = ("_breadth", "_parts", "is_whole")
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, int, int, int], int] = {}
+        """How many parts have each range of shards, by the number of shards, the number of ranks, and the range."""
+        self._breadth = 0
+        """How long all of these ranges are together."""
+        self.is_whole = False
+        """Whether each shard has a holder."""
+
+    def exchange(self, come: Iterable[KeptParts], gone: Iterable[KeptParts]) -> None:
+        """Take in that parts of big state have come and that others have gone."""
+        changes = [self._count(part, 1) for part in come]  # these first: what is only replaced then changes nothing
+        changes += [self._count(part, -1) for part in gone]
+        if any(changes):
+            self.is_whole = self._cover_all()
+
+    def _count(self, part: KeptParts, by: int) -> bool:
+        """Count a part more or less; return whether other ranges are held now."""
+        changed = False
+        for begin, end in shards_in(part, part.shards):
+            key = part.shards, part.world_size, begin, end
+            before = self._parts.pop(key, 0)
+            if before + by:
+                self._parts[key] = before + by
+            if not before or not before + by:
+                self._breadth += by * (end - begin)
+                changed = True
+        return changed
+
+    def _cover_all(self) -> bool:
+        shards = next((shards for shards, _, _, _ in self._parts), 0)
+        if not 0 < shards <= self._breadth or len({key[:2] for key in self._parts}) > 1:
+            return False
+        return cover(((begin, end) for _, _, begin, end in self._parts), shards)

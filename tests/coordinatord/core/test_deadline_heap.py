@@ -66,9 +66,15 @@ class DeadlinesAgainstDict(RuleBasedStateMachine):
             assert self.deadlines.pop_due(now) == []
         assert now == first
 
+    @rule()
+    def settle(self) -> None:
+        """Have the first one found: nothing else changes by that."""
+        self.deadlines.settle()
+
     @invariant()
     def knows_the_same(self) -> None:
         """Check that all queries have the same answers."""
+        assert self.deadlines.first == min(self.model.values(), default=None)
         assert {key: self.deadlines.get(key) for key in "abcde"} == {key: self.model.get(key) for key in "abcde"}
         upcoming = self.deadlines.next()
         assert (upcoming is None) == (not self.model)
@@ -137,17 +143,23 @@ def test_a_deadline_that_is_brought_forward_again_and_again_does_not_grow_the_he
     assert deadlines.pop_due(1.0) == ["a"]
 
 
-def test_the_first_deadline_is_exact_also_when_it_was_moved_or_set_anew() -> None:
+@pytest.mark.parametrize("settles", [False, True])
+def test_the_first_deadline_is_exact_also_when_it_was_moved_or_set_anew(settles: bool) -> None:
+    def first(deadlines: DeadlineHeap[str]) -> float | None:
+        if settles:
+            deadlines.settle()
+        return deadlines.first
+
     deadlines = DeadlineHeap[str]()
-    assert deadlines.first() is None
+    assert first(deadlines) is None
     deadlines.set("a", 1.0)
     deadlines.set("b", 4.0)
     deadlines.set("a", 3.0)
-    assert deadlines.first() == 3.0
+    assert first(deadlines) == 3.0
     deadlines.discard("a")
     deadlines.set("a", 9.0)
-    assert deadlines.first() == 4.0
+    assert first(deadlines) == 4.0
     deadlines.shift(0.5)
-    assert deadlines.first() == 4.5
+    assert first(deadlines) == 4.5
     assert deadlines.pop_due(9.5) == ["b", "a"]
-    assert deadlines.first() is None
+    assert first(deadlines) is None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.values.copy_plan import CopyPlan
+from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Ledger
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
@@ -119,23 +120,43 @@ def test_what_a_round_resumes_from_is_protected_after_a_restart_until_it_does_st
 def test_a_node_that_is_gone_takes_its_parts_along() -> None:
     index = KeptIndex(a_record())
     keep(index, 8)
-    losses = index.losses
     index.drop("n1")
     assert not index.is_whole(KeptStep(1, 8))
-    assert index.losses == losses + 1
     for number in range(NODES):
         index.drop(f"n{number}")
     assert not index
     assert index.steps() == []
 
 
-def test_a_node_that_only_protects_what_it_has_loses_nothing() -> None:
+def a_plan(index: KeptIndex, step: int) -> ResumePlan:
+    """Make the plan of a round that resumes from a step, and have it kept."""
+    at = KeptStep(1, step)
+    index.begin_round(at)
+    index.plan = ResumePlan(ResumePoint(1, step, NODES, NODES, 0), index.holders(at))
+    return index.plan
+
+
+def test_the_plan_of_a_round_stands_while_all_of_its_parts_do() -> None:
     index = KeptIndex(a_record())
     keep(index, 8)
-    losses, changes = index.losses, index.changes
+    plan = a_plan(index, 8)
     keep(index, 8, protected=True)
-    assert index.losses == losses
-    assert index.changes == changes + NODES
+    index.note("n3", (shard(0, 8),))
+    index.note("n0", (shard(0, 8), shard(0, 16)))
+    index.note("n0", (shard(0, 8),))
+    assert index.plan is plan, "what comes and goes of other steps does not matter, nor do further copies of this one"
+    index.note("n1", ())
+    assert index.plan is None
+
+
+def test_the_plan_of_a_round_is_made_anew_when_a_part_comes_that_it_lacks() -> None:
+    index = KeptIndex(a_record())
+    keep(index, 8, nodes=2)
+    plan = a_plan(index, 8)
+    index.note("n2", (shard(2, 4),))
+    assert index.plan is plan
+    index.note("n2", (shard(2, 8),))
+    assert index.plan is None
 
 
 class Memory:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+import pytest
+
+from coordinatord.core.queries import resumption
 from coordinatord.core.values.records import RoundFormed
+from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import ResumePoint
+from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Resume
 from tests.support.kept_state import KEY, kept_parts
 from tests.support.script import Stage
@@ -133,6 +139,34 @@ def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
     stage.play("advance 1s")
     assert told(stage, "n2") is None
     assert told(stage, "n1") is not None
+
+
+def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
+    """Collect the plans that are made from now on."""
+    made: list[ResumePlan] = []
+
+    class Noted(ResumePlan):
+        def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
+            super().__init__(point, holders)
+            made.append(self)
+
+    patch.setattr(resumption, "ResumePlan", Noted)
+    return made
+
+
+def test_a_round_is_planned_once_and_not_for_each_node_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = []
+    for size in (2, 8):
+        nodes = [f"n{number}" for number in range(1, size + 1)]
+        stage = train(*nodes)
+        stage.play("keep n1 1:8")
+        with monkeypatch.context() as patch:
+            made = count_plans(patch)
+            break_round(stage, *nodes)
+            stage.play("advance 5s")
+        assert all(told(stage, node) is not None for node in nodes)
+        counts.append(len(made))
+    assert counts[0] == counts[1]
 
 
 def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:

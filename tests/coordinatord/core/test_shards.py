@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.values.shards import are_whole, cover
+from coordinatord.core.values.shards import Coverage, are_whole, cover
 from coordinatord.protocol.kept_parts import KeptParts
 from tests.support.kept_state import kept_parts
 
@@ -44,3 +44,25 @@ def test_consecutive_parts_have_the_shards_that_their_ranks_have(shards: int, wo
     ranks = range(first, data.draw(st.integers(first + 1, world)))
     parts = kept_parts(1, 9, ranks, world_size=world, shards=shards)
     assert are_whole([parts]) is ({rank % shards for rank in ranks} == set(range(shards)))
+
+
+PARTS = st.builds(
+    lambda first, ranks, shards, world, big: kept_parts(
+        1, 9, range(first, min(first + ranks, world)), world_size=world, shards=shards, big=big
+    ),
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.sampled_from((1, 3, 4)),
+    st.sampled_from((4, 5)),
+    st.booleans(),
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(PARTS, max_size=2)), max_size=12))
+def test_parts_that_come_and_go_are_whole_when_all_of_them_are(changes: list[tuple[int, list[KeptParts]]]) -> None:
+    coverage, held = Coverage(), dict[int, list[KeptParts]]()
+    for node, parts in changes:
+        big = [part for part in parts if part.big]
+        coverage.exchange(big, held.get(node, []))
+        held[node] = big
+        assert coverage.is_whole is are_whole([part for some in held.values() for part in some])
