@@ -19,16 +19,15 @@ from tests.support.imports import (
 from tests.support.pages import CELL_MAX, WIDTH_MAX, long_cells, wide_lines
 from tests.support.rule import Check, Rule
 from tests.support.source import ROOT, Source
+from tests.support.state_changes import durable_changes, property_changes, query_changes
 from tests.support.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
     RULES,
-    durable_changes,
     foreign_places,
     impure_calls,
     long_file,
     long_functions,
-    query_changes,
     unnamed_modules,
 )
 
@@ -67,21 +66,64 @@ VIOLATIONS = [
     (imports_back_up, "coordinatord/core/queries/a.py", "import coordinatord.core.transitions.table", 1, "table"),
     (imports_back_up, "coordinatord/core/transitions/a.py", "from coordinatord.core import machine", 1, "core.machine"),
     (imports_back_up, "coordinatord/core/events.py", "from coordinatord.core.state import run", 1, "core.state.run"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x = 1", 2, "changes run.x"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x[1] += 1", 2, "changes run.x[1]"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    run.x.add(1)", 2, "changes run.x"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    del run.x", 2, "changes run.x"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = run.x\n    x.y = 1", 3, "changes x.y"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = run.x\n    x.y.add(1)", 3, "changes x.y"),
-    (durable_changes, "coordinatord/core/a.py", "run.durable.round = 1", 1, "changes run.durable.round"),
+    *(
+        (query_changes, "coordinatord/core/queries/a.py", f"def f(run, x):\n    {text}", 2 + text.count("\n"), what)
+        for text, what in (
+            ("run.x = 1", "changes run.x"),
+            ("run.x[1] += 1", "changes run.x[1]"),
+            ("run.x.add(1)", "changes run.x"),
+            ("del run.x", "changes run.x"),
+            ("x.pop()", "changes x"),
+            ("y = run.y\n    y.z = 1", "changes y.z"),
+            ("y = run.y\n    y.append(1)", "changes y"),
+            ("y = run.y or []\n    y.append(1)", "changes y"),
+            ("y = run.y\n    y.z.add(1)", "changes y.z"),
+            ("for y in run.members.values():\n        y.z = 1", "changes y.z"),
+            ("for _, y in list(zip(x, run.y)):\n        y.clear()", "changes y"),
+            ("y = A(run)\n    y.run.z = 1", "changes y.run.z"),
+            ("setattr(run, 'x', 1)", "changes run"),
+            ("object.__setattr__(run.x, 'y', 1)", "changes run.x"),
+            ("heappush(run.x, 1)", "changes run.x"),
+            ("heapq.heappop(run.x)", "changes run.x"),
+            ("run.place(1)", "changes run"),
+            ("run.kept.note('n1', ())", "changes run.kept"),
+            ("kept = run.kept\n    kept.advance()", "changes kept"),
+            ("run.give_up.next()", "changes run.give_up"),
+            ("leases.note_heard(x, 0.0, run.policy, 1.0, 2.0)", "changes x"),
+            ("Leases().renew_all(run, 1.0, 2.0)", "changes run"),
+        )
+    ),
+    (
+        property_changes,
+        "coordinatord/core/state/a.py",
+        "class A:\n    @property\n    def x(self):\n        self._x = 1",
+        4,
+        "changes self._x",
+    ),
+    *(
+        (durable_changes, "coordinatord/core/a.py", f"def f(run):\n    {text}", 2 + text.count("\n"), what)
+        for text, what in (
+            ("run.durable.round = 1", "changes run.durable.round"),
+            ("self.cluster.durable.jobs.pop(1)", "changes self.cluster.durable.jobs"),
+            ("durable.members[1] = 2", "changes durable.members[1]"),
+            ("run.durable.rounds.note(1)", "changes run.durable.rounds"),
+            ("run.durable.member('n1').succeeded = True", "succeeded"),
+            ("setattr(run.durable, 'round', 1)", "changes run.durable"),
+            ("d = run.durable\n    d.round = 1", "changes d.round"),
+            ("d, run.x = run.durable, 1\n    d.lost.clear()", "changes d.lost"),
+            ("for m in run.durable.members.values():\n        m.succeeded = True", "changes m.succeeded"),
+            ("for _, m in sorted(run.durable.members.items()):\n        m.succeeded = True", "changes m.succeeded"),
+            ("if m := run.durable.members.get(1):\n        m.succeeded = True", "changes m.succeeded"),
+        )
+    ),
+    (durable_changes, "coordinatord/core/a.py", "durable.round = 1", 1, "changes durable.round"),
     (
         durable_changes,
         "coordinatord/core/a.py",
-        "self.cluster.durable.jobs.pop(1)",
-        1,
-        "changes self.cluster.durable.jobs",
+        "def f(member: DurableMember):\n    member.succeeded = True",
+        2,
+        "changes member.succeeded",
     ),
-    (durable_changes, "coordinatord/core/a.py", "durable.members[1] = 2", 1, "changes durable.members[1]"),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.http import jobs", 1, "http.jobs"),
     (imports_back_up, "coordinatord/server/sessions/a.py", "import coordinatord.server.page", 1, "server.page"),
     (unnamed_modules, "workerlib/__init__.py", MOST_OF_WORKERLIB, 1, "does not name `gloo`"),
@@ -158,9 +200,30 @@ HARMLESS = [
     (imports_back_up, "coordinatord/core/transitions/a.py", "from coordinatord.core.queries import reasons"),
     (imports_back_up, "coordinatord/core/values/a.py", "from coordinatord.core.policy import Policy"),
     (imports_back_up, "coordinatord/core/effects.py", "from coordinatord.core.values import records"),
-    (query_changes, "coordinatord/core/queries/a.py", "def f(run):\n    x = []\n    x.append(run)\n    x[0] = 1"),
+    *(
+        (query_changes, "coordinatord/core/queries/a.py", f"def f(run):\n    {text}")
+        for text in (
+            "x = []\n    x.append(run)\n    x[0] = 1",
+            "x = dict[str, list[int]]()\n    x.setdefault('a', []).append(1)",
+            "x = {}\n    for y in x.values():\n        y.sort()",
+            "x, y = {}, sorted(run.y)\n    x.update(run.x)\n    y.pop()",
+            "x = A(run)\n    x.y = 1",
+            "x = next(iter(run.x))",
+        )
+    ),
     (query_changes, "coordinatord/core/queries/a.py", "class A:\n    def __init__(self): self.x = 1"),
-    (durable_changes, "coordinatord/core/a.py", "self.durable = durable\nself.round = durable.round"),
+    (property_changes, "coordinatord/core/a.py", "class A:\n    @property\n    def x(self):\n        return self._x"),
+    (property_changes, "nodeclient/core/a.py", "class A:\n    def x(self):\n        self._x = 1"),
+    *(
+        (durable_changes, "coordinatord/core/a.py", f"def f(run):\n    {text}")
+        for text in (
+            "self.durable = durable\n    self.round = durable.round",
+            "for run in live if cluster.durable.drained else ():\n        run.x = 1",
+            "member.durable = DurableMember()",
+            "x = [*run.durable.members]\n    x.clear()",
+        )
+    ),
+    (durable_changes, "coordinatord/core/transitions/apply.py", "def f(run: DurableRun):\n    run.round = 1"),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.counters import Counters"),
     (imports_back_up, "coordinatord/server/http/a.py", "from coordinatord.server.sessions import connections"),
     (coordinator_imports, "coordinatord/cli.py", "import coordinatord.core, asyncio"),

@@ -1,8 +1,8 @@
 """The house style: all its rules, each of which takes one file of the tree and finds what breaks it.
 
-Ruff and mypy check what they can. Here is the rest: what a pure module may call, what a query may change, how long
-things may be, and what must not leave the machine of its author. The rules about imports, docstrings, errors and pages
-are checked in `imports`, `docstrings`, `error_classes` and `pages`.
+Ruff and mypy check what they can. Here is the rest: what a pure module may call, how long things may be, and what must
+not leave the machine of its author. The rules about imports, changes of state, docstrings, errors and pages are checked
+in `imports`, `state_changes`, `docstrings`, `error_classes` and `pages`.
 """
 
 from __future__ import annotations
@@ -25,32 +25,13 @@ from tests.support.imports import (
 from tests.support.pages import CELL_MAX, WIDTH_MAX, is_page, long_cells, wide_lines
 from tests.support.rule import Finding, Rule
 from tests.support.source import ROOT, FunctionNode, Source
+from tests.support.state_changes import durable_changes, property_changes, query_changes
 
 FILE_LINES_MAX = 400
 """More is more than one purpose: the code that the house takes as models has medians near 150."""
 
 FUNCTION_LINES_MAX = 70
 """A screen; the limit in TigerBeetle's style guide."""
-
-CHANGING_METHODS = frozenset(
-    {
-        "add",
-        "append",
-        "appendleft",
-        "clear",
-        "discard",
-        "extend",
-        "insert",
-        "pop",
-        "popitem",
-        "popleft",
-        "remove",
-        "setdefault",
-        "sort",
-        "update",
-    }
-)
-"""Methods of collections that change what they are called on."""
 
 IMPURE_BUILTINS = frozenset({"__import__", "breakpoint", "eval", "exec", "hash", "id", "input", "open", "print"})
 """`hash` and `id` differ from one process to the next, and a replay must not."""
@@ -91,70 +72,6 @@ def impure_calls(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"calls {name}()"
             case ast.Call(func=ast.Attribute(attr=name)) if name in IMPURE_METHODS:
                 yield node.lineno, f"calls {ast.unparse(node.func)}()"
-
-
-def query_changes(source: Source) -> Iterator[Finding]:
-    """Find what a query changes beside its own names; `self` may be filled where an object is made.
-
-    What is behind an attribute of an own name counts too: the name may stand for a part of the state.
-    """
-    for function in source.definitions:
-        if not isinstance(function, FunctionNode):
-            continue
-        own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        if function.name == "__init__":
-            own.add("self")
-        for node in ast.walk(function):
-            changed = _changed(node)
-            if changed is None or (_root(changed) == "self" and "self" in own):
-                continue
-            if _root(changed) not in own or _is_behind_an_attribute(changed):
-                yield changed.lineno, f"changes {ast.unparse(changed)}"
-
-
-def durable_changes(source: Source) -> Iterator[Finding]:
-    """Find what changes durable state: anything behind the name `durable`."""
-    for node in ast.walk(source.tree):
-        changed = _changed(node)
-        if changed is not None and "durable" in _path(changed)[isinstance(node, ast.Attribute) :]:
-            yield changed.lineno, f"changes {ast.unparse(changed)}"
-
-
-def _path(node: ast.expr) -> list[str]:
-    """Return the names on the way to a value: `run`, `durable` and `members` of `run.durable.members`."""
-    names = []
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        names += [node.attr] if isinstance(node, ast.Attribute) else []
-        node = node.value
-    return [*names, node.id] if isinstance(node, ast.Name) else names
-
-
-def _changed(node: ast.AST) -> ast.expr | None:
-    """Return the object that a piece of code changes, if it changes one."""
-    match node:
-        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
-            return node
-        case ast.Call(func=ast.Attribute(value=changed, attr=name)) if name in CHANGING_METHODS:
-            return changed
-    return None
-
-
-def _is_behind_an_attribute(node: ast.expr) -> bool:
-    """Whether the way to an expression leads over an attribute that is no method."""
-    while not isinstance(node, ast.Attribute):
-        match node:
-            case ast.Call(func=ast.Attribute(value=called)) | ast.Subscript(value=called):
-                node = called
-            case _:
-                return False
-    return True
-
-
-def _root(node: ast.expr) -> str | None:
-    """Return the name that an expression begins with, if it begins with one."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def unnamed_modules(source: Source) -> Iterator[Finding]:
@@ -219,14 +136,20 @@ RULES = (
         " coordinatord/server/driver.py.",
     ),
     Rule(
-        "a query changes nothing but its own names",
+        "a query changes nothing but what it has made",
         _in("coordinatord/core/queries"),
         query_changes,
-        "Return the value, and let a transition store it.",
+        "Return the value, and let a transition store it, also where that is only to spare the work of the next time.",
+    ),
+    Rule(
+        "a property of a pure room changes nothing",
+        _in_pure_room,
+        property_changes,
+        "Work it out when what it rests on changes; what never changes may be a cached_property.",
     ),
     Rule(
         "durable state changes by records alone",
-        _in("coordinatord"),
+        lambda source: source.is_python and source.is_in("coordinatord") and source.path.name != "apply.py",
         durable_changes,
         "Make a record, and let coordinatord/core/transitions/apply.py say what it changes.",
     ),
