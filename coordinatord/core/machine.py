@@ -27,6 +27,7 @@ from coordinatord.core.transitions.runs import Registry
 from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed
 from coordinatord.protocol.text import clip
 
@@ -46,7 +47,8 @@ class Coordinator:
         self._leases = leases.Leases()
         self._due: float | None = None
         """When the first deadline of any run or lease is due."""
-        self._handlers: dict[type[events.Event], Callable[[Any, Decision], None]] = {
+        self._handlers = Table[type[events.Event], Callable[[Any, Decision], None]]("events of a coordinator")
+        self._handlers |= {
             events.Reported: self._report,
             events.Connected: self._connect,
             events.Disconnected: self._disconnect,
@@ -352,9 +354,8 @@ class Coordinator:
         member.expired = True
         run.expired_at = decision.now
         run.place(member)
-        durable = member.durable
-        at_work = durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
-        if durable.outcome is None and not at_work:
+        at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
+        if member.durable.outcome is None and not at_work:
             self._lose(run, member, actions.silence(member), decision)
 
     def _lose(self, run: Run, member: Member, reason: str, decision: Decision) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from signal import Signals
 from typing import Any
 
+from coordinatord.protocol.errors import Table
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.kept_state import Halt
@@ -46,7 +47,8 @@ class Agent:
         self.exited = False
         self._effects: list[effects.Effect] = []
         workers = settings.workers
-        self._handlers: dict[type[events.Event], Callable[[Any, float], None]] = {
+        self._handlers = Table[type[events.Event], Callable[[Any, float], None]]("events of a node")
+        self._handlers |= {
             events.SearchBegan: lambda _, now: self._connection.begin(now),
             events.Prepared: lambda _, now: self._step(Stimulus.PREPARED, now),
             events.SessionOpened: self._opened,
@@ -57,7 +59,6 @@ class Agent:
             events.Reached: self._reached,
             events.Unreached: self._unreached,
             events.WorkersStarted: lambda event, now: self._step(self._staying.note_started(event.warm, workers), now),
-            **dict.fromkeys(events.WORKER_ENDS, self._worker_ended),
             events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._group.keep(event),
@@ -70,7 +71,9 @@ class Agent:
             events.LeaveRequested: self._leave_requested,
             events.Tick: self._ticked,
         }
-        self._acts: dict[Act, Callable[[float], object]] = {
+        self._handlers |= dict.fromkeys(events.WORKER_ENDS, self._worker_ended)
+        self._acts = Table[Act, Callable[[float], object]]("acts of a node")
+        self._acts |= {
             Act.STAY: lambda _: None,
             Act.PROBE: self._probe,
             Act.START: self._start,

@@ -230,10 +230,6 @@ class DurableRun:
         """Iterate over the members that are in the current round."""
         return (member for member in self.members.values() if member.in_round)
 
-    def member(self, node: str) -> DurableMember:
-        """Return a member, or a node that was released. Raises `KeyError`."""
-        return self.members.get(node) or self.released[node]
-
 
 @dataclass(slots=True)
 class DurableCluster:

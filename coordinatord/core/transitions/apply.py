@@ -89,11 +89,16 @@ def apply(cluster: DurableCluster, record: Record, at: float) -> None:
     if run is None or run.id != record.run:
         text = f"run {record.run} of job {record.job} is not its current run"
         raise HistoryError(text, table="changes", state=None if run is None else run.id, stimulus=record)
-    try:
-        _CHANGES[type(record)](run, record, at)
-    except KeyError as error:
-        text = f"run {record.run} of job {record.job} knows no node {error}"
-        raise HistoryError(text, table="changes", state=run.state, stimulus=record) from error
+    _CHANGES[type(record)](run, record, at)
+
+
+def _member(run: DurableRun, record: Record, node: str) -> DurableMember:
+    """Return a member that a record names. Raises `HistoryError`."""
+    member = run.members.get(node)
+    if member is None:
+        text = f"run {run.id} of job {run.job} knows no node {node!r}"
+        raise HistoryError(text, table="changes", state=run.state, stimulus=record)
+    return member
 
 
 def _earlier(run: DurableRun | None) -> tuple[EarlierRun, ...]:
@@ -138,7 +143,7 @@ def _node_joined(run: DurableRun, record: NodeJoined, at: float) -> None:
 
 
 def _node_lost(run: DurableRun, record: NodeLost, at: float) -> None:
-    member = run.member(record.node)
+    member = run.released.get(record.node) or _member(run, record, record.node)
     run.members.pop(record.node, None)
     run.released.pop(record.node, None)
     if member.in_round and not member.succeeded:
@@ -172,12 +177,13 @@ def _release(run: DurableRun, member: DurableMember) -> None:
 
 def _node_succeeded(run: DurableRun, record: NodeSucceeded, at: float) -> None:
     del at
-    run.member(record.node).succeeded = True
+    member = run.released.get(record.node) or _member(run, record, record.node)
+    member.succeeded = True
     run.succeeded.add(record.node)
 
 
 def _node_left_behind(run: DurableRun, record: NodeLeftBehind, at: float) -> None:
-    member = run.members[record.node]
+    member = _member(run, record, record.node)
     run.losses.append(LostNode(member.node, at - record.silent_s))
     _leave_round(run, member)
     run.reason = record.reason
@@ -191,7 +197,7 @@ def _leave_round(run: DurableRun, member: DurableMember) -> None:
 
 
 def _round_formed(run: DurableRun, record: RoundFormed, at: float) -> None:
-    members = [run.members[ranks.node] for ranks in record.nodes]
+    members = [_member(run, record, ranks.node) for ranks in record.nodes]
     master, world_size = members[0], sum(ranks.workers for ranks in record.nodes)
     for member, ranks in zip(members, record.nodes, strict=True):
         member.has_taken_part = True

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinatord.core.events import Tick as CoordinatorTick
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.desired_state import goal_of
 from coordinatord.core.state import member
@@ -18,9 +19,10 @@ from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import JobStopAsked
 from coordinatord.protocol.errors import STATE_MAX, InternalError
 from coordinatord.protocol.messages import Goal, Phase
-from nodeclient.core.table import TABLE, Stimulus
+from nodeclient.core.events import Tick as AgentTick
+from nodeclient.core.table import TABLE, Act, Stimulus
 from tests.support.bench import Bench
-from tests.support.builders import a_member, a_run, an_assignment
+from tests.support.builders import a_coordinator, a_member, a_run, an_assignment
 
 
 def test_a_stimulus_that_the_agent_s_table_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +60,37 @@ def test_a_record_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InternalError) as caught:
         apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0)
     assert (caught.value.table, caught.value.stimulus) == ("changes", JobStopAsked)
+
+
+def test_a_bug_in_what_a_record_changes_is_not_taken_for_a_node_that_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(apply._CHANGES, JobStopAsked, lambda run, *_: run.members["n9"])
+    cluster = DurableCluster()
+    cluster.jobs["mnist"] = a_run().durable
+    with pytest.raises(KeyError):
+        apply.apply(cluster, JobStopAsked("mnist", "e-1", "asked"), 0.0)
+
+
+def test_an_event_that_no_machine_has_a_handler_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator, bench = a_coordinator(), Bench()
+    monkeypatch.delitem(coordinator._handlers, CoordinatorTick)
+    monkeypatch.delitem(bench.agent._handlers, AgentTick)
+    with pytest.raises(InternalError) as caught:
+        coordinator.handle(CoordinatorTick(), 0.0)
+    assert (caught.value.table, caught.value.stimulus) == ("events of a coordinator", CoordinatorTick)
+    with pytest.raises(InternalError) as caught:
+        bench.submit(AgentTick())
+    assert (caught.value.table, caught.value.stimulus) == ("events of a node", AgentTick)
+
+
+def test_an_act_that_the_agent_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.open()
+    monkeypatch.delitem(bench.agent._acts, Act.PROBE)
+    with pytest.raises(InternalError) as caught:
+        bench.receive(Goal.RUN)
+    assert (caught.value.table, caught.value.stimulus) == ("acts of a node", Act.PROBE)
 
 
 def test_a_table_that_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,8 +193,8 @@ MUTANTS = (
         "silent-while-stopping",
         "coordinatord.core.machine",
         "a node that falls silent while a round is stopped is never lost",
-        "at_work = durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}",
-        "at_work = durable.in_round",
+        "at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}",
+        "at_work = member.durable.in_round",
     ),
     Mutant(
         "stall-not-forgiven",
