@@ -67,7 +67,7 @@ class Decision:
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
     """Write a node's desired state, and grant it this heartbeat."""
-    if run.kept.plan is None:
+    if run.durable.resume is not None and run.kept.plan is None:
         run.kept.plan = plan_of_round(run)  # made once for all nodes that are sent something
     message = answer_to(run, member, heartbeat_s, now)
     member.sent, member.sent_revision = message, run.revision
