@@ -16,7 +16,9 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.errors import Table
 from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Outcome, Result
+from coordinatord.protocol.persisted_state import PersistOrder
 from coordinatord.protocol.text import clip
 
 _OUTSIDE = {
@@ -77,42 +79,50 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
 
 
 def knows_goal(run: Run, member: Member) -> bool:
-    """Whether a node was sent its goal last; any other difference may wait for the next heartbeat."""
+    """Whether a node was sent last all that is urgent."""
     sent, goal = member.sent, goal_of(run, member)
+    if sent is None or sent.goal is not goal:
+        return False
+    return (sent.run, sent.round, sent.planned, sent.outcome, sent.halt, sent.persist) == _urgent(run, member, goal)
+
+
+def _urgent(
+    run: Run, member: Member, goal: Goal
+) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None]:
+    """Return what a node is sent as soon as it changes, beside its goal: all else may wait for the next heartbeat."""
     return (
-        sent is not None
-        and sent.goal is goal
-        and sent.round == _round(run, member)
-        and sent.run == run.id
-        and sent.planned is _is_planned(run, member, goal)
-        and sent.outcome == _outcome(run, member, goal)
-        and sent.halt == halt_for(run, member, goal)
-        and (goal is Goal.EXIT or sent.persist == order_for(run, member))
+        run.id,
+        _round(run, member),
+        _is_planned(run, member, goal),
+        _outcome(run, member, goal),
+        halt_for(run, member, goal),
+        None if goal is Goal.EXIT else order_for(run, member),
     )
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Write the desired state of a node, and grant it this heartbeat."""
     goal = goal_of(run, member)
+    run_id, number, planned, outcome, halt, persist = _urgent(run, member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
-        run=run.id,
-        round=_round(run, member),
+        run=run_id,
+        round=number,
         goal=goal,
         reason=clip(_reason(run, member)),
         wait_s=None if until is None else min(max(0.0, until - now), DURATION_S_MAX),
         heartbeat_s=heartbeat_s,
         lease_s=lease_s(member, run.policy, heartbeat_s),
         outage_grace_s=run.policy.outage_grace_s,
-        planned=_is_planned(run, member, goal),
+        planned=planned,
         assignment=member.durable.assignment if goal is Goal.RUN else None,
-        outcome=_outcome(run, member, goal),
+        outcome=outcome,
         report=report_for(run, member, goal, now),
         remark="" if goal is Goal.EXIT or member.state is MemberState.RUNNING else member.remark,
         resume=resume_for(run, member, goal),
         protected=protected_for(run, member),
-        halt=halt_for(run, member, goal),
-        persist=None if goal is Goal.EXIT else order_for(run, member),
+        halt=halt,
+        persist=persist,
         copies=copies_for(run, member),
     )
 

@@ -226,8 +226,8 @@ MUTANTS = (
         "stop-sent-late",
         "coordinatord.core.queries.desired_state",
         "that there is another goal is only told with the next heartbeat",
-        "        and sent.goal is goal\n",
-        "",
+        "if sent is None or sent.goal is not goal:",
+        "if sent is None:",
     ),
     Mutant(
         "revision-of-records-alone",
