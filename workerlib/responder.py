@@ -14,8 +14,7 @@ ask, neither of which the script notices:
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. While nobody can run Python, no stack changes under its hands.
 
-`workerlib` calls `start` when it is imported; so does the hook of `nodeclient --preload`, which loads this file by its
-path.
+`workerlib` calls `start` when it is imported, and so does the hook of `--preload`, which loads this file by its path.
 """
 
 from __future__ import annotations
@@ -93,6 +92,9 @@ have one recorder, both or none of them."""
 
 C10D = "torch._C._distributed_c10d"
 
+_over: set[str] = set()
+"""The process groups of the rounds that are over, by their numbers in this process. A later one may have its name."""
+
 _held: list[Any] = []
 """The connection and the two ends of the pipe, of the round that this process is in."""
 
@@ -107,10 +109,7 @@ DUMP_WITHIN_S = 10.0
 
 
 def start() -> None:
-    """Begin to answer, if a nodeclient that asks has started this process; nothing here ever fails the script.
-
-    Call it again when this process goes on in another round.
-    """
+    """Begin to answer, if a nodeclient that asks has started this process; nothing here ever fails the script."""
     global _hooked  # noqa: PLW0603 - one process has one responder
     path = os.environ.pop(STACKS, None)
     if path is None:
@@ -134,6 +133,12 @@ def start() -> None:
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
         return  # nodeclient is gone, or the system refuses: whoever asks gets what /proc shows
+
+
+def begin_round() -> None:
+    """Answer to the nodeclient of another round from now on, and tell of no process group that there was before."""
+    _over.update(*(_counters(sys.modules.get(C10D), recorder) for recorder in RECORDERS))
+    start()
 
 
 def _withdraw() -> None:
@@ -261,7 +266,8 @@ def _collectives() -> list[dict[str, Any]]:
 def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
     """Return how many collectives a recorder counts, by process group; nothing if it has none, or is not known."""
     try:
-        return dict(json.loads(getattr(c10d, recorder)(False))["pg_status"])
+        status = json.loads(getattr(c10d, recorder)(False))["pg_status"]
+        return {number: counters for number, counters in status.items() if number not in _over}
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return {}
 
@@ -300,13 +306,8 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def _last_entries(text: str, most: int) -> list[dict[str, Any]]:
-    """Return the end of what a recorder holds, without reading the megabyte before it."""
-    return [*islice(_backwards(text), most)][::-1]
-
-
 def _pending_entries(text: str) -> list[dict[str, Any]]:
-    """Return the same, back to where each group that is among them has one that is over."""
+    """Return the end of what a recorder holds, back to where each group that is in it has an entry that is over."""
     found: list[dict[str, Any]] = []
     pending: set[str] = set()
     for entry in islice(_backwards(text), PENDING_MAX):
@@ -319,10 +320,13 @@ def _pending_entries(text: str) -> list[dict[str, Any]]:
 
 
 def _backwards(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries that a recorder holds, the last one first."""
+    """Yield the entries of this round that a recorder holds, the last one first; the megabyte before is not read."""
     decoder, at = json.JSONDecoder(), len(text)
     while (at := text.rfind(ENTRY, 0, at)) >= 0:
-        yield decoder.raw_decode(text, at)[0]
+        entry = decoder.raw_decode(text, at)[0]
+        if str(entry.get("pg_id")) in _over:
+            return
+        yield entry
 
 
 def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -362,9 +366,6 @@ def _members(name: str) -> int:
         return 0
 
 
-# Arrivals
-
-
 def _arrivals(question: bytes) -> bytes:
     """Return when this worker arrived in its last collectives, by process group; nothing if torch does not tell."""
     c10d, most = sys.modules.get(C10D), int(question.removeprefix(ARRIVALS))
@@ -374,7 +375,7 @@ def _arrivals(question: bytes) -> bytes:
             if _counters(c10d, recorder):
                 with _dumping:
                     text = _dump_beside(c10d, recorder)
-                found += _series(_last_entries(text, most))
+                found += _series([*islice(_backwards(text), most)][::-1])
     found.sort(key=lambda series: -len(series["times_ns"]))
     return json.dumps({"arrivals": found[:GROUPS_MAX]}).encode()
 

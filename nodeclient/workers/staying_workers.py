@@ -22,13 +22,16 @@ from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
 from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
-from workerlib.env import ROUNDS
+from workerlib.env import ROUNDS, STACKS
 from workerlib.in_place import round_messages
 from workerlib.in_place.round_messages import ROUND_CODEC, Failed, Left, NextRound, Refusing, RoundMessage
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
 """The exit code of a Python that an error ends. A worker that has left its round by an error would have had it."""
+
+_TAKEN = frozenset({STACKS})
+"""What a worker has taken out of its environment, so that it has to be given it in each round."""
 
 STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
 """Why it is not asked to leave an unplanned end: it would not hear of it."""
@@ -96,7 +99,9 @@ class StayingWorkers:
     def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
         """Give a process that waits what a new one would have: the environment and the streams of its worker."""
         before, now = self._before[local_rank].environ, self._commands[local_rank].environ
-        changes: dict[str, str | None] = {name: value for name, value in now.items() if before.get(name) != value}
+        changes: dict[str, str | None] = {
+            name: value for name, value in now.items() if before.get(name) != value or name in _TAKEN
+        }
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
         for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:

@@ -7,11 +7,18 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
+from tests.support.flight_recorder import needs_flight_recorder
+from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import responder
 
 NCCL, GLOO = responder.RECORDERS
@@ -191,6 +198,44 @@ def test_bytes_that_come_and_go_on_connections_are_counted() -> None:
             while len(receiver.recv(10_000, socket.MSG_PEEK)) < 10_000:  # it has come, and is not read
                 pass
             assert responder._network_bytes() - before >= 10_000
+
+
+class Pair:
+    """A process group of two ranks in this process. All of these have the same name, as default groups have."""
+
+    def __init__(self) -> None:
+        store, wait = HashStore(), timedelta(seconds=TIMEOUT_S)
+        with ThreadPoolExecutor(2) as pool:
+            self._ranks: list[Any] = list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, wait), range(2)))
+
+    def begin(self) -> None:
+        """Let one rank wait for the other one."""
+        self._work = self._ranks[0].allreduce(torch.ones(1))
+
+    def end(self) -> None:
+        """Let the other one come."""
+        self._ranks[1].allreduce(torch.ones(1)).wait()
+        self._work.wait()
+
+
+@needs_flight_recorder
+def test_nothing_is_told_of_the_groups_of_a_round_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collective that was left in the middle is never over. The next round's group must not seem to wait in it."""
+    monkeypatch.setattr(responder, "_over", set())
+    responder.begin_round()
+    left = Pair()
+    left.begin()
+    assert told() == [("gloo:all_reduce", 1, "waits")]
+    responder.begin_round()
+    assert told() == []
+    assert json.loads(responder._arrivals(b"arrivals 4"))["arrivals"] == []
+    now = Pair()
+    now.begin()
+    now.end()
+    now.begin()
+    wait_until("the second one to be told of", lambda: told() == [("gloo:all_reduce", 2, "waits")])
+    for pair in (left, now):
+        pair.end()
 
 
 def test_of_connections_only_a_worker_tells_that_does_not_get_on(install: Install) -> None:

@@ -152,7 +152,7 @@ class StayingWorker:
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
             leftovers.forget_compiled()
         _take_environment(message)
-        responder.start()
+        responder.begin_round()
         progress.begin_round()
         self._sockets.close()
         self._told.clear()

@@ -26,7 +26,7 @@ from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from nodeclient.workers.staying_workers import STOPPED, StayingWorkers
 from tests.support.programs import TIMEOUT_S, wait_until
-from workerlib.env import ROUNDS
+from workerlib.env import ROUNDS, STACKS
 from workerlib.in_place.round_messages import (
     ROUND_CODEC,
     AskToLeave,
@@ -39,8 +39,8 @@ from workerlib.in_place.round_messages import (
 )
 from workerlib.packets import PACKET_BYTES
 
-COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y"})]
-NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z"})]
+COMMANDS = [WorkerCommand(("true",), {"RANK": "0", "OLD": "x", "SAME": "y", STACKS: "where"})]
+NEXT = [WorkerCommand(("true",), {"RANK": "1", "SAME": "y", "NEW": "z", STACKS: "where"})]
 
 HELLO = CanStay(0, 1, os.getpid())
 
@@ -108,7 +108,8 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
             with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
                 on.staying.go_on(0, out.fileno(), err.fileno())
             packet, files, _, _ = socket.recv_fds(worker, PACKET_BYTES, 2)
-            assert ROUND_CODEC.decode(packet) == NextRound(2, {"RANK": "1", "NEW": "z", "OLD": None})
+            changes = {"RANK": "1", "NEW": "z", "OLD": None, STACKS: "where"}  # it has taken the last one for itself
+            assert ROUND_CODEC.decode(packet) == NextRound(2, changes)
             for name, file in zip(("out", "err"), files, strict=True):
                 os.write(file, name.encode())
                 os.close(file)
