@@ -11,6 +11,7 @@ import pytest
 from tests.support.cluster import QUICK, Cluster, Coordinator, Node
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
+from tests.support.rounds_program import processes_of
 from tests.support.stopped_peer import stopped
 from tests.support.undisturbed import train_undisturbed
 
@@ -29,15 +30,6 @@ PATIENT = ("--abort-timeout", "60")
 def command(folder: Path, *ends: str) -> tuple[str, ...]:
     """Return the command of workers that end as `ROUND:RANK:STEP:POINT:HOW` say."""
     return (sys.executable, "-m", "tests.support.rounds_program", str(folder), str(STEPS), *ends)
-
-
-def processes(folder: Path) -> dict[int, list[tuple[int, int]]]:
-    """Return the rounds and the process ids that a worker of each rank noted."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for file in folder.glob("*.pids"):
-        words = [line.split() for line in file.read_text().splitlines()]
-        found[int(file.stem)] = [(int(number), int(pid)) for number, pid in words]
-    return found
 
 
 def said(nodes: list[Node]) -> str:
@@ -76,7 +68,7 @@ def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_differen
     finally:
         cluster.close()
         coordinator.close()
-    by_rank = {rank: dict(rounds) for rank, rounds in processes(notes).items()}
+    by_rank = processes_of(notes)
     assert by_rank[0][1] == by_rank[0][2] != by_rank[0][3], by_rank
     assert by_rank[1][1] != by_rank[1][2] == by_rank[1][3], by_rank
     assert by_rank[2][1] == by_rank[2][2] == by_rank[2][3], by_rank
@@ -111,9 +103,12 @@ def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> 
     again = int(cluster.join("d", *flags, command=endless).await_line(r"round (\d+) trains")[1])
     for node in nodes[:2]:
         node.await_line(f"round {again}: 1 worker runs, begun in place")
+    asked = run(BIN / "nodeclient", "stacks", cluster.job, "--coord", cluster.coordinator.endpoint)
+    assert "3 workers" in asked.stdout, asked
+    assert "does not answer" not in asked.stdout, asked.stdout
     by_round: dict[int, set[int]] = {}
-    for rounds in processes(notes).values():
-        for number, pid in rounds:
+    for rounds in processes_of(notes).values():
+        for number, pid in rounds.items():
             by_round.setdefault(number, set()).add(pid)
     numbers = (with_three, with_three + 1, again)
     assert [len(by_round[number]) for number in numbers] == [3, 2, 3], by_round
@@ -125,12 +120,12 @@ def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cl
     flags = ("--nnodes", str(WORLD_SIZE), *WARM, "--abort-timeout", "20", "--stop-timeout", "10")
     nodes = [cluster.join(name, *flags, command=command(notes, "1:1:5:forward:SIGSTOP")) for name in "abc"]
     nodes[0].await_line("round 1 trains")
-    [(_, frozen)] = processes(notes)[1]
+    [frozen] = processes_of(notes)[1].values()
     wait_until("the worker to be stopped", lambda: stopped(frozen))
     done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
     assert done.returncode == 0, done.stderr
     assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, said(nodes)
-    by_rank = {rank: dict(rounds) for rank, rounds in processes(notes).items()}
+    by_rank = processes_of(notes)
     assert by_rank[0][1] == by_rank[0][2], by_rank
     assert by_rank[1][1] != by_rank[1][2], by_rank
     assert by_rank[2][1] == by_rank[2][2], by_rank

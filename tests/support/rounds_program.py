@@ -1,7 +1,9 @@
 """The training of `kept_training` as a script of rounds: each is begun in the process of the one before if it can be.
 
-Arguments: the folder for its notes, the number of steps, and any number of ends as ROUND:RANK:STEP:POINT:HOW, where HOW
-is the name of a signal, or `error` for an exception. Each process also notes its id in each round.
+Arguments: the folder for its notes, the number of steps, and any number of ends as ROUND:RANK:STEP:POINT:HOW. STEP may
+be `first`, for the first one that the worker does in the round. HOW is the name of a signal, `error` for an exception,
+or `cut`: the worker makes the file NODE.cut and waits until somebody removes it, who has cut off its host by then. Each
+process also notes its id in each round.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from tests.support.kept_training import (
     without_end,
 )
 
+LOOK_S = 0.005
+"""How often a worker looks whether it is cut off."""
+
 
 class ScriptError(Exception):
     """An error of the script's own."""
@@ -58,11 +63,16 @@ class Ends:
         step: int,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
+        cut: Path,
+        *,
+        first: bool,
     ) -> None:
         self._hows = {}
+        self._cut = cut
+        names = {str(step), "first"} if first else {str(step)}
         for end in ends:
-            *where, point, how = end.split(":")
-            if where == [str(ctx.round), str(ctx.rank), str(step)]:
+            *who, of_step, point, how = end.split(":")
+            if who == [str(ctx.round), str(ctx.rank)] and of_step in names:
                 self._hows[point] = how
         self._hooks = (
             optimizer.register_step_post_hook(lambda *_: self("optimizer")),
@@ -70,11 +80,15 @@ class Ends:
         )
 
     def __call__(self, point: str) -> None:
-        """End this process, or stop it, if it is to end here."""
+        """End this process, stop it, or wait until it is cut off, if that is to happen here."""
         how = self._hows.get(point)
         if how == "error":
             raise ScriptError
-        if how is not None:
+        if how == "cut":
+            self._cut.touch()
+            while self._cut.exists():
+                Event().wait(LOOK_S)
+        elif how is not None:
             os.kill(os.getpid(), signal.Signals[how])
 
     def __enter__(self) -> Self:
@@ -85,6 +99,15 @@ class Ends:
         """Take the hooks off: the model lives on."""
         for hook in self._hooks:
             hook.remove()
+
+
+def processes_of(folder: Path) -> dict[int, dict[int, int]]:
+    """Return the process ids that the workers noted, by rank and round."""
+    found: dict[int, dict[int, int]] = {}
+    for file in folder.glob("*.pids"):
+        rounds = (line.split() for line in file.read_text().splitlines(keepends=True) if line.endswith("\n"))
+        found[int(file.stem)] = {int(number): int(pid) for number, pid in rounds}
+    return found
 
 
 def main(place: str, last: str, *ends: str) -> None:
@@ -108,12 +131,14 @@ def main(place: str, last: str, *ends: str) -> None:
         kept = {"optimizer": optimizer, "scheduler": scheduler, "sampler": sampler, "counters": counters}
         done = ctx.keep(model=wrapped, **kept)
         batches = without_end(sampler)
+        cut = folder / f"{ctx.environment.node}.cut"
         with (folder / f"{ctx.rank}.pids").open("a") as pids:
             pids.write(f"{ctx.round} {os.getpid()}\n")
         note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(wrapped)}")
         with (folder / f"{ctx.rank}.txt").open("a") as notes:
             for step in range(done + 1, int(last)):
-                with in_disguise(ctx.round), Ends(ends, ctx, step, wrapped, optimizer) as at:
+                first = step == done + 1
+                with in_disguise(ctx.round), Ends(ends, ctx, step, wrapped, optimizer, cut, first=first) as at:
                     at("before")
                     x = data[next(batches)]
                     x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
