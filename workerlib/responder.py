@@ -62,11 +62,11 @@ SIGNAL = signal.SIGRTMAX - 3
 
 THREADS_MAX = 32
 
-FRAMES_MAX = 40
-"""The frames of a thread that are sent: with paths of usual length, those of ten threads fit a packet."""
+FRAMES_MAX = 150
+"""The frames of a thread that are sent: below those of libraries, those of the script are to be among them."""
 
 OUTERMOST = 5
-"""The frames from the beginning of a longer stack that are among them: those of the script."""
+"""The frames from the beginning of a longer stack that are among them."""
 
 GROUPS_MAX = 32
 
@@ -191,13 +191,13 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _answer() -> bytes:
-    """Return the answer, with fewer threads and groups if it does not fit a packet."""
-    threads, collectives = _threads(), _collectives()
-    answer: dict[str, Any] = {"threads": threads, "collectives": collectives}
+    """Return the answer; if it does not fit a packet, with fewer threads, or else with fewer groups."""
+    answer: dict[str, Any] = {"threads": (threads := _threads()), "collectives": (collectives := _collectives())}
     if collectives and all(collective["state"] != "moves" for collective in collectives):
         answer["network_bytes"] = _network_bytes()
     while len(packet := json.dumps(answer).encode()) > PACKET_BYTES:
-        del threads[len(threads) // 2 :], collectives[len(collectives) // 2 :]
+        part = threads if len(threads) > 1 else collectives if len(collectives) > 1 else threads or collectives
+        del part[len(part) // 2 :]
     return packet
 
 

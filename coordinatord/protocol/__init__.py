@@ -9,8 +9,9 @@ the fields of each version. `api` has the requests and answers of the HTTP API, 
 logs, stacks, kept state, who comes late to collectives, how workers were begun, and coordinators that share a store,
 `answer_fields` the types of their fields, and `page_events` the events of the live page, all written and read by the
 same schema. `access_token` is the form of the tokens that come with both. `exit_codes` explains exit codes; `errors`
-says by whose fault something went wrong; `text` makes texts fit for messages and compares errors. `frozen_class` makes
-dataclasses that cost little. Both programs share this room, so it knows neither of them, no socket and no clock.
+says by whose fault something went wrong; `text` makes texts fit for messages and compares errors. `stack_place` finds
+the line of a script at which a stack stands. `frozen_class` makes dataclasses that cost little. Both programs share
+this room, so it knows neither of them, no socket and no clock.
 
 One rule shapes a session: every message carries a whole state and no message is an instruction. A node reports what
 *is* (`Join`, `Observed`), the coordinator answers what *should be* (`Desired`). A lost, repeated or late message is

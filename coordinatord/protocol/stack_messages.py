@@ -42,7 +42,7 @@ FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
 
 OUTERMOST = 3
-"""The number of frames that are kept from the beginning of a long stack: the script's own are among them."""
+"""The number of frames that are kept from the beginning of a long stack: where the script began."""
 
 ELLIPSIS = "..."
 """The frame that stands for those left out."""
@@ -116,6 +116,9 @@ class WorkerStacks:
     """How many ranks the group of its collective has; 0 if it is not known."""
     places: Annotated[int, Range(0, STEP_MAX)] = 0
     """A number that is another one when the worker has begun or ended a collective of any group; 0 if unknown."""
+    stands_at: Annotated[str, Length(0, FRAME_MAX)] = ""
+    """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
+    line, such as `get (train.py:41)`; empty if it is not known."""
 
 
 @frozen

@@ -24,6 +24,7 @@ from coordinatord.protocol.fields import LINE_MAX, STEP_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
+    PACKED_BYTES_MAX,
     AskStacks,
     StackOrigin,
     Stacks,
@@ -262,10 +263,11 @@ class StackService:
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
         told = await self._told(responder, packet, after)
         answer = told.answer
+        shown, most = (answer.threads[:1], BRIEF_BYTES_MAX) if brief else (answer.threads, PACKED_BYTES_MAX)
         return WorkerStacks(
             rank=rank,
             origin=told.origin,
-            stacks=pack_stacks(answer.threads[:1], BRIEF_BYTES_MAX) if brief else pack_stacks(answer.threads),
+            stacks=pack_stacks(shown, most - len(answer.stands_at.encode())),
             state=clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
@@ -276,6 +278,7 @@ class StackService:
             network_bytes=answer.network_bytes,
             members=answer.members,
             places=answer.places,
+            stands_at=answer.stands_at,
         )
 
     async def _told(self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None) -> _Told:
@@ -289,10 +292,10 @@ class StackService:
                 return _Told(StackOrigin.WORKER, read_answer(packet, _folder()))
             if state is None or state.state in HALTED:
                 return _halted(state)
-            threads = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
+            answer = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
         except (OSError, StrangeAnswerError) as error:
             return _Told(problem=clip(str(error), LINE_MAX))
-        return _Told(StackOrigin.SIGNAL, WorkerAnswer(threads)) if threads else _Told(problem="it does not answer")
+        return _Told(StackOrigin.SIGNAL, answer) if answer.threads else _Told(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
         """Return the answer to a packet; None if there is none in time.

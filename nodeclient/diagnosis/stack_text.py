@@ -12,7 +12,8 @@ from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GRO
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.stack_messages import Collective, CollectiveState, Thread
+from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread
+from coordinatord.protocol.stack_place import find_place
 from coordinatord.protocol.text import clip
 
 NAME_MAX = 64
@@ -54,6 +55,8 @@ class WorkerAnswer:
     """A number that stands for where it is in all of its groups; 0 if it is not known."""
     network_bytes: int = 0
     """What has come and gone on its connections; 0 if it is not known."""
+    stands_at: str = ""
+    """Where the script is in its main thread; empty if it is not known."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
@@ -63,6 +66,7 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         threads = tuple(
             (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
         )
+        stands_at = _stands_at(answer["threads"][0]["frames"], folder) if threads else ""
         found = [
             (_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in answer["collectives"]
         ]
@@ -70,10 +74,11 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
     if not found:
-        return WorkerAnswer(threads, network_bytes=network_bytes)
+        return WorkerAnswer(threads, network_bytes=network_bytes, stands_at=stands_at)
     waiting = [each for each in found if each[0].state is CollectiveState.WAITS]
     collective, members = (waiting or found)[0]
-    return WorkerAnswer(threads, collective, members, _places(collective for collective, _ in found), network_bytes)
+    places = _places(collective for collective, _ in found)
+    return WorkerAnswer(threads, collective, members, places, network_bytes, stands_at)
 
 
 def _places(collectives: Iterable[Collective]) -> int:
@@ -103,7 +108,7 @@ def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
     return GroupArrivals(clip(str(entry["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
 
 
-def read_dump(text: str, folder: str) -> tuple[Thread, ...]:
+def read_dump(text: str, folder: str) -> WorkerAnswer:
     """Return the stacks that faulthandler has written, that of the main thread first; it writes that last."""
     threads: list[tuple[str, list[tuple[str, str, str]]]] = []
     for line in text.splitlines():
@@ -114,7 +119,8 @@ def read_dump(text: str, folder: str) -> tuple[Thread, ...]:
     own = [frames for _, frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
     names = ["MainThread", *("thread" for _ in own)]
     ordered = [*own[-1:], *own[:-1]]
-    return tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
+    shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
+    return WorkerAnswer(shown, stands_at=_stands_at(ordered[0], folder) if ordered else "")
 
 
 def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
@@ -124,8 +130,21 @@ def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
 
 def _shown(place: Sequence[object], folder: str) -> str:
     path, line, function = map(str, place)
-    path = path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
-    return clip(f"{function} ({path}:{line})", 400)
+    return clip(f"{function} ({_shorter(path, folder)}:{line})", 400)
+
+
+def _shorter(path: str, folder: str) -> str:
+    return path.removeprefix(f"{folder}/") if path.startswith(f"{folder}/") else _LIBRARIES.sub("", path)
+
+
+def _stands_at(places: Iterable[Sequence[object]], folder: str) -> str:
+    """Return where the script is. A library's path is told from it by its beginning, so it alone is made shorter."""
+    frames = [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in places]
+    found = find_place(frames)
+    if found is None:
+        return ""
+    function, path, line = found
+    return clip(f"{function} ({_shorter(path, folder)}:{line})", FRAME_MAX)
 
 
 def _collective(entry: dict[str, Any]) -> Collective:

@@ -243,3 +243,31 @@ def test_of_connections_only_a_worker_tells_that_does_not_get_on(install: Instal
     assert "network_bytes" in json.loads(responder._answer())
     install(gloo=Recorder([entry("gloo:barrier", 7, retired=False)], gets_on=True))
     assert "network_bytes" not in json.loads(responder._answer())
+
+
+def test_a_worker_of_many_deep_threads_tells_of_its_collective_and_its_main_thread(install: Install) -> None:
+    install(gloo=Recorder([entry("gloo:all_reduce", 9, retired=False)]))
+    over, ready = threading.Event(), threading.Semaphore(0)
+
+    def descend(depth: int) -> None:
+        if depth:
+            descend(depth - 1)
+        else:
+            ready.release()
+            over.wait()
+
+    threads = [threading.Thread(target=descend, args=(responder.FRAMES_MAX,)) for _ in range(responder.THREADS_MAX)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        ready.acquire()
+    with ThreadPoolExecutor(1) as pool:
+        packet = pool.submit(responder._answer).result()
+    over.set()
+    for thread in threads:
+        thread.join()
+    answer = json.loads(packet)
+    assert len(packet) <= responder.PACKET_BYTES
+    assert [collective["number"] for collective in answer["collectives"]] == [9]
+    assert 1 <= len(answer["threads"]) < responder.THREADS_MAX
+    assert answer["threads"][0]["name"] == "MainThread"

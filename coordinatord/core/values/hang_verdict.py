@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.hang_kind import HangKind
-from coordinatord.protocol.stack_messages import ELLIPSIS, Collective, CollectiveState, WorkerStacks, unpack_stacks
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, WorkerStacks, unpack_stacks
+from coordinatord.protocol.stack_place import find_place
 from coordinatord.protocol.text import clip
 
 BUSY_CPUS = 0.1
@@ -39,9 +40,6 @@ _ROOTED = frozenset({"broadcast", "gather", "reduce", "scatter"})
 
 DEFAULT_GROUP = "default_pg"
 """The group that has all workers of a job."""
-
-_RUNNERS = ("<frozen", "runpy.py", "nodeclient/")
-"""How the names of files begin that run a script, and are no part of it."""
 
 
 @frozen
@@ -281,17 +279,12 @@ def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
 
 
 def _place(worker: WorkerStacks) -> str:
-    """Return where the script is: the function that it has called, or the next that is known, and its own line."""
+    """Return where the script is: the function that it has called, and its own line; empty if it is not known."""
+    if worker.stands_at:
+        return worker.stands_at
     threads = unpack_stacks(worker.stacks)
-    frames = [_split(frame) for frame in threads[0][1]] if threads else []
-    own = next((file for name, file, _ in reversed(frames) if name == "<module>" and not file.startswith(_RUNNERS)), "")
-    folder = own.rpartition("/")[0]
-    for at, (name, file, line) in enumerate(frames):
-        if own and (file == own or (folder and file.startswith(f"{folder}/"))):
-            known = (called for called, _, _ in reversed(frames[:at]) if called != ELLIPSIS)
-            return f"{next(known, name)} ({file}:{line})"
-    name, file, line = frames[0] if frames else ("", "", "")
-    return f"{name} ({file}:{line})" if name else ""
+    place = find_place([_split(frame) for frame in threads[0][1]]) if threads else None
+    return f"{place[0]} ({place[1]}:{place[2]})" if place is not None and place[0] else ""
 
 
 def _split(frame: str) -> tuple[str, str, str]:

@@ -123,6 +123,9 @@ for line in sys.stdin:
     os.write(1, b"ended\\n")
 """
 
+LOADS = 1 + next(at for at, line in enumerate(WORKERS.splitlines()) if "next(iter(DataLoader" in line)
+"""The line at which a worker waits for its data."""
+
 
 @contextmanager
 def started(*prefix: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
@@ -244,8 +247,7 @@ async def verdict(job: Job, kind: HangKind) -> HangVerdict:
         ("lock", HangKind.STUCK, r"rank 2 on node b stands in lock \(<string>:"),
         ("loop", HangKind.BUSY, r"rank 2 on node b computes in loop \(<string>:"),
         ("gil", HangKind.STUCK, r"rank 2 on node b stands in gil \(<string>:"),
-        # How much of torch's own stack is left out depends on the lengths of its paths.
-        ("loader", HangKind.STUCK, r"rank 2 on node b stands in _\w*DataLoaderIter\.\w+ \(<string>:"),
+        ("loader", HangKind.STUCK, rf"rank 2 on node b stands in _BaseDataLoaderIter\.__next__ \(<string>:{LOADS}\)"),
         ("skipped", HangKind.MISMATCHED, "rank 2 on node b waits in barrier 4, where 2 others wait in all_reduce 4"),
         ("sizes", HangKind.MISMATCHED, "rank 2 on node b waits in all_reduce 5, where 2 others wait in all_reduce 4"),
         ("disk", HangKind.STUCK, r"rank 2 on node b stands in disk \(<string>:"),

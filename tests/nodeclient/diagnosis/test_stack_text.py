@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, unpack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState
-from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_arrivals, read_dump, read_hello
+from nodeclient.diagnosis.stack_text import (
+    StrangeAnswerError,
+    WorkerAnswer,
+    read_answer,
+    read_arrivals,
+    read_dump,
+    read_hello,
+)
 
 DUMP = """Thread 0x00007f0e3a7fc640 (most recent call first):
   File "/repo/workerlib/responder.py", line 90 in _serve
@@ -92,11 +99,28 @@ def test_of_a_worker_that_gets_on_only_a_number_is_known() -> None:
 
 
 def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() -> None:
-    assert read_dump(DUMP, "/home/me") == (
+    found = read_dump(DUMP, "/home/me")
+    assert found.threads == (
         ("MainThread", ("_call_impl (torch/nn/modules/module.py:1775)", "<module> (train.py:41)")),
         ("thread", ("wait (threading.py:359)",)),
     )
-    assert read_dump("what a library has written to the pipe", "/") == ()
+    assert found.stands_at == "_call_impl (train.py:41)"
+    assert read_dump("what a library has written to the pipe", "/") == WorkerAnswer()
+
+
+def test_where_the_script_stands_is_told_by_the_whole_stack() -> None:
+    library = [("/home/me/.venv/lib/python3.12/site-packages/torch/nn/module.py", at, f"call_{at}") for at in range(90)]
+    script = [
+        ("/home/me/models/net.py", 5, "Net.train_step"),
+        ("/home/me/train.py", 41, "train"),
+        ("/home/me/train.py", 50, "main"),
+        ("/home/me/train.py", 60, "<module>"),
+    ]
+    answer = read_answer(an_answer(threads=[{"name": "MainThread", "frames": library + script}]), "/home/me")
+    assert answer.stands_at == "call_89 (models/net.py:5)"
+    elsewhere = read_answer(an_answer(threads=[{"name": "MainThread", "frames": library + script}]), "/elsewhere")
+    assert elsewhere.stands_at == "call_89 (/home/me/models/net.py:5)"
+    assert read_answer(an_answer(threads=[]), "/").stands_at == ""
 
 
 @pytest.mark.parametrize(

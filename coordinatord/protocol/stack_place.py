@@ -1,0 +1,41 @@
+"""Finds the line of a script at which a stack stands: the innermost one that is the script's own, not a library's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.protocol.stack_messages import ELLIPSIS
+
+Frame = tuple[str, str, str]
+"""A function, its file and a line."""
+
+_RUNNERS = ("runpy", "nodeclient/")
+"""Parts of the names of files that run a script."""
+
+
+def find_place(frames: Sequence[Frame]) -> Frame | None:
+    """Return the function that the script has called, with the file and the line of the call; None without a frame.
+
+    The innermost frame comes first. The script's own files are the one that was started, and those beside it or in
+    folders beside it. Where none of them is known it is the innermost frame.
+    """
+    own = _find_script(frames)
+    folder = own.rpartition("/")[0]
+    for at, (name, file, line) in enumerate(frames):
+        if own and (file == own or (folder and file.startswith(f"{folder}/"))):
+            known = (called for called, _, _ in reversed(frames[:at]) if called != ELLIPSIS)
+            return next(known, name), file, line
+    return frames[0] if frames else None
+
+
+def _find_script(frames: Sequence[Frame]) -> str:
+    """Return the file that was started, or else the one that another program has run; empty if it is not known."""
+    for at, (name, file, _) in enumerate(frames):
+        is_begin = at == len(frames) - 1 or _runs_scripts(frames[at + 1][1])
+        if name == "<module>" and is_begin and not _runs_scripts(file):
+            return file
+    return ""
+
+
+def _runs_scripts(file: str) -> bool:
+    return any(runner in file for runner in _RUNNERS)

@@ -1,0 +1,49 @@
+"""The line of a script at which a stack stands."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinatord.protocol.stack_place import Frame, find_place
+
+LIBRARY: tuple[Frame, ...] = (("wait", "threading.py", "359"), ("DataLoader.__next__", "torch/data.py", "733"))
+MAIN: Frame = ("main", "/srv/train.py", "41")
+BEGIN: Frame = ("<module>", "/srv/train.py", "60")
+RUN: Frame = ("_run_code", "<frozen runpy>", "88")
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        pytest.param((*LIBRARY, MAIN, BEGIN), ("DataLoader.__next__", "/srv/train.py", "41"), id="in a library"),
+        pytest.param((MAIN, BEGIN), MAIN, id="in the script itself"),
+        pytest.param(
+            (*LIBRARY, ("load", "/srv/data/sets.py", "7"), MAIN, BEGIN),
+            ("DataLoader.__next__", "/srv/data/sets.py", "7"),
+            id="in a module below its folder",
+        ),
+        pytest.param(
+            (*LIBRARY, ("load", "/srvx/sets.py", "7"), MAIN, BEGIN),
+            ("load", "/srv/train.py", "41"),
+            id="elsewhere",
+        ),
+        pytest.param(
+            (*LIBRARY, MAIN, BEGIN, RUN), ("DataLoader.__next__", "/srv/train.py", "41"), id="run as a module"
+        ),
+        pytest.param(
+            (MAIN, BEGIN, RUN, ("main", "/opt/bin/start", "3"), ("<module>", "/opt/bin/start", "9")),
+            MAIN,
+            id="run by another program",
+        ),
+        pytest.param(
+            (("make", "/lib/x.py", "2"), ("<module>", "/lib/x.py", "1"), MAIN, BEGIN),
+            ("<module>", *MAIN[1:]),
+            id="imports",
+        ),
+        pytest.param((("...", "", ""), MAIN, BEGIN), MAIN, id="of what was left out nothing is known"),
+        pytest.param(LIBRARY, LIBRARY[0], id="no script"),
+        pytest.param((), None, id="no frame"),
+    ],
+)
+def test_the_innermost_own_line_is_found_and_what_it_has_called(frames: tuple[Frame, ...], place: Frame | None) -> None:
+    assert find_place(frames) == place
