@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from tests.conftest import LONGEST
-from tests.support.docstrings import fragments, undocumented, wordless_functions
+from tests.support.docstrings import fragments, leaning_sentences, undocumented, wordless_functions
 from tests.support.error_classes import blameless_errors
 from tests.support.imports import (
     coordinator_imports,
@@ -179,6 +179,9 @@ VIOLATIONS = [
     (fragments, "tests/a.py", '"""In a module."""', 1, "begins with 'In'"),
     (fragments, "nodeclient/a.py", 'class A:\n    x: int\n    """In seconds."""', 3, "begins with 'In'"),
     (fragments, "nodeclient/a.py", 'def test_f():\n    """... of it."""', 2, "begins with 'of'"),
+    (leaning_sentences, "tests/a.py", '"""A.\n\nNor does it wait."""', 3, "begins with 'Nor'"),
+    (leaning_sentences, "tests/a.py", 'x = 1\n"""Seconds. And more."""', 2, "begins with 'And'"),
+    (leaning_sentences, "nodeclient/a.py", "x = 1\n# It is so. But not now.", 2, "begins with 'But'"),
     (wordless_functions, "nodeclient/a.py", 'def f():\n    """The nodes."""', 1, "f begins with 'The'"),
     (wordless_functions, "nodeclient/a.py", 'class A:\n    async def f():\n        """`x` is so."""', 2, "'`x`'"),
     (foreign_places, "README.md", "\ncd /" + "root/x", 2, "names /" + "root/"),
@@ -244,6 +247,7 @@ HARMLESS = [
     (undocumented, "nodeclient/a.py", '"""D."""\ndef _f(): ...\nclass _A:\n    def f(self): ...'),
     (undocumented, "nodeclient/a.py", '"""D."""\n@overload\ndef f(): ...\ndef f():\n    """D."""'),
     (fragments, "nodeclient/a.py", 'x = 1\n"""Seconds."""\ny = f("In a text.")'),
+    (leaning_sentences, "nodeclient/a.py", 'x = "Or."\n"""This, or Ordinary."""  # But beside it'),
     (wordless_functions, "nodeclient/a.py", 'def f():\n    """Begin."""\ndef g():\n    """Whether it began."""'),
     (wordless_functions, "nodeclient/a.py", 'class A:\n    @property\n    def f():\n        """The node."""'),
     (wordless_functions, "tests/test_a.py", 'def test_f():\n    """The bug is known."""'),

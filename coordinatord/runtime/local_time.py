@@ -1,6 +1,6 @@
 """Writes moments for people, in the time zone of the host that shows them. Each text names that zone.
 
-So one terminal shows one clock: that of `journalctl`, of `dmesg -T` and of the training script's own log. And nobody
+So one terminal shows one clock: that of `journalctl`, of `dmesg -T` and of the training script's own log. Nobody
 misreads the times of hosts in several zones.
 """
 

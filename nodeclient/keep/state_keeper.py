@@ -1,4 +1,4 @@
-"""The door of this room: it does what the agent wants with the state that the workers of this node keep."""
+"""Carries out what the agent wants with the state that the workers of this node keep. Other rooms call this module."""
 
 from __future__ import annotations
 

@@ -4,6 +4,6 @@
 whole or not there. `step_folder` knows which files a step has, and when all of them are there. `part_writer` writes
 parts out of memory of this node, and `part_reader` reads them back into it. `unusable_steps` knows which steps could
 not be read, and `steps_on_disk` looks which steps there are. `disk_thread` notices when the disk hangs. `persister` is
-the door, and `persist_settings` is what a user chooses. `persist_attempt` and `disk_retention` of the agent's core
-decide what comes after what, and which steps are dropped.
+what other rooms call, and `persist_settings` is what a user chooses. `persist_attempt` and `disk_retention` of the
+agent's core decide what comes after what, and which steps are dropped.
 """

@@ -1,4 +1,4 @@
-"""The door of this room: it writes what the coordinator wants on the disk, and has the steps that are there.
+"""Writes what the coordinator wants to the disk, and has the steps that are there. Other rooms call this module.
 
 A disk may be slow, full, broken or away, and a file system of the network may hang for ever. So all that touches it
 runs in threads that nobody waits for at the end, and what hangs is noticed by the bytes that do not come.

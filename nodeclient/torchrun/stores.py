@@ -107,9 +107,9 @@ class AgentStore(PrefixStore):
     """The store of a round for torchrun's agent: waiting in it ends when the round does.
 
     Two things are inferred from the agent's use of the store. If the agent enters the exit barrier, its workers have
-    succeeded; the coordinator decides how that ends. And another agent may die before it has written how many workers
-    it has. The agent then goes on as if all agents had as many as itself. It cannot be called back from here, but it
-    will see the end of that round.
+    succeeded; the coordinator decides how that ends. If another agent dies before it has written how many workers it
+    has, the agent goes on as if all agents had as many as itself. It cannot be called back from here, but it will see
+    the end of that round.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:

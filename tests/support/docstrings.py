@@ -18,6 +18,9 @@ PREPOSITIONS = re.compile(
     "|within|without"
 )
 
+CONJUNCTION = re.compile(r"(?:^|[.?!:]\s+)(And|But|Nor|Or)\b")
+"""A sentence that leans on the one before it, at the beginning of a text or within one."""
+
 NO_VERBS = re.compile(
     "|a|all|an|any|both|each|every|how|if|it|its|many|most|must|names|nobody|none|nothing|one|only|raises|returns|says|so"
     "|some|such|that|the|their|there|these|they|this|those|two|we|what|when|where|which|who|whose|why|you|your"
@@ -44,6 +47,18 @@ def fragments(source: Source) -> Iterator[tuple[int, str]]:
     for line, text in _docstrings(source.tree):
         if PREPOSITIONS.fullmatch(_first_word(text).lower()):
             yield line, f"a docstring begins with {_first_word(text)!r}"
+
+
+def leaning_sentences(source: Source) -> Iterator[tuple[int, str]]:
+    """Find sentences of docstrings and comments that begin with a conjunction, as the second half of another one."""
+    for line, text in _docstrings(source.tree):
+        for found in CONJUNCTION.finditer(text):
+            yield line + text.count("\n", 0, found.start(1)), f"a sentence begins with {found[1]!r}"
+    for line, text in enumerate(source.text.splitlines(), 1):
+        comment = text.strip()
+        begun = CONJUNCTION.search(comment.lstrip("# ")) if comment.startswith("#") else None
+        if begun is not None:
+            yield line, f"a sentence begins with {begun[1]!r}"
 
 
 def wordless_functions(source: Source) -> Iterator[tuple[int, str]]:

@@ -1,6 +1,6 @@
 """What a look at workers shows, for tests: `waits`, `done`, `moves`, `computes`, `stands`, `stopped`, `skipped`, ...
 
-And when workers have arrived in their last collectives.
+It shows when workers have arrived in their last collectives, too.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from tests.support.docstrings import fragments, undocumented, wordless_functions
+from tests.support.docstrings import fragments, leaning_sentences, undocumented, wordless_functions
 from tests.support.error_classes import belongs_to_a_branch, blameless_errors
 from tests.support.imports import (
     FLOORS,
@@ -209,6 +209,12 @@ RULES = (
         lambda source: source.is_python,
         fragments,
         'Begin with the subject: "Node ids, by job.", and not "By job: node ids."',
+    ),
+    Rule(
+        "no sentence begins with a conjunction",
+        lambda source: source.is_python,
+        leaning_sentences,
+        'Say who or what: "It does not wait either", and not "Nor does it wait".',
     ),
     Rule(
         "the docstring of a function begins with a verb",

@@ -1,4 +1,4 @@
-"""The door of this room: what `Context.keep` calls."""
+"""Begins to keep what a script gave to `ctx.keep`: this is what `Context.keep` calls."""
 
 from __future__ import annotations
 

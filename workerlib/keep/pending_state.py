@@ -43,7 +43,7 @@ class PendingStates:
 
 
 def hooked(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module whose forward tells: the one within DDP, which scripts call by itself as well."""
+    """Return the module whose forward is watched: the one within DDP, which scripts call by itself as well."""
     inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
     # The hooks of a compiled module do not run where it is called by another one.
     return inner if isinstance(inner, torch.nn.Module) and not hasattr(inner, "_orig_mod") else module

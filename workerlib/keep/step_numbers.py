@@ -11,7 +11,8 @@ import logging
 LOG = logging.getLogger("workerlib.keep")
 
 UNREPORTED = 100
-"""So many steps of an optimizer without a word are not those of several optimizers."""
+"""When an optimizer has done so many steps, and the script has reported none, they are not those of several
+optimizers."""
 
 
 class StepNumbers:

@@ -89,8 +89,8 @@ def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
     A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
-    clock is behind. And refuse what a process sent before its last join: it has given up that connection, and what it
-    says there was overtaken.
+    clock is behind. What a process sent before its last join is refused, too: it has given up that connection, and what
+    it says there was overtaken.
     """
     if known is None:
         return

@@ -21,7 +21,7 @@ HAND_OVER_S = 20.0
 def may_have_to_give(run: Run, member: Member) -> bool:
     """Whether others may yet need what a node keeps: its workers have ended, and those of other nodes have not.
 
-    Other workers may save the rest of a step of which this node has shards. Or they may fail to save what it has saved.
+    Other workers may save the rest of a step of which this node has shards, or fail to save what it has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(run, member))
     return has_shards or has_to_give(run, member) or holds_parts(run, member)

@@ -53,10 +53,10 @@ _AT_WORK = {State.STARTING, State.RUNNING}
 """The states in which a round goes on."""
 
 STANDS_S = 5.0
-"""A node that is behind, and reports no step for so long, stands."""
+"""A node that is behind, and reports no step for so long, stands. `STANDS_STEPS` may be longer."""
 
 STANDS_STEPS = 2
-"""Nor does it stand before it took so many times as long as a step usually does."""
+"""A node does not stand before it took so many times as long as a step usually does."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:

@@ -376,8 +376,8 @@ class Run:
     def pause_s(self) -> float:
         """Return how long the next round waits because of an error that comes again and again.
 
-        It does not wait once a node has arrived that was not in the last round, for then something has changed. Nor
-        does it wait when an operator asks for a restart.
+        It does not wait once a node has arrived that was not in the last round, for then something has changed. It does
+        not wait either when an operator asks for a restart.
         """
         if self.durable.state is not State.FORMING or self.newcomer or self.restart_asked:
             return 0.0

@@ -114,8 +114,8 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
 def has_consequences(run: Run) -> bool:
     """Whether something follows from the steps and the section that were just noted.
 
-    They may show that training has stalled, goes on, or does no old steps again. Or there are none, and the first one
-    is overdue. Or a section is over, whose limit counts no longer.
+    They may show that training has stalled, goes on, or does no old steps again. If there are none, the first one may
+    be overdue. A section may be over, whose limit counts no longer.
     """
     if run.progress.sections.ended_at == run.heard_at:
         return True

@@ -148,9 +148,9 @@ _BY_STATE = {state: [row for row in ROWS if row.source is state] for state in St
 
 
 def next_row(run: Run, now: float) -> tuple[Transition | None, float | None]:
-    """Return the row to take now, or None.
+    """Return the row to take now, and since when it is due.
 
-    And the time at which it, or else the first row, is due if nothing happens.
+    If there is none, return None, and the time at which the first row is due if nothing happens.
     """
     first = None
     for row in _BY_STATE[run.durable.state]:

@@ -24,15 +24,15 @@ STALL_S_MIN = 10.0
 """Training has not stalled before this time without a step, however short its steps are: hosts have hiccups."""
 
 STALL_STEPS = 10
-"""Nor has it stalled before so many times the slowest recent step: validation and checkpoints make gaps as well."""
+"""Training has not stalled before so many times the slowest recent step: validation and checkpoints make gaps, too."""
 
 STALL_GAPS = 2
-"""Nor has it stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. But after
-a hang of ten minutes the next one must not take an hour and a half to show."""
+"""Training has not stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. They
+are few, since after a hang of ten minutes the next one must not take an hour and a half to show."""
 
 STALL_S_UNKNOWN = 300.0
-"""Nor has it stalled before this time while the coordinator does not know how long any step took, as after its own
-restart: a step of a large model may take a minute."""
+"""Training has not stalled before this time while the coordinator does not know how long any step took, as after its
+own restart: a step of a large model may take a minute."""
 
 LATELY_S = 3_600.0
 """The slowest step of the last hour or two counts."""

@@ -12,8 +12,8 @@ WHOLE: tuple[type, ...] = (int,)
 NUMBER: tuple[type, ...] = (int, float)
 WHOLE_OR_TEXT: tuple[type, ...] = (int, str)
 """The types of a key that is read as a whole number or a text. Each value is read as text in the end, so that a flag
-and a key cannot differ in meaning. But a number in quotes is no number in a file: whoever writes `settle = "2"` may
-have meant something else as well."""
+and a key cannot differ in meaning. A number in quotes is still no number in a file: whoever writes `settle = "2"` may
+have meant something else."""
 
 
 def port(text: str) -> int:

@@ -1,7 +1,7 @@
 """Accepts connections that speak TLS: each is counted before it has agreed on anything, and may be given up till then.
 
-The event loop could accept them by itself. But it tells nobody of a connection before TLS is agreed on, so that whoever
-opens connections, and says nothing, would cost a descriptor and the buffers of TLS for each.
+The event loop could accept them by itself. It then shows a connection only when TLS is agreed on, so whoever opens
+connections and sends nothing would cost a descriptor and the buffers of TLS for each.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ SLACK_S = 1.0
 """An alarm rings at its time, but what it leads to may wait for another: seconds for that, far below every grace."""
 
 CONNECTING_S = 6.0
-"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. Nor
-does it while a silent connection stands, for as long as the lease that it was granted last."""
+"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. It does
+not know either while a silent connection stands, for as long as the lease that it was granted last."""
 
 FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS, RefusalCode.FORGOTTEN}
 """Refusals that waiting does not help against."""

@@ -326,8 +326,8 @@ class KeptStateInvariants:
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
         """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
 
-        Nor while a shard can have no copy: without a taker a newer step is preferred to an older one that had copies.
-        Nor if it is the step with which a round could not begin, since what was kept of it proved to be damaged.
+        This may be otherwise while a shard can have no copy: without a taker a newer step is preferred to an older one
+        that had copies. A step with which a round could not begin does not count: what was kept of it was damaged.
         Where messages come out of order, an older report may say less than is there.
         """
         members = ((member.node, member.incarnation, member.session) for member in run.members.values())

@@ -308,7 +308,7 @@ class TimeInvariants(LedgerInvariants):
         )
         longest_s = max((end - begin for begin, end in training.stalls), default=0.0)
         over = self.world.queue.now > training.stalls_until + CALM_S
-        # Nor is there a step between the end of the training and that of its workers.
+        # Between the end of the training and that of its workers there is no step either.
         usual = training.done_at == math.inf and (longest_s < STALL_S_MIN - CALM_S or over)
         self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
         self._look_at_repeated_steps(run, stepped[0])
@@ -371,12 +371,12 @@ class TimeInvariants(LedgerInvariants):
             from_ = self._running_at.get(key, formed_at)
             lived = max(0.0, most - from_) * (1 + skew) + slack
             self.check(trained <= lived, "round %d trained for %.3f s, and lived for %.3f", key[1], trained, lived)
-        # Nor was it more than a start before the first step of workers that were to report it
+        # It was no more than a start before the first step of workers that were to report it.
         ended_well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
         if self.world.scenario.workers.announces_in(key[1]) and tight and not ended_well:
             ran = record.spent.running - before.running
             self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
-        # Nor does a stall last longer than no step is done
+        # A stall lasts no longer than no step is done.
         if tight and training is not None:
             since_s = max(0.0, now - min(training.broken_at, training.done_at))
             most = (training.stalled_s(now) + since_s + len(training.stalls) * STEP_S) * (1 + skew) + slack
