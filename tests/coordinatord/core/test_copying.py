@@ -12,6 +12,7 @@ from coordinatord.protocol.kept_state import Holding
 from coordinatord.protocol.messages import Desired
 from coordinatord.protocol.persisted_state import PersistedStep
 from tests.support.kept_state import kept_parts
+from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
@@ -52,9 +53,7 @@ class Job:
 
     def told(self, node: str) -> Desired:
         """Return what a node was told last."""
-        desired = self.stage.puppets[node].desired
-        assert desired is not None
-        return desired
+        return desired_of(self.stage, node)
 
     def copies(self, node: str) -> list[tuple[int, str, int]]:
         """Return the copies that a node is to get: the step, the node that has it and the rank."""

@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.core.values.records import NodeReleased, RoundFormed
 from coordinatord.protocol.messages import Observed
+from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 FOUND = "found=e-0:3:1204 shards=2"
@@ -26,9 +27,7 @@ def formed(stage: Stage) -> list[str]:
 
 
 def told(stage: Stage, node: str) -> str:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired.reason
+    return desired_of(stage, node).reason
 
 
 @pytest.mark.parametrize("least", [1, 2])

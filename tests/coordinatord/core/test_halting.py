@@ -6,6 +6,7 @@ import pytest
 
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal
+from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
@@ -26,9 +27,7 @@ def train(able: str = "yes", *, stepped: bool = True) -> Stage:
 
 
 def wanted(stage: Stage, node: str = "n1") -> Desired:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired
+    return desired_of(stage, node)
 
 
 def promise(stage: Stage, node: str, step: int) -> None:

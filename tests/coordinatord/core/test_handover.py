@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,21 +11,27 @@ from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.messages import Goal
 from tests.support.kept_state import kept_parts
+from tests.support.running_job import desired_of, running_job
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
 
 
+def at_step_12(
+    shards: int, nodes: Sequence[str] = NODES, options: str = "min=2 max=3 keeps=yes", spares: Sequence[str] = ()
+) -> Stage:
+    """Return a round whose nodes have kept step 12."""
+    stage = running_job(nodes, options, spares)
+    for node in nodes:
+        stage.play(f"keep {node} 1:12 shards={shards}")
+    stage.play(f"step {nodes[0]} 12")
+    stage.play("advance 1s")
+    return stage
+
+
 def left(shards: int, end: str = "stopped") -> Stage:
     """Let n3 leave a round whose nodes have kept step 12, and the round end; `end` says how the workers of n3 do."""
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=2 max=3 keeps=yes")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards={shards}")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards)
     stage.play("leave n3")
     stage.play(f"{end} n3")
     stage.play("stopped n1 n2")
@@ -33,9 +40,7 @@ def left(shards: int, end: str = "stopped") -> Stage:
 
 
 def goal(stage: Stage, node: str) -> Goal:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired.goal
+    return desired_of(stage, node).goal
 
 
 def resumes_at(stage: Stage) -> int | None:
@@ -56,14 +61,7 @@ def test_it_stays_until_all_others_have_what_they_resume_from(end: str) -> None:
 
 
 def test_a_spare_gets_its_ranks_and_its_shards_and_the_others_fetch_nothing() -> None:
-    stage = Stage()
-    for node in (*NODES, "n0"):
-        stage.play(f"join {node} min=3 max=3 keeps=yes")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards=3")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes", spares=("n0",))
     stage.play("leave n2")
     stage.play("stopped n1 n2 n3")
     assert {node: sources(stage, node) for node in ("n1", "n0", "n3")} == {
@@ -75,12 +73,11 @@ def test_a_spare_gets_its_ranks_and_its_shards_and_the_others_fetch_nothing() ->
 
 def sources(stage: Stage, node: str) -> dict[str, list[int]]:
     """Return of which ranks a node gets parts from whom."""
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    assert desired.resume is not None
+    resume = desired_of(stage, node).resume
+    assert resume is not None
     return {
         source.node: [rank for part in source.parts for rank in range(part.first_rank, part.first_rank + part.ranks)]
-        for source in desired.resume.sources
+        for source in resume.sources
     }
 
 
@@ -91,14 +88,7 @@ def test_it_leaves_at_once_where_others_have_the_same() -> None:
 
 
 def test_it_waits_until_another_node_has_kept_the_last_step_too() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=2 max=3 keeps=yes")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards=1")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=1)
     stage.play("leave n3")
     stage.play("keep n3 1:13 shards=1")
     stage.play("stopped n3")
@@ -110,13 +100,7 @@ def test_it_waits_until_another_node_has_kept_the_last_step_too() -> None:
 
 
 def test_a_spare_gets_the_state_of_a_node_that_was_alone() -> None:
-    stage = Stage()
-    stage.play("join n1 min=1 max=1 keeps=yes")
-    stage.play("join n2 min=1 max=1 keeps=yes")
-    stage.play("running n1")
-    stage.play("keep n1 1:12 shards=1")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=1, nodes=("n1",), options="min=1 max=1 keeps=yes", spares=("n2",))
     stage.play("leave n1")
     stage.play("stopped n1")
     assert sources(stage, "n2") == {"n1": [0]}
@@ -147,18 +131,12 @@ def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
 
 
 def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=2 max=3 keeps=copies")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards=3")
+    stage = at_step_12(shards=3, options="min=2 max=3 keeps=copies")
     puppet = stage.puppets["n1"]
     assert puppet.observed.kept is not None
     copy = kept_parts(1, 12, range(2, 3), world_size=3, shards=3)
     kept = replace(puppet.observed.kept, parts=(*puppet.observed.kept.parts, copy))
     puppet.observed = replace(puppet.observed, kept=kept)
-    stage.play("step n1 12")
     stage.play("advance 1s")
     stage.play("leave n3")
     stage.play("stopped n1 n2 n3")
@@ -167,15 +145,7 @@ def test_it_does_not_stay_for_what_another_node_has_a_copy_of() -> None:
 
 
 def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have_it() -> None:
-    stage = Stage()
-    nodes = ("n1", "n2", "n3", "n4")
-    for node in nodes:
-        stage.play(f"join {node} min=2 max=4 keeps=yes")
-    stage.play("running n1 n2 n3 n4")
-    for node in nodes:
-        stage.play(f"keep {node} 1:12 shards=2")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=2, nodes=(*NODES, "n4"), options="min=2 max=4 keeps=yes")
     stage.play("leave n2 n4")
     stage.play("stopped n1 n2 n3 n4")
     assert [goal(stage, node) for node in ("n2", "n4")] == [Goal.EXIT, Goal.WAIT]
@@ -187,14 +157,7 @@ def test_of_two_nodes_that_leave_with_the_same_shard_one_stays_until_others_have
 
 
 def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=2 max=3 keeps=yes")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards=3")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=3)
     stage.play("ask drain n3")
     stage.play("stopped n1 n2 n3")
     stage.play("ask undrain n3")
@@ -203,14 +166,7 @@ def test_it_stays_in_the_job_when_an_operator_takes_a_drain_back() -> None:
 
 
 def test_a_node_that_stays_after_all_waits_for_others_no_longer_than_any_other() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=3 max=3 keeps=yes")
-    stage.play("running n1 n2 n3")
-    for node in NODES:
-        stage.play(f"keep {node} 1:12 shards=3")
-    stage.play("step n1 12")
-    stage.play("advance 1s")
+    stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
     stage.play("ask drain n3")
     stage.play("stopped n1 n2 n3")
     stage.play("drop n1 n2")

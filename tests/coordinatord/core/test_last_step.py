@@ -7,20 +7,18 @@ import pytest
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.persisting import RETRY_S
 from coordinatord.protocol.messages import Goal
-from tests.coordinatord.core.test_persist_orders import order, state_of
+from tests.support.running_job import desired_of, order, running_job, state_of
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
+THREE = "min=3 max=3 keeps=600s"
 LEAVE, STOP = "leave n1 n2 n3", "ask stop default"
 ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED}
 
 
 def ending(shards: int, end: str = LEAVE) -> Stage:
     """Let all nodes of a job go that have kept step 100; they have been told to write it."""
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=3 max=3 keeps=600s")
-    stage.play("running n1 n2 n3")
+    stage = running_job(NODES, THREE)
     for node in NODES:
         stage.play(f"keep {node} 1:100 of=3 shards={shards}")
     stage.play("advance 1s")
@@ -46,8 +44,7 @@ def write(stage: Stage, *nodes: str) -> None:
 
 def last_words(stage: Stage, node: str) -> str:
     """Return what a node is told at its end."""
-    desired = stage.puppets[node].desired
-    assert desired is not None
+    desired = desired_of(stage, node)
     assert desired.goal is Goal.EXIT
     assert desired.outcome is not None
     return desired.outcome.summary
@@ -125,10 +122,7 @@ def test_a_step_that_is_lost_with_a_node_is_named_by_the_run_that_ends() -> None
 
 
 def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=3 max=3 keeps=600s")
-    stage.play("running n1 n2 n3")
+    stage = running_job(NODES, THREE)
     for node in ("n1", "n2"):
         stage.play(f"keep {node} 1:100 of=3 protected=yes")
         stage.play("advance 1s")
@@ -145,10 +139,7 @@ def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() ->
 
 
 def test_the_write_at_a_planned_end_is_tried_again_after_a_pause_though_the_next_round_runs() -> None:
-    stage = Stage()
-    for node in NODES:
-        stage.play(f"join {node} min=3 max=3 keeps=600s")
-    stage.play("running n1 n2 n3")
+    stage = running_job(NODES, THREE)
     for node in NODES:
         stage.play(f"keep {node} 1:100 of=3 protected=yes")
     stage.play("advance 600s")

@@ -6,22 +6,16 @@ import pytest
 
 from coordinatord.core.state.durable import State
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.persisted_state import PersistOrder
+from tests.support.running_job import desired_of, order, running_job, state_of
 from tests.support.script import Stage
 
-
-def order(stage: Stage, node: str) -> PersistOrder | None:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired.persist
+NODES = ("n1", "n2")
+PAIR = "min=2 max=2 keeps=600s"
 
 
 def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written() -> None:
     """Where all ranks have the same big state, one node writes it; a directory that is not shared shows by the rest."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
+    stage = running_job(NODES, PAIR)
     for kept in ("1:100", "1:100 protected=yes"):
         stage.play(f"keep n1 {kept}")
         stage.play(f"keep n2 {kept}")
@@ -39,29 +33,30 @@ def test_who_makes_a_step_whole_knows_how_many_small_states_others_have_written(
 
 def protected(stage: Stage, node: str) -> list[int]:
     """Return the steps that a node must not overwrite."""
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return sorted(at.step for at in desired.protected or ())
+    return sorted(at.step for at in desired_of(stage, node).protected or ())
 
 
 def keep(stage: Stage, *steps: int, options: str, protect: bool = True) -> None:
     """Let both nodes keep these steps, and protect them when they are told to."""
     parts = " ".join(f"1:{step}" for step in steps)
     for more in ("", "protected=yes")[: 1 + protect]:
-        for node in ("n1", "n2"):
+        for node in NODES:
             stage.play(f"keep {node} {parts} {options} {more}")
         stage.play("advance 1s")
+
+
+def keeping(options: str, protect: bool = True) -> Stage:
+    """Return two nodes that run, and keep step 100."""
+    stage = running_job(NODES, PAIR)
+    keep(stage, 100, options=options, protect=protect)
+    return stage
 
 
 @pytest.mark.parametrize(("shards", "stay"), [(1, [100, 101]), (2, [100, 101, 102])])
 def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shards: int, stay: list[int]) -> None:
     """What all ranks have alike is saved at a break, which nobody foresees; what each has, at a planned end."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
     options = f"shards={shards} halts=yes"
-    keep(stage, 100, options=options)
+    stage = keeping(options)
     stage.play("advance 600s")
     assert (persist := order(stage, "n1")) is not None
     assert persist.step == 100
@@ -75,10 +70,7 @@ def test_a_save_at_the_end_of_a_round_finds_a_place_while_a_step_is_written(shar
 
 
 def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
+    stage = running_job(NODES, PAIR)
     stage.play("keep n1 1:100")
     stage.play("keep n1 1:100 protected=yes")
     stage.play("keep n2 1:100")
@@ -91,11 +83,7 @@ def test_no_step_is_written_while_a_node_that_has_it_may_overwrite_it() -> None:
 
 
 def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="halts=yes")
+    stage = keeping("halts=yes")
     stage.play("advance 600s")
     assert order(stage, "n1") is not None
     stage.play("silence n1 n2")
@@ -106,11 +94,7 @@ def test_a_write_that_comes_to_its_end_while_no_node_is_heard_disturbs_nothing()
 
 
 def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=2 of=2")
+    stage = keeping("shards=2 of=2")
     stage.play("advance 600s")
     assert (persist := order(stage, "n1")) is not None
     assert persist.step == 100
@@ -123,21 +107,17 @@ def test_the_last_step_of_a_job_that_is_stopped_is_written_after_an_older_one() 
         stage.play("write n1 written")
         stage.play("write n2 written")
         stage.play("write n1 committed")
-    assert stage.coordinator.jobs["default"].durable.state is State.STOPPED
+    assert state_of(stage) is State.STOPPED
 
 
 def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_still() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=2 of=2")
+    stage = keeping("shards=2 of=2")
     stage.play("advance 600s")
     stage.play("ask stop default")
     keep(stage, 100, 101, options="shards=2 of=2", protect=False)
     stage.play("stopped n1 n2")
     stage.play("advance 34s")
-    assert stage.coordinator.jobs["default"].durable.state is State.FORMING, "a node says before if its disk hangs"
+    assert state_of(stage) is State.FORMING, "a node says before if its disk hangs"
     stage.play("advance 6s")
     ended = stage.coordinator.jobs["default"].durable
     assert ended.state is State.STOPPED
@@ -145,11 +125,7 @@ def test_a_job_that_is_stopped_says_which_step_is_lost_since_the_disk_stands_sti
 
 
 def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=1 of=2")
+    stage = keeping("shards=1 of=2")
     stage.play("drop n2")
     stage.play("advance 30s")
     stage.play("stopped n1")
@@ -166,11 +142,7 @@ def test_a_job_that_is_stopped_between_two_rounds_writes_its_last_step() -> None
 
 def stopped_pair() -> Stage:
     """Return two nodes of a job that is being stopped, which are told to write the last step."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=2 of=2", protect=False)
+    stage = keeping("shards=2 of=2", protect=False)
     stage.play("ask stop default")
     stage.play("stopped n1 n2")
     assert (one := order(stage, "n1")) is not None
@@ -178,24 +150,18 @@ def stopped_pair() -> Stage:
     return stage
 
 
-def state_of(stage: Stage) -> State:
-    return stage.coordinator.jobs["default"].durable.state
-
-
-def alone(stage: Stage) -> None:
+def alone() -> Stage:
     """Let two nodes of which none can be missed keep step 100, and lose one of them."""
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s join_timeout_s=30")
-    stage.play("running n1 n2")
+    stage = running_job(NODES, f"{PAIR} join_timeout_s=30")
     keep(stage, 100, options="")
     stage.play("drop n2")
     stage.play("advance 2s")
     stage.play("stopped n1")
+    return stage
 
 
 def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -> None:
-    stage = Stage()
-    alone(stage)
+    stage = alone()
     assert order(stage, "n1") is None, "the other one may be back in a moment"
     stage.play("advance 10s")
     assert (persist := order(stage, "n1")) is not None
@@ -208,16 +174,14 @@ def test_what_nodes_keep_that_wait_for_others_is_written_before_they_give_up() -
 
 def end_of_n1(stage: Stage) -> str:
     """Return what a node is told that has waited in vain."""
-    desired = stage.puppets["n1"].desired
-    assert desired is not None
-    assert desired.outcome is not None
-    assert desired.outcome.result is Result.TIMED_OUT
-    return desired.outcome.summary
+    outcome = desired_of(stage, "n1").outcome
+    assert outcome is not None
+    assert outcome.result is Result.TIMED_OUT
+    return outcome.summary
 
 
 def test_a_node_that_has_waited_in_vain_says_which_step_is_lost_with_it() -> None:
-    stage = Stage()
-    alone(stage)
+    stage = alone()
     stage.play("advance 12s")
     stage.play("write n1 failed why=full")
     stage.play("advance 18s")
@@ -225,8 +189,7 @@ def test_a_node_that_has_waited_in_vain_says_which_step_is_lost_with_it() -> Non
 
 
 def test_a_node_that_has_waited_in_vain_stays_while_it_writes_and_no_longer() -> None:
-    stage = Stage()
-    alone(stage)
+    stage = alone()
     stage.play("advance 29s")
     assert order(stage, "n1") is not None
     stage.play("write n1 written")
@@ -256,11 +219,7 @@ def test_a_coordinator_that_is_started_again_has_the_last_step_of_a_stopped_job_
 
 
 def test_a_job_that_is_stopped_after_a_restart_of_its_coordinator_writes_its_last_step() -> None:
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=1 of=2")
+    stage = keeping("shards=1 of=2")
     stage.play("drop n2")
     stage.play("advance 30s")
     stage.play("stopped n1")
@@ -282,11 +241,7 @@ def test_a_stopped_job_does_not_wait_for_ever_for_nodes_that_are_gone_with_the_l
 
 def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_written() -> None:
     """It does not know when the last one was: the round may last for weeks after that."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=2 of=2")
+    stage = keeping("shards=2 of=2")
     stage.play("die 1s")
     stage.play("reconnect n1")
     stage.play("advance 1s")
@@ -306,11 +261,7 @@ def test_a_coordinator_that_is_started_again_has_the_next_whole_step_of_a_round_
 
 def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> None:
     """The end of an attempt may never have reached it: then it repeats what it said."""
-    stage = Stage()
-    for node in ("n1", "n2"):
-        stage.play(f"join {node} min=2 max=2 keeps=600s")
-    stage.play("running n1 n2")
-    keep(stage, 100, options="shards=2 of=2")
+    stage = keeping("shards=2 of=2")
     stage.play("advance 600s")
     stage.play("write n1 failed why=full")
     assert order(stage, "n1") is None
@@ -326,7 +277,7 @@ def test_what_a_node_says_of_an_earlier_attempt_does_not_end_the_next_one() -> N
 def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() -> None:
     stage = stopped_pair()
     first = order(stage, "n1")
-    for node in ("n1", "n2"):
+    for node in NODES:
         stage.play(f"write {node} written")
     stage.play("die 1s")
     stage.play("reconnect n1 n2")
@@ -339,11 +290,8 @@ def test_an_attempt_of_a_coordinator_that_was_started_again_is_no_earlier_one() 
 
 def test_the_last_node_that_leaves_between_two_rounds_writes_what_all_had() -> None:
     """The first one has the same state as the second, and leaves at once."""
-    stage = Stage()
-    for node in ("n1", "n2", "n3"):
-        stage.play(f"join {node} min=3 max=3 keeps=600s")
-    stage.play("running n1 n2 n3")
-    for node in ("n1", "n2"):
+    stage = running_job(("n1", "n2", "n3"), "min=3 max=3 keeps=600s")
+    for node in NODES:
         stage.play(f"keep {node} 1:100 of=3")
     stage.play("drop n3")
     stage.play("advance 30s")

@@ -12,6 +12,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Goal, Result
+from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 SPEC = "min=2 max=4"
@@ -135,8 +136,7 @@ def test_a_node_waits_no_longer_than_it_wants_to_for_one_that_prepares() -> None
 @pytest.mark.parametrize("way", ["leave n1", "ask drain n1"])
 def test_a_node_may_leave_while_it_prepares(way: str) -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\n{way}")
-    desired = stage.puppets["n1"].desired
-    assert desired is not None
+    desired = desired_of(stage, "n1")
     assert desired.goal is Goal.EXIT
 
 
@@ -151,8 +151,7 @@ def test_a_drain_knows_that_a_node_which_prepares_is_left() -> None:
 
 def test_a_node_that_prepares_hears_how_the_job_ends() -> None:
     stage = play(f"{running('n1', 'n2')}\njoin n3 {SPEC} phase=preparing\nsucceed n1 n2")
-    desired = stage.puppets["n3"].desired
-    assert desired is not None
+    desired = desired_of(stage, "n3")
     assert (desired.goal, desired.outcome and desired.outcome.result) == (Goal.EXIT, Result.SUCCEEDED)
 
 

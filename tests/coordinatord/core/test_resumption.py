@@ -14,6 +14,7 @@ from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Resume
 from tests.support.kept_state import KEY, kept_parts
+from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
 
@@ -38,9 +39,7 @@ def formed(stage: Stage) -> list[ResumePoint | None]:
 
 
 def told(stage: Stage, node: str) -> Resume | None:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired.resume
+    return desired_of(stage, node).resume
 
 
 def test_the_newest_step_that_is_whole_is_chosen_and_recorded_with_what_is_redone() -> None:

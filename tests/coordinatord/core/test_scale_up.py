@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinatord.core.state.durable import State
+from tests.support.running_job import desired_of, state_of
 from tests.support.script import Stage
 
 
@@ -27,18 +28,12 @@ def arrive(stage: Stage, scale: str, *numbers: int) -> None:
         stage.play(f"join n{number} min=2 max=10 scale={scale}")
 
 
-def state(stage: Stage) -> State:
-    return stage.coordinator.cluster.jobs["default"].durable.state
-
-
 def rounds(stage: Stage) -> int:
     return stage.coordinator.cluster.jobs["default"].durable.round
 
 
 def words(stage: Stage, node: str) -> str:
-    desired = stage.puppets[node].desired
-    assert desired is not None
-    return desired.reason
+    return desired_of(stage, node).reason
 
 
 def end_round(stage: Stage) -> None:
@@ -51,9 +46,9 @@ def test_eight_nodes_that_arrive_one_after_the_other_cost_one_round() -> None:
     for number in range(3, 11):
         arrive(stage, "now", number)
         stage.play("advance 1s")
-    assert state(stage) is State.STOPPING
+    assert state_of(stage) is State.STOPPING
     end_round(stage)
-    assert (state(stage), rounds(stage)) == (State.STARTING, 2)
+    assert (state_of(stage), rounds(stage)) == (State.STARTING, 2)
     assert stage.coordinator.cluster.jobs["default"].round_size == 10
 
 
@@ -61,7 +56,7 @@ def test_nodes_that_never_end_a_round_are_spares_until_it_ends_by_itself() -> No
     stage = train("never")
     arrive(stage, "never", 3)
     stage.play("advance 60s")
-    assert state(stage) is State.RUNNING
+    assert state_of(stage) is State.RUNNING
     assert words(stage, "n3") == "spare: round 1 does not end for nodes that arrive (--scale-up never)"
     stage.play("ask restart default")
     end_round(stage)
@@ -72,14 +67,14 @@ def test_nodes_wait_for_the_next_checkpoint_that_all_nodes_have_written() -> Non
     stage = train("at-checkpoint", keeps="halts=yes written=10")
     arrive(stage, "at-checkpoint", 3, 4)
     stage.play("advance 60s")
-    assert state(stage) is State.RUNNING, "the checkpoint of step 10 was written before they came"
+    assert state_of(stage) is State.RUNNING, "the checkpoint of step 10 was written before they came"
     assert "until its next checkpoint" in words(stage, "n3")
     stage.play("keep n1 halts=yes written=20")
     stage.play("advance 1s")
-    assert state(stage) is State.RUNNING, "one of two nodes has written its part"
+    assert state_of(stage) is State.RUNNING, "one of two nodes has written its part"
     stage.play("keep n2 halts=yes written=20")
     stage.play("advance 1s")
-    assert state(stage) is State.STOPPING
+    assert state_of(stage) is State.STOPPING
     end_round(stage)
     assert stage.coordinator.cluster.jobs["default"].round_size == 4
 
@@ -88,7 +83,7 @@ def test_a_checkpoint_that_was_announced_is_waited_for() -> None:
     stage = train("at-checkpoint", keeps="halts=yes written=no")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state(stage) is State.RUNNING
+    assert state_of(stage) is State.RUNNING
 
 
 def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
@@ -98,18 +93,18 @@ def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
     stage.play("advance 1s")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state(stage) is State.RUNNING
+    assert state_of(stage) is State.RUNNING
     for node in ("n1", "n2"):
         stage.play(f"keep {node} 1:8 1:16 shards=2 halts=yes every=8 protected=yes")
     stage.play("advance 1s")
-    assert state(stage) is State.STOPPING
+    assert state_of(stage) is State.STOPPING
 
 
 def test_nobody_waits_where_workers_save_when_asked_and_at_no_other_time() -> None:
     stage = train("at-checkpoint", keeps="halts=yes")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 3s")
-    assert state(stage) is State.STOPPING
+    assert state_of(stage) is State.STOPPING
 
 
 @pytest.mark.parametrize("change", ["leave n2", "ask restart default"])
@@ -117,7 +112,7 @@ def test_nodes_that_wait_for_a_checkpoint_take_part_when_the_round_ends_before(c
     stage = train("at-checkpoint")
     arrive(stage, "at-checkpoint", 3)
     stage.play("advance 60s")
-    assert state(stage) is State.RUNNING
+    assert state_of(stage) is State.RUNNING
     stage.play(change)
     end_round(stage)
     assert rounds(stage) == 2
