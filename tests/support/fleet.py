@@ -4,9 +4,9 @@ python -m tests.support.fleet HOST PORT JOB COUNT
 
 It shows what a coordinator's death does to hundreds of nodes, for which a process each would be too much. It prints one
 JSON object a line: `attached` whenever the last of the nodes has received its goal; `started` and `ended` for the
-workers of one node; `gone` for a node that exits. It ends with its standard input. Its caller judges what that means
-for a coordinator; the figures of a rendezvous are in `benchmarks/fleet.py`, whose nodes are lighter and do not come
-back.
+workers of one node; `gone` for a node that exits. It ends with its standard input, and then prints `answered`: how long
+heartbeats waited for their answers. Its caller judges what that means for a coordinator; the figures of a rendezvous
+are in `benchmarks/fleet.py`, whose nodes are lighter and do not come back.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import NoReturn
 
 from coordinatord.protocol.messages import Goal, JobSpec, Join
@@ -27,6 +28,7 @@ from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Effect, Exit, Kill, Probe, Reconnect, SendObserved, Start, Sweep, Terminate
 from nodeclient.core.events import (
+    CoordinatorDegraded,
     DesiredReceived,
     Event,
     Reached,
@@ -68,6 +70,8 @@ class Node:
         self._session = CoordinatorConnection([place.coordinator], place.access, self._join, self._hear)
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
+        self._asked_at: float | None = None
+        """When it sent the heartbeat that has no answer yet."""
         self._incarnation = time.time_ns()
 
     async def run(self) -> None:
@@ -83,12 +87,16 @@ class Node:
         self._note(event)
 
     def _note(self, event: Event) -> None:
+        if isinstance(event, DesiredReceived | CoordinatorDegraded) and self._asked_at is not None:
+            self._fleet.answers_s.append(time.monotonic() - self._asked_at)
+            self._asked_at = None
         match event:
             case SessionOpened():
                 self._opened_at = time.monotonic()
             case DesiredReceived(desired) if desired.goal is Goal.RUN:
                 self._fleet.note_attached(self.name, self._opened_at)
             case SessionClosed():
+                self._asked_at = None
                 self._fleet.note_detached(self.name)
             case _:
                 pass
@@ -106,6 +114,8 @@ class Node:
             case Probe():
                 self.submit(Reached(effect.run, effect.round))
             case SendObserved(observed):
+                if observed.beat and self._asked_at is None:
+                    self._asked_at = time.monotonic()
                 self._session.send(observed)
             case Reconnect(reason):
                 self._session.close(reason)
@@ -136,6 +146,8 @@ class Fleet:
     def __init__(self, place: Place) -> None:
         self._nodes = [Node(index, place, self) for index in range(place.size)]
         self._attached: dict[str, float] = {}
+        self.answers_s: list[float] = []
+        """How long each heartbeat has waited for its answer."""
 
     async def run(self) -> None:
         """Take part in the job until standard input ends."""
@@ -154,6 +166,9 @@ class Fleet:
         for result in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(result, Exception):
                 raise result
+        waits_ms = sorted(seconds * 1_000 for seconds in self.answers_s) or [0.0]
+        late_ms = waits_ms[len(waits_ms) * 99 // 100]
+        emit("answered", times=len(waits_ms), median_ms=median(waits_ms), late_ms=late_ms, worst_ms=waits_ms[-1])
 
     def note_attached(self, name: str, opened_at: float) -> None:
         """Note that a node has received, in a session that began at `opened_at`, the goal to run its round."""
