@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, Cluster, Coordinator
+from tests.support.disk_image import make_image, mounted_image
 from tests.support.lives import MemberState, await_back
 from tests.support.programs import BIN, run
 
@@ -26,8 +28,8 @@ def ports() -> Iterator[tuple[int, int]]:
     second.close()
 
 
-def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[int, int], tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
+def go_on_elsewhere(ports: tuple[int, int], here: Path, there: Path, move: Callable[[], object]) -> None:
+    """Kill a coordinator that keeps its state `here`, move that, and start another one that has it `there`."""
     coord = ",".join(f"127.0.0.1:{port}" for port in ports)
     first = Coordinator(*QUICK, port=ports[0], state_dir=here)
     cluster = Cluster(first, "job")
@@ -39,7 +41,7 @@ def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[i
         before = MemberState.of(first, "job")
         first.process.kill()
         first.wait()
-        shutil.move(here, there)  # as a disk that another host attaches
+        move()
         second = Coordinator(*QUICK, port=ports[1], state_dir=there)
         served_at = time.monotonic()
         await_back(second, "job")
@@ -55,3 +57,22 @@ def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[i
         for coordinator in (first, second):
             if coordinator is not None:
                 coordinator.close()
+
+
+def test_nodes_go_on_with_a_coordinator_that_is_started_elsewhere(ports: tuple[int, int], tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    go_on_elsewhere(ports, here, there, lambda: shutil.move(here, there))
+
+
+@pytest.mark.long
+def test_what_the_disk_of_a_host_without_power_has_is_enough(ports: tuple[int, int], tmp_path: Path) -> None:
+    disk, copy, here, there = (tmp_path / name for name in ("disk", "copy", "here", "there"))
+    with ExitStack() as stack:
+        make_image(disk)
+        stack.enter_context(mounted_image(disk, here))
+
+        def move() -> None:
+            shutil.copyfile(disk, copy)  # what is not on the disk yet stays behind, as on one that is replicated
+            stack.enter_context(mounted_image(copy, there))
+
+        go_on_elsewhere(ports, here / "state", there / "state", move)
