@@ -13,6 +13,7 @@ from coordinatord.protocol.kept_state import KeptSource
 from nodeclient.parts import part_server
 from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, Exchange, Kind, PartName, pack_request
 from tests.nodeclient.keep.stage import BIG, RUN, a_resume, holder, keeping_nodes, wanted
+from tests.support.programs import TIMEOUT_S
 
 pytestmark = pytest.mark.asyncio
 
@@ -42,6 +43,20 @@ async def test_strange_readers_cost_the_holder_nothing(tmp_path: Path, monkeypat
             rude.enter_context(await asked(source))
             _, data = await b.worker(b.begin(2, a_resume(1, 7, source))).resume()
             assert data[0, True] == BIG
+
+
+@pytest.mark.parametrize("speech", [b"", b"?" * (REQUEST_BYTES - 1)], ids=["silent", "half a request"])
+async def test_who_does_not_show_the_key_in_time_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speech: bytes
+) -> None:
+    monkeypatch.setattr(part_server, "REQUEST_WITHIN_S", 0.05)
+    async with keeping_nodes(tmp_path, "a") as [a]:
+        await holder(a)
+        with connected(a.source(wanted())) as rude:
+            rude.settimeout(TIMEOUT_S)
+            rude.sendall(speech)
+            while await asyncio.to_thread(rude.recv, NONCE_BYTES):
+                pass
 
 
 async def test_a_flood_of_connections_without_the_key_keeps_nobody_out(

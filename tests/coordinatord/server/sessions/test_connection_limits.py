@@ -325,6 +325,10 @@ async def test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_
     for number in range(4_000):
         unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
     assert len(given_up) == before
+    for number in range(4_000, 5_000):
+        unproven.add(-1 - number, f"10.1.{number >> 8}.{number & 255}")
+    assert len(unproven) == SILENT_MAX, "of all addresses together"
+    assert min(given_up) >= 0, "those of the one address with the most have gone"
 
 
 def test_ten_thousand_nodes_of_one_address_come_in_at_once_with_twenty_thousand_descriptors() -> None:
