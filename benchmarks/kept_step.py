@@ -1,9 +1,11 @@
-"""Times what keeping state costs while nothing breaks: `ctx.step`, and one save at an interval beside a bare copy.
+"""Times what keeping state costs while nothing breaks: `ctx.step`, whole small steps, and a save beside a bare copy.
 
 python -m benchmarks.kept_step
 
 It starts `nodeclient join --standalone` with itself as the script. Two workers have the same state, which is saved only
-when a round breaks; a worker alone saves at an interval, here at each step.
+when a round breaks; a worker alone saves at an interval, here at each step that finds a place. Bare copies are made in
+turn with the steps, so that both meet the same load. A whole step of a small network, without keep and with it, shows
+what the hooks in forward and before the optimizer cost as well: it is timed on the processor, beside nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from threading import Event
 
@@ -25,19 +27,22 @@ from torch import nn
 import workerlib
 from tests.support.programs import BIN, clean_environ
 from workerlib.keep import intervals
+from workerlib.keep.arena import GENERATIONS
 
 WIDTH = 512
 """A layer of this width has a megabyte of parameters."""
 
-CALLS = 50
-
 STEPS = 240
 """The steps with a pause after each; as many follow without."""
 
-SAVES = 3
-"""The fastest saves are looked at, and as many of the bare copies."""
+SMALL_WIDTH = 32
 
-WITHIN_S = 120
+SMALL_LAYERS = 20
+
+MEMORY_S = 5.0
+"""The time for the node to make its memory, between the first step that is kept and those that are timed."""
+
+WITHIN_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +52,120 @@ class Costs:
     step_s: float
     loop_s: float
     """A step right after that of the optimizer."""
+    save_s: float
+    """A save at an interval, of a worker alone; 0 for others."""
     copy_s: float
     """A bare copy of the same tensors, into memory that was touched before."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCosts:
+    """The processor's time of a whole step of a small network, in seconds: of those steps that others disturb least."""
+
+    bare_s: float
+    kept_s: float
 
 
 def work(megabytes: int, count: int) -> None:
     """Measure, as a worker, so many steps with a pause after each, and as many without."""
     torch.set_num_threads(1)
     intervals.SHARE_MAX = 1e9
+    saves = note_saves()
     with workerlib.init() as ctx:
         model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // 2))))
         optimizer = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
         ctx.keep(model=model, optimizer=optimizer)
         model(torch.randn(4, WIDTH)).sum().backward()
-        pause, steps, loop = Event(), [], []
+        tensors = [tensor.detach() for tensor in model.parameters()]
+        optimizer.step()
+        tensors += [state["momentum_buffer"] for state in optimizer.state.values()]
+        copies = [tensor.clone() for tensor in tensors]
+        pause, steps, loop, bare = Event(), [], [], []
         for step in range(2 * count):
             optimizer.step()  # what no optimizer has changed is no new state
             took_s = timed(lambda: ctx.step(step))  # noqa: B023 - it is called at once
             if step < count:  # meanwhile the node makes the memory, and the coordinator says what may go
                 steps.append(took_s)
                 pause.wait(0.05)
+                bare.append(timed(lambda: torch._foreach_copy_(copies, tensors)))
             else:
                 loop.append(took_s)
-        tensors = [*model.parameters(), *(state["momentum_buffer"] for state in optimizer.state.values())]
-        copies = [tensor.detach().clone() for tensor in tensors]
-        bare = [
-            timed(lambda: torch._foreach_copy_(copies, [tensor.detach() for tensor in tensors])) for _ in range(CALLS)
-        ]
-        if ctx.world_size == 1:
-            # A save is left out while the steps before are not known to be whole. The first ones meet new memory.
-            steps, bare = sorted(seconds for seconds in steps if seconds > min(bare) / 2)[:SAVES], sorted(bare)[:SAVES]
-            if not steps:
-                raise BenchmarkError("no step was saved at an interval")
+        if ctx.world_size == 1 and not saves:
+            raise BenchmarkError("no step was saved at an interval")
         if ctx.rank == 0:
-            print(json.dumps(asdict(Costs(*map(statistics.median, (steps, loop, bare))))), flush=True)
+            print(json.dumps(asdict(Costs(*map(statistics.median, (steps, loop, saves or [0.0], bare))))), flush=True)
 
 
-def timed(call: Callable[[], object]) -> float:
+def note_saves() -> list[float]:
+    """Return a list of what saves at an interval take, which grows with each: most steps find no place and make none.
+
+    The first copy into new memory is not among them.
+    """
+    saves: list[float] = []
+    note_save = intervals.SaveInterval.note_save
+    places: list[float] = []
+
+    def note(self: intervals.SaveInterval, seconds: float) -> None:
+        # The first call is a guess, and then each place is written for the first time.
+        (saves if len(places) > GENERATIONS else places).append(seconds)
+        note_save(self, seconds)
+
+    intervals.SaveInterval.note_save = note  # type: ignore[method-assign]  # to listen
+    return saves
+
+
+def work_small(norms: bool, count: int) -> None:
+    """Measure, as a worker, whole steps of a small network before it is kept and after."""
+    torch.set_num_threads(1)
+    with workerlib.init() as ctx:
+        layers = [nn.Linear(SMALL_WIDTH, SMALL_WIDTH) for _ in range(SMALL_LAYERS)]
+        model = nn.Sequential(
+            *(nn.Sequential(layer, nn.BatchNorm1d(SMALL_WIDTH)) if norms else layer for layer in layers)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3, 0.9)
+        given = torch.randn(8, SMALL_WIDTH)
+
+        def train() -> None:
+            optimizer.zero_grad()
+            model(given).square().mean().backward()
+            optimizer.step()
+
+        def step_of(step: int) -> None:
+            train()
+            ctx.step(step)
+
+        bare = [timed(train, time.thread_time) for _ in range(count)]
+        ctx.keep(model=model, optimizer=optimizer)
+        step_of(0)
+        Event().wait(MEMORY_S)
+        kept = [timed(lambda: step_of(step), time.thread_time) for step in range(1, count)]  # noqa: B023 - as above
+        if ctx.rank == 0:
+            print(json.dumps(asdict(StepCosts(undisturbed(bare), undisturbed(kept)))), flush=True)
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """Return what nine of ten take at least: bare steps and kept ones are timed seconds apart, under another load."""
+    return statistics.quantiles(seconds, n=10)[0]
+
+
+def timed(call: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
     """Return how long a call takes."""
-    began_at = time.perf_counter()
+    began_at = clock()
     call()
-    return time.perf_counter() - began_at
+    return clock() - began_at
 
 
-def measure(workers: int, megabytes: int, count: int) -> Costs:
-    """Run a node. Raises `BenchmarkError`."""
+def measure(workers: int, *flags: str) -> dict[str, float]:
+    """Run a node; return what its first worker has measured. Raises `BenchmarkError`."""
     node = (str(BIN / "nodeclient"), "join", "--standalone", "--nproc-per-node", str(workers))
-    script = (sys.executable, "-m", "benchmarks.kept_step", "--worker", str(megabytes), "--steps", str(count))
+    script = (sys.executable, "-m", "benchmarks.kept_step", *flags)
     command = (*node, "--", *script)
     ended = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False)  # noqa: S603 - ours
-    found = [line[line.index("{") :] for line in ended.stdout.splitlines() if '{"step_s"' in line]
+    found = [line[line.index("{") :] for line in ended.stdout.splitlines() if '_s":' in line]
     if ended.returncode or not found:
         raise BenchmarkError(f"a node ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
-    return Costs(**json.loads(found[0]))
+    measured: dict[str, float] = json.loads(found[0])
+    return measured
 
 
 def main() -> None:
@@ -107,22 +173,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="kept_step", description="Time what keeping state costs each step.")
     parser.add_argument("--megabytes", type=positive, default=100, help="of state (default: 100)")
     parser.add_argument("--steps", type=positive, default=STEPS, help=f"of each kind (default: {STEPS})")
-    parser.add_argument("--worker", type=positive, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=["big", "small", "norms"], help=argparse.SUPPRESS)
     add_flags(parser, repeat=3)
     options = parser.parse_args()
-    if options.worker:
-        work(options.worker, options.steps)
+    if options.worker == "big":
+        work(options.megabytes, options.steps)
         return
-    alike = [measure(2, options.megabytes, options.steps) for _ in range(options.repeat)]
-    alone = [measure(1, options.megabytes, options.steps) for _ in range(options.repeat)]
+    if options.worker:
+        work_small(options.worker == "norms", options.steps)
+        return
+    size = ("--worker", "big", "--megabytes", str(options.megabytes), "--steps", str(options.steps))
+    alike = [Costs(**measure(2, *size)) for _ in range(options.repeat)]
+    alone = [Costs(**measure(1, *size)) for _ in range(options.repeat)]
+    small = {
+        kind: [StepCosts(**measure(2, "--worker", kind, "--steps", str(options.steps))) for _ in range(options.repeat)]
+        for kind in ("small", "norms")
+    }
     table = Table(runs_words(options.repeat), f"{options.megabytes} MB")
     table.add("ctx.step, state that other ranks have too, us", spread([run.loop_s * 1e6 for run in alike], ".0f"))
     table.add("the same, 50 ms after the one before", spread([run.step_s * 1e6 for run in alike], ".0f"))
-    table.add("ctx.step with a save at an interval, ms", spread([run.step_s * 1e3 for run in alone], ".1f"))
+    for kind, words in (("small", "without buffers"), ("norms", "with batch norms")):
+        table.add(
+            f"a whole small step {words}, us of a processor", spread([run.bare_s * 1e6 for run in small[kind]], ".0f")
+        )
+        table.add("the same, kept", spread([run.kept_s * 1e6 for run in small[kind]], ".0f"))
+    table.add("a save at an interval, ms", spread([run.save_s * 1e3 for run in alone], ".1f"))
     table.add("bare copy of the same tensors, ms", spread([run.copy_s * 1e3 for run in alone], ".1f"))
-    table.add("a save, as bare copies", spread([run.step_s / run.copy_s for run in alone], ".2f"))
+    table.add("a save, as bare copies", spread([run.save_s / run.copy_s for run in alone], ".2f"))
     print(table)
-    write_report(options.json, "kept_step", [asdict(run) for run in (*alike, *alone)])
+    runs: list[Costs | StepCosts] = [*alike, *alone, *small["small"], *small["norms"]]
+    write_report(options.json, "kept_step", [asdict(run) for run in runs])
 
 
 if __name__ == "__main__":

@@ -187,9 +187,12 @@ def test_a_limit_of_open_files_that_is_too_low_is_said() -> None:
 
 @pytest.mark.slow
 def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
-    printed, [alike, alone] = run("kept_step", tmp_path, "--megabytes", "2", "--steps", "60")
+    printed, [alike, alone, small, norms] = run("kept_step", tmp_path, "--megabytes", "2", "--steps", "60")
     assert "a save, as bare copies" in printed
-    assert min(alike["step_s"], alone["step_s"], alone["copy_s"]) > 0
+    assert "a whole small step with batch norms" in printed
+    assert min(alike["step_s"], alone["save_s"], alone["copy_s"]) > 0
+    assert alike["save_s"] == 0, "what other ranks have too is saved at the break alone"
+    assert min(small["bare_s"], small["kept_s"], norms["bare_s"], norms["kept_s"]) > 0
 
 
 @pytest.mark.slow
