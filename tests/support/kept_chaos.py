@@ -1,11 +1,12 @@
 """Chaos about kept state, by seed: real agents and real training, and whatever saves, sends or restores is killed.
 
 What may happen is drawn from the seed: workers die at a point of a step, or at a line of what saves and restores;
-agents die at a line of what keeps, transfers and writes to a disk, or stand still for a while; the disk is full; the
-coordinator is killed at a moment between the death of a worker and the next step. A scene ends when the training does,
-and then all that its workers have noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and
-the training is the undisturbed one to the last bit. A rank whose host has died draws other random numbers: then only
-the first two can be asked for. What is on the disk has to be whole.
+agents die at a line of what keeps, transfers and writes to a disk, or are paused for a while; bits flip in their
+memory and on the wire, right before a digest is compared; the disk is full; the coordinator is killed at a moment
+between the death of a worker and the next step. A scene ends when the training does, and then all that its workers have
+noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the undisturbed
+one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be asked for.
+Where workers alone are killed, no step that was done is done again. What is on the disk has to be whole.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pathlib import Path
 from nodeclient.persist.durable_file import Progress
 from nodeclient.persist.part_reader import read_part
 from nodeclient.persist.step_folder import Contents, find_whole, job_folder
+from tests.support import flipping
 from tests.support.cluster import Cluster, Node
+from tests.support.flipping import FLIPPED
 from tests.support.kept_places import empty_place
 from tests.support.kept_training import POINTS, notes_of, train_ddp, train_sharded
 from tests.support.lives import Lives
@@ -59,6 +62,12 @@ LINES = {
 DISKS = 0.4
 """The share of scenes that have a disk."""
 
+FLIPS = 0.4
+"""The share of scenes in which bits flip."""
+
+OCCASIONS = {"memory": 5, "wire": 20}
+"""The most occasions that pass until a bit flips: there are five or so with each part that is transferred."""
+
 ROOM, TOO_SMALL = 64_000_000, 60_000
 """A disk with room for all steps, and one that is full with the first or the second."""
 
@@ -93,6 +102,8 @@ class Script:
     """The words of a node after which the coordinator is killed, and how many seconds later."""
     paused: list[tuple[str, str, float, float]] = field(default_factory=list)
     """An agent that is paused: after which words, how many seconds later, and for how long."""
+    flips: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """The place where a bit of an agent's flips, and at which occasion, see `flipping`."""
     disk: int | None = None
     """The bytes that the disk has room for to which agents write what is kept; None if they write nothing."""
 
@@ -100,6 +111,11 @@ class Script:
     def loses_memory(self) -> bool:
         """Whether an agent dies, and what it has kept with it."""
         return bool(self.agents)
+
+    @property
+    def kills_workers_alone(self) -> bool:
+        """Whether the ranks that are left have all that is needed to go on from the last step that was done."""
+        return self.kind == "ddp" and not (self.agents or self.paused or self.flips)
 
 
 def draw(seed: int) -> Script:
@@ -126,7 +142,16 @@ def draw(seed: int) -> Script:
         lasts_s = chance.choice((0.3, 1.0, 3.0))
         script.paused.append((chance.choice("abc"), chance.choice(MOMENTS), chance.uniform(0, 0.3), lasts_s))
     _draw_disk(script, random.Random(2000 + seed))  # noqa: S311 - of its own: all else is as it was before
+    _draw_flips(script, random.Random(3000 + seed))  # noqa: S311 - as above
     return script
+
+
+def _draw_flips(script: Script, chance: random.Random) -> None:
+    if chance.random() < FLIPS:
+        for name in chance.sample("abc", chance.choice((1, 2, 3))):
+            if name not in script.agents:
+                place = chance.choice(flipping.PLACES)
+                script.flips[name] = (place, chance.randint(1, OCCASIONS[place]))
 
 
 def _draw_disk(script: Script, chance: random.Random) -> None:
@@ -171,6 +196,9 @@ class Scene:
         if deaths:
             place, lines = deaths.pop(0)
             prefix += (sys.executable, "-m", "tests.support.dying", place, str(lines))
+        elif name in script.flips:
+            place, count = script.flips[name]
+            prefix += (sys.executable, "-m", "tests.support.flipping", place, str(count))
         program = (sys.executable, "-m", "tests.support.kept_program")
         command = (*program, script.kind, str(self.notes), str(STEPS), *script.kills)
         flags = ("--nnodes", str(WORLD_SIZE), "--max-restarts", "99", *(WARM[script.kind] if script.warm else ()))
@@ -245,6 +273,10 @@ class Verdict:
     """The steps that rank 0 did again, in all."""
     on_disk: int = 0
     """The whole steps on the disk in the end."""
+    flipped: int = 0
+    """The bits that have flipped."""
+    lone_deaths: int = 0
+    """The rounds that were ended by the death of workers alone: none of their steps was done again."""
 
     def add(self, other: Verdict) -> None:
         """Add what is to be seen of another scene."""
@@ -252,9 +284,13 @@ class Verdict:
         self.deaths += other.deaths
         self.redone += other.redone
         self.on_disk += other.on_disk
+        self.flipped += other.flipped
+        self.lone_deaths += other.lone_deaths
 
     def __str__(self) -> str:
         words = f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
+        words += f", {self.flipped} bits flipped" if self.flipped else ""
+        words += f", 0 steps redone in {self.lone_deaths} rounds after a worker" if self.lone_deaths else ""
         return f"{words}, {self.on_disk} whole steps on the disk" if self.on_disk else words
 
 
@@ -283,7 +319,17 @@ def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
     # An agent that dies at the very end costs a round in which no step is left to do.
     assert (last, STEPS - 1) in alike or by_round[last] == {STEPS - 1}, "the last step was not done"
     redone = sum(len(found) - 1 for found in said[0].values())
-    return Verdict(last, scene.deaths + last - 1, redone, _judge_disk(scene))
+    lone_deaths = _judge_lone_deaths(said, last - 1) if scene.script.kills_workers_alone else 0
+    flipped = scene.output.count(FLIPPED)
+    return Verdict(last, scene.deaths + last - 1, redone, _judge_disk(scene), flipped, lone_deaths)
+
+
+def _judge_lone_deaths(said: Notes, deaths: int) -> int:
+    """Check that no rank has done any step again after so many rounds that a worker has ended; return how many."""
+    for rank, steps in said.items():
+        twice = sorted(step for step, found in steps.items() if len(found) > 1)
+        assert not twice, f"rank {rank} did the steps {twice} again, although workers alone were killed"
+    return deaths
 
 
 def _judge_disk(scene: Scene) -> int:
