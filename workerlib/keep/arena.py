@@ -185,8 +185,9 @@ class Place:
     def __init__(self, control: memoryview, data: memoryview) -> None:
         """Look at memory: `control` as words, `data` as bytes."""
         self._control = control
+        self._words = control[: _CHECK + 1]
         self.data = data
-        self._seen: tuple[list[int], Commit | None] = ([], None)
+        self._seen: tuple[bytes, Commit | None] = (b"", None)
         """The words that were seen last, and what they say: a writer looks at all places at each step."""
 
     def begin(self) -> None:
@@ -205,15 +206,15 @@ class Place:
 
     def read(self) -> Commit | None:
         """Return what it holds; None if it is not whole."""
-        words = self._control[: _CHECK + 1].tolist()
+        words = self._words.tobytes()
         seen, commit = self._seen
         if words != seen:
             commit = self._said_by(words)
             self._seen = words, commit
         return commit
 
-    def _said_by(self, words: Sequence[int]) -> Commit | None:
-        step, flags, round_, length, rank, world_size, shard, shards, serial, check = words
+    def _said_by(self, raw: bytes) -> Commit | None:
+        step, flags, round_, length, rank, world_size, shard, shards, serial, check = memoryview(raw).cast("Q")
         commit = Commit(step, round_, length, rank, world_size, shard, shards, serial, flags)
         in_bounds = step <= STEP_MAX and length <= len(self.data) and rank < world_size and shard < shards
         return commit if check == commit.check and in_bounds else None
@@ -371,17 +372,16 @@ def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) 
     Neither the last two steps that were done go, nor those that are protected. Of a step that this rank did not come to
     the end of, the last look at it is all that there is.
     """
-    held = [(place, place.read()) for place in places]
-    whole = sorted(filter(None, (commit for _, commit in held)), key=lambda commit: (not commit.pending, commit.serial))
-    stay = {commit.serial for commit in whole[-2:] if not commit.pending}
-    latest = {(kept.rank, kept.round, kept.step): kept.serial for kept in whole if (kept.round, kept.step) in protected}
-    stay.update(latest.values())
-    free = []
-    for number, (_, commit) in enumerate(held):
-        if commit is None:
-            free.append((0, number))
-        elif commit.serial not in stay:
-            free.append((commit.serial, number))
+    held: list[Commit] = []
+    for place in places:
+        if (commit := place.read()) is None:
+            return place
+        held.append(commit)
+    stay = set(sorted([commit.serial for commit in held if not commit.flags & PENDING])[-2:])
+    wanted = [commit for commit in held if (commit.round, commit.step) in protected]
+    wanted.sort(key=lambda commit: (not commit.pending, commit.serial))
+    stay.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
+    free = [(commit.serial, number) for number, commit in enumerate(held) if commit.serial not in stay]
     return places[min(free)[1]] if free else None
 
 

@@ -60,8 +60,10 @@ class RandomState:
     def _numpy(self) -> bytes | None:
         """Return numpy's legacy state; None where numpy's random numbers are not in use, or are of another kind."""
         module = sys.modules.get("numpy.random")
+        if module is None:
+            return None
         generator: Any = getattr(getattr(getattr(module, "mtrand", None), "_rand", None), "_bit_generator", None)
-        if module is None or type(generator).__name__ != "MT19937":
+        if type(generator).__name__ != "MT19937":
             return None
         raw = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
         # The second of two normal numbers is given out without a change of these bytes.

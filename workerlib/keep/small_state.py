@@ -9,8 +9,9 @@ a step in which they were the same within the step and at its end, and not those
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ RANDOM = "random/"
 """The prefix of the names of random states among the tensors."""
 
 _SEPARATORS = (",", ":")
+
+_KIND = attrgetter("shape", "dtype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def read_small(data: memoryview) -> SmallState:
 class Taken:
     """The small state of this process at one moment."""
 
-    buffers: Sequence[torch.Tensor]
+    buffers: list[torch.Tensor]
     """They change with training, in the order of the names that `SmallStates` knows."""
     random: Mapping[str, bytes]
     rest: bytes
@@ -192,7 +195,7 @@ class SmallStates:
         if views is None:
             data[: len(layout.manifest)] = layout.manifest
             views = self._views[id(place)] = views_of(layout, data)[: len(self._slots)]
-        copy(views, [buffer.detach() for buffer in taken.buffers])
+        copy(views, taken.buffers)
         for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
             data[begin : begin + len(raw)] = raw
         end = layout.end + len(taken.rest)
@@ -219,10 +222,8 @@ class SmallStates:
         """Whether there is room; lays the places out if there are other tensors than before."""
         assert self._arena is not None  # noqa: S101 - the caller has looked
         room = len(self._arena.smalls[0].data)
-        kinds = (
-            [(buffer.shape, buffer.dtype) for buffer in taken.buffers],
-            {name: len(raw) for name, raw in taken.random.items()},
-        )
+        random = taken.random
+        kinds = ([*map(_KIND, taken.buffers)], [*random], [*map(len, random.values())])
         if kinds != self._kinds:
             layout = lay_out(self._pieces_of(taken))
             if layout.end > room:
