@@ -14,6 +14,9 @@ Workers may come and go in the middle of an epoch, and each image is trained on 
 * A checkpoint is written before a round ends on purpose, after the same step by all workers. It is also written every
   so many steps, and after each epoch.
 
+It is the example for checkpoints of one's own, so it does not call `ctx.keep`: a worker that is killed loses the steps
+since the last checkpoint. `digits` keeps its state in memory, and loses none.
+
 The batch size is that of all workers together, so neither it nor the learning rate depends on their number.
 """
 
