@@ -144,7 +144,7 @@ class _Link:
     def skip(self, length: int) -> None:
         """Leave a save out, since each place holds a step that is still needed."""
         self.skipped += 1
-        self.tell(Interval(0, 0.0, self.skipped))
+        self.report(Interval(0, 0.0, self.skipped))
         self.warn("the steps that are in memory are still needed, so there is no place for another one", length)
 
     def warn(self, why: str, length: int) -> None:
@@ -153,10 +153,10 @@ class _Link:
             self._warned.add(why)
             LOG.warning("a checkpoint of %s bytes is not kept, and training goes on: %s", f"{length:,}", why)
 
-    def tell(self, message: Saved | NotSaved | Interval) -> None:
+    def report(self, message: Saved | NotSaved | Interval) -> None:
         """Tell nodeclient of a save."""
         if self._channel is not None:
-            self._channel.tell(message)
+            self._channel.report(message)
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
@@ -168,7 +168,7 @@ class _Link:
                 self._refusal = why
                 self._answered.set()
             case SaveNow():
-                self.tell(NotSaved("the script saves at steps of its own choice", message.number))
+                self.report(NotSaved("the script saves at steps of its own choice", message.number))
 
 
 _link: _Link | None = None
@@ -224,7 +224,7 @@ class KeptWriter(StorageWriter):
                 place.data[begin:length] = tail
                 commit = (link.environment.round, length, rank, world_size, shard, shards)
                 place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE))
-                link.tell(Saved(self._step, time.monotonic() - began_at, length))
+                link.report(Saved(self._step, time.monotonic() - began_at, length))
         written: Future[list[WriteResult]] = Future()
         written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
         return written

@@ -125,7 +125,7 @@ class TurnsToLead:
 
     async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
         """Say who leads until this one does, or the program ends."""
-        candidate.changed = lambda: self._say(candidate)
+        candidate.changed = lambda: self._report_leader(candidate)
         security = self._security
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
         reload = (lambda: None) if security is None else security.reload
@@ -158,7 +158,7 @@ class TurnsToLead:
                 self._ended.remove_done_callback(over)
                 await tasks.cancel()
 
-    def _say(self, candidate: Candidate) -> None:
+    def _report_leader(self, candidate: Candidate) -> None:
         leader = candidate.leader
         if leader is None:
             text = f"stands by, and it is not known who leads: {self._why(candidate)}"

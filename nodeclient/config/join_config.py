@@ -11,7 +11,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
+from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, Settings
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 
@@ -78,3 +78,15 @@ class JoinConfig:
     log_format: str = "text"
     file: Path | None = None
     """The file that some of these settings come from, if one was named."""
+
+    @property
+    def agent_settings(self) -> Settings:
+        """What the agent decides by."""
+        return Settings(
+            self.workers,
+            join_timeout_s=self.join_timeout_s,
+            stop_timeout_s=self.stop_timeout_s,
+            abort_timeout_s=self.abort_timeout_s,
+            preloads=bool(self.preload),
+            keeps=self.keep_bytes > 0,
+        )

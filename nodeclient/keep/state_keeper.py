@@ -83,7 +83,7 @@ class StateKeeper:
         self._means = Means(
             settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify, self._disk
         )
-        self._channel = WorkerChannel(self._hear, self._lose)
+        self._channel = WorkerChannel(self._take_message, self._lose)
         self._key = secrets.token_hex(16)
         self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
         self.run = ""
@@ -242,7 +242,7 @@ class StateKeeper:
 
     # What workers say
 
-    def _hear(self, local_rank: int, message: Message) -> None:
+    def _take_message(self, local_rank: int, message: Message) -> None:
         current = self._round
         match message:
             case Reserve():
@@ -262,9 +262,9 @@ class StateKeeper:
             case Interval():
                 current.intervals[local_rank] = message
             case Halted() | Checkpointing() | Checkpointed():
-                self._hear_of_the_end(current, local_rank, message)
+                self._take_planned_end(current, local_rank, message)
 
-    def _hear_of_the_end(
+    def _take_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
     ) -> None:
         """Take in what a worker reports about a planned end, which may be to come."""

@@ -18,7 +18,6 @@ from coordinatord.runtime.tasks import Tasks
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.core import lingering, notices
 from nodeclient.core.agent import Agent
-from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -98,10 +97,7 @@ class Node:
         self._port = PortReservation()
         address = reached_at(config.advertise_address, alone=config.standalone)
         self._listener = ProbeListener(config.node, address)
-        timeouts = (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s)
-        keeps = config.keep_bytes > 0
-        settings = Settings(config.workers, *timeouts, preloads=bool(config.preload), keeps=keeps)
-        self._agent = Agent(settings, self._port.port, self._loop.time())
+        self._agent = Agent(config.agent_settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._launcher = CommandBuilder(config, os.environ)
         self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._warn)
@@ -120,14 +116,19 @@ class Node:
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
-        means = (config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist)
-        self._keeper = StateKeeper(keep, *means)
+        self._keeper = StateKeeper(
+            keep, config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist
+        )
         self._stacks = StackService(self._workers.pid_of, self._tasks)
-        events = self.submit, self._exit_reporter.note_said
-        self._staying = StayingWorkers(self._workers, *events, self._tasks, config.abort_timeout_s, self._complain)
+        in_order = self._exit_reporter.note_report
+        self._staying = StayingWorkers(
+            self._workers, self.submit, in_order, self._tasks, config.abort_timeout_s, self._complain
+        )
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        reads = (self._logs.read, self._stacks.read, self._stacks.read_arrivals)
-        self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self.submit, *reads)
+        logs, stacks = self._logs, self._stacks
+        self._session = CoordinatorConnection(
+            config.coordinators, config.access, self._join, self.submit, logs.read, stacks.read, stacks.read_arrivals
+        )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
@@ -137,7 +138,7 @@ class Node:
             workers=config.workers,
             role=config.role,
             probe_port=self._listener.port,
-            stop_timeout_s=max(config.stop_timeout_s, config.abort_timeout_s),
+            stop_timeout_s=save_s,
             topology=config.topology,
             group_rank=config.group_rank,
             command=config.command,

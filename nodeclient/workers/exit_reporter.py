@@ -55,12 +55,12 @@ class ExitReporter:
         self._wanted -= wanted
         self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), wanted))
 
-    def note_said(self, said: CollectiveFailed | WorkerLeft) -> None:
-        """Note what a worker has just said: that a collective has failed, and then that it is out of its round.
+    def note_report(self, report: CollectiveFailed | WorkerLeft) -> None:
+        """Note what a worker has just reported: that a collective has failed, and then that it is out of its round.
 
         Exits that are seen in the same moment come first: one of them may be the cause.
         """
-        self._loop.call_soon(self._queue.put_nowait, (said, self._loop.time(), False))
+        self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), False))
 
     async def settled(self) -> None:
         """Wait until all exits so far have been reported."""

@@ -197,9 +197,9 @@ class StayingWorkers:
         except (OSError, ChannelError):  # the worker ends, or it is not one of this node
             self._forget(connection)
             return
-        self._hear(connection, message)
+        self._take_message(connection, message)
 
-    def _hear(self, connection: _Connection, message: RoundMessage) -> None:
+    def _take_message(self, connection: _Connection, message: RoundMessage) -> None:
         rank = connection.local_rank
         match message:
             case round_messages.CanStay(local_rank, number):

@@ -33,7 +33,7 @@ class RoundLine:
 
     def listen(self, leave: Callable[[AskToLeave], None]) -> None:
         """Listen from now on; `leave` is called, in the thread that listens, when a round is to be left."""
-        threading.Thread(target=self._hear_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
+        threading.Thread(target=self._receive_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
 
     def send(self, message: RoundMessage) -> None:
         """Send a message to nodeclient, if it is still there."""
@@ -44,7 +44,7 @@ class RoundLine:
         """Wait for the next round; return it with the descriptors of stdout and stderr. None if there will be none."""
         return self._rounds.get()
 
-    def _hear_all(self, leave: Callable[[AskToLeave], None]) -> None:
+    def _receive_all(self, leave: Callable[[AskToLeave], None]) -> None:
         """Listen until the connection ends, or this thread: a worker that hears nothing must not seem able to stay."""
         try:
             while True:

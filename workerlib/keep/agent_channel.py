@@ -26,7 +26,7 @@ class AgentChannel:
         """Send a message; never wait. Raises `OSError`, also if nodeclient does not read."""
         self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    def tell(self, message: Message) -> None:
+    def report(self, message: Message) -> None:
         """Send a message, unless nodeclient has gone: its workers follow."""
         with suppress(OSError):
             self.send(message)

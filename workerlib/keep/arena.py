@@ -209,11 +209,11 @@ class Place:
         words = self._words.tobytes()
         seen, commit = self._seen
         if words != seen:
-            commit = self._said_by(words)
+            commit = self._commit_of(words)
             self._seen = words, commit
         return commit
 
-    def _said_by(self, raw: bytes) -> Commit | None:
+    def _commit_of(self, raw: bytes) -> Commit | None:
         step, flags, round_, length, rank, world_size, shard, shards, serial, check = memoryview(raw).cast("Q")
         commit = Commit(step, round_, length, rank, world_size, shard, shards, serial, flags)
         in_bounds = step <= STEP_MAX and length <= len(self.data) and rank < world_size and shard < shards

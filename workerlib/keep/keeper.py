@@ -61,7 +61,7 @@ class StepKeeper:
         self._environment = environment
         self._objects = objects
         self._channel = channel
-        self._saver = StepSaver(environment, generations, small, channel.tell)
+        self._saver = StepSaver(environment, generations, small, channel.report)
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
@@ -157,7 +157,7 @@ class StepKeeper:
             self._lock.is_final = True
             done = self._saver.done
             early = NotSaved(f"step {halt.step} was to be kept, and training ended after step {done}", halt.number)
-            self._channel.tell(early if done < halt.step else self._saver.save(halt.number, last=True))
+            self._channel.report(early if done < halt.step else self._saver.save(halt.number, last=True))
         finally:
             self._lock.release()
 
@@ -178,11 +178,11 @@ class StepKeeper:
         # Where a rank has died, its shard is as old as its last save; where none has, all may be at the same step.
         same_step = saver.finds_whole_steps and question.planned
         if saver.alone and self._environment.world_size > 1 and not same_step:
-            self._channel.tell(NotSaved("only this rank has its state: it is saved at intervals", question.number))
+            self._channel.report(NotSaved("only this rank has its state: it is saved at intervals", question.number))
             return
         answer = saver.save(question.number, last=True)
         self._lock.is_final |= isinstance(answer, Saved) and not question.late
-        self._channel.tell(answer)
+        self._channel.report(answer)
 
     def close(self, *, failed: bool) -> None:
         """Save what can be saved when training ends early: by an error, or because a node asked for it.
@@ -200,7 +200,7 @@ class StepKeeper:
             return  # it was saved because the node asked for it
         try:
             if not failed or not self._saver.alone:  # the process may be ended before it has, and save nothing then
-                self._channel.tell(self._saver.save(0, last=False))
+                self._channel.report(self._saver.save(0, last=False))
             self._saver.leave_to_script()
             if (question := self._lock.take_question()) is not None:
                 self._answer(question)
@@ -261,7 +261,7 @@ class StepKeeper:
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
             case SaveNow(number, planned=True, late=False) if REQUEST.listening:
-                self._channel.tell(at_own_step(number))
+                self._channel.report(at_own_step(number))
             case SaveNow():
                 self._save_when_whole(message)
 
@@ -269,7 +269,7 @@ class StepKeeper:
         """Save as soon as no step is on; the training thread may get there first, and answer."""
         saver = self._saver
         if self._lock.is_final and saver.has_saved_last:
-            self._channel.tell(Saved(saver.done, 0.0, 0, question.number))
+            self._channel.report(Saved(saver.done, 0.0, 0, question.number))
             return
         self._lock.ask(question)
         lone = self._environment.world_size == 1
@@ -277,7 +277,7 @@ class StepKeeper:
             return  # only the training thread knows when its state is that of a whole step
         if not self._lock.take(StateHolder.SAVER, WAIT_S):
             if self._lock.take_question() is not None:
-                self._channel.tell(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
+                self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))
             return
         try:
             if self._lock.take_question() is not None:

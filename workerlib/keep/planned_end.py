@@ -54,7 +54,7 @@ class PlannedEnd:
 
     def listen(self, take: Take | None = None) -> None:
         """Hear nodeclient from now on; `take` gets what is not about a step to stand still after."""
-        work = self._hear_all
+        work = self._receive_all
         self._thread = threading.Thread(target=work, args=(take or self._refuse,), name="workerlib-keep", daemon=True)
         self._thread.start()
 
@@ -97,7 +97,7 @@ class PlannedEnd:
         """Stand still in `wants_checkpoint` from now on. Each order to save is answered by a checkpoint."""
         if not self._writes_checkpoints:
             self._writes_checkpoints = True
-            self._channel.tell(Checkpointing())
+            self._channel.report(Checkpointing())
 
     def wants_checkpoint(self, step: int) -> bool:
         """Stand still after a step, and return whether the script is to write the checkpoint of it."""
@@ -109,12 +109,12 @@ class PlannedEnd:
 
     def note_checkpoint(self, step: int) -> bool:
         """Tell nodeclient that a checkpoint is written; return whether that is the end of the round."""
-        self._channel.tell(Checkpointed(step, 0 if self._halt is None else self._halt.number))
+        self._channel.report(Checkpointed(step, 0 if self._halt is None else self._halt.number))
         return self._halt is not None
 
     # The thread that listens
 
-    def _hear_all(self, take: Take) -> None:
+    def _receive_all(self, take: Take) -> None:
         """Listen until the connection ends, or this thread: nobody waits then for an answer that never comes."""
         try:
             while True:
@@ -134,18 +134,18 @@ class PlannedEnd:
 
     def _halt_at(self, halt: HaltAt) -> None:
         if REQUEST.listening and not self._writes_checkpoints:
-            self._channel.tell(at_own_step(halt.number))
+            self._channel.report(at_own_step(halt.number))
         elif not (self._steps_are_kept or self._writes_checkpoints):
-            self._channel.tell(NotSaved("the script saves at steps of its own choice", halt.number))
+            self._channel.report(NotSaved("the script saves at steps of its own choice", halt.number))
         else:
             promised = self._standstill.ask(halt)
             if halt.step == BEFORE_NAMED:
-                self._channel.tell(Halted(max(promised, 0), halt.number))
+                self._channel.report(Halted(max(promised, 0), halt.number))
             elif self._ended and self._save_when_over is not None:
                 self._save_when_over(halt)
             elif self._ended:
-                self._channel.tell(NotSaved("training has ended", halt.number))
+                self._channel.report(NotSaved("training has ended", halt.number))
 
     def _refuse(self, message: Message, _: list[int]) -> None:
         if isinstance(message, SaveNow):
-            self._channel.tell(NotSaved("", message.number))  # there is nothing to save
+            self._channel.report(NotSaved("", message.number))  # there is nothing to save

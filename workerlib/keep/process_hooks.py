@@ -45,8 +45,8 @@ class ProcessHooks:
         """
         global _present  # noqa: PLW0603 - see the module
         if _present is None:
-            os.register_at_fork(after_in_child=_tell_child)  # which cannot be undone
-            atexit.register(_tell_of_end)
+            os.register_at_fork(after_in_child=_call_in_child)  # which cannot be undone
+            atexit.register(_call_at_end)
         _present = self
         self._at_end, self._in_child = at_end, in_child
         progress.notify(step)
@@ -59,12 +59,12 @@ class ProcessHooks:
         self._in_child = self._at_end = None
         progress.notify(None)
 
-    def tell_child(self) -> None:
+    def call_in_child(self) -> None:
         """Make the call in a child."""
         if self._in_child is not None:
             self._in_child()
 
-    def tell_of_end(self) -> None:
+    def call_at_end(self) -> None:
         """Make the call at the end of the process."""
         if self._at_end is not None:
             self._at_end(failed=hasattr(sys, "last_value"))
@@ -74,11 +74,11 @@ _present: ProcessHooks | None = None
 """Those of the keeper that this process has, or had last."""
 
 
-def _tell_child() -> None:
+def _call_in_child() -> None:
     if _present is not None:
-        _present.tell_child()
+        _present.call_in_child()
 
 
-def _tell_of_end() -> None:
+def _call_at_end() -> None:
     if _present is not None:
-        _present.tell_of_end()
+        _present.call_at_end()

@@ -36,17 +36,17 @@ class StepSaver:
         environment: WorkerEnvironment,
         generations: Generations,
         small: SmallStates,
-        tell: Callable[[Message], None],
+        report: Callable[[Message], None],
     ) -> None:
-        """Begin without memory; `tell` says something to nodeclient, which may be gone."""
+        """Begin without memory; `report` sends a message to nodeclient, which may be gone."""
         self._generations = generations
         self._small = small
-        self._tell = tell
+        self._report = report
         self._ring = threading.Lock()
         """Held while a small state is written."""
         self.numbers = StepNumbers()
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
-        self.memory = ArenaRequest(tell, self.commits.shard, self.commits.shards)
+        self.memory = ArenaRequest(report, self.commits.shard, self.commits.shards)
         self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
         self.alone = self.commits.alone
         """Whether no other rank has this state."""
@@ -153,7 +153,7 @@ class StepSaver:
         except KeptStateError as error:  # no state is worth the end of a training
             self._problem = str(error)
             self.memory.refuse(self._problem)
-            self._tell(NotSaved(self._problem))
+            self._report(NotSaved(self._problem))
 
     def _save_if_due(self) -> None:
         """Save at an interval, if it is time to."""
@@ -167,11 +167,11 @@ class StepSaver:
                 interval.note_skip()
             elif answer.length:
                 interval.note_save(answer.seconds)
-            self._tell(answer)
+            self._report(answer)
         elif not self.follows and not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
         if (news := interval.news()) is not None:
-            self._tell(news)
+            self._report(news)
         interval.begin_step(time.monotonic())
 
     # Saving

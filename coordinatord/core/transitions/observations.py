@@ -106,7 +106,7 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
     """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
     member.observed = observed
     assignment = member.durable.assignment
-    if assignment is not None and _speaks_of_now(run, member, observed):
+    if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
         run.progress.note(assignment.group_rank, observed, member.heard_at)
 
@@ -140,21 +140,23 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
             run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
             run.arrive(member, now)
-    if observed.failure and not run.durable.state.ended and _speaks_of_now(run, member, observed):
+    if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
         # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
         run.record_failure(member, replace(observed.failure, hang=None), now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
 
 
-def _speaks_of_now(run: Run, member: Member, observed: Observed) -> bool:
+def _is_about_this_round(run: Run, member: Member, observed: Observed) -> bool:
     inside = member.durable.assignment is not None
     return inside and observed.round == run.durable.round and observed.run == run.id
 
 
 def _is_to_be_recorded(run: Run, member: Member, observed: Observed) -> bool:
     succeeds = (
-        observed.phase is Phase.SUCCEEDED and not member.durable.succeeded and _speaks_of_now(run, member, observed)
+        observed.phase is Phase.SUCCEEDED
+        and not member.durable.succeeded
+        and _is_about_this_round(run, member, observed)
     )
     knows_more = observed.run == run.id and run.durable.round < observed.round <= ROUNDS_REMEMBERED_MAX
     return observed.leaving or bool(member.drained) or succeeds or knows_more or _begins(run, member, observed)
@@ -164,7 +166,7 @@ def _begins(run: Run, member: Member, observed: Observed) -> bool:
     """Whether a member reports the first step of the round that runs."""
     if not observed.steps or run.durable.stepped or run.durable.state is not State.RUNNING:
         return False
-    return _speaks_of_now(run, member, observed) and any(step is not None for step in observed.steps)
+    return _is_about_this_round(run, member, observed) and any(step is not None for step in observed.steps)
 
 
 def settle_claims(run: Run, decision: Decision) -> None:
