@@ -29,6 +29,7 @@ def failure_status(report: Report) -> FailureStatus:
         exit_code=shell_exit_code(failure.exit_code),
         how=describe_exit(failure.exit_code) if failure.hang is None else f"hung: {failure.hang}",
         hang=failure.hang or "",
+        hang_ranks=failure.hang_ranks,
         message=failure.message,
         error=failure.error,
         last_lines=failure.last_lines,

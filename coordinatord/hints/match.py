@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from coordinatord.hints.hang import HANGS
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
@@ -17,12 +18,16 @@ CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 
 def hint(report: Report) -> str | None:
     """Return one or two sentences about the root cause; None if it is not one of the known ones."""
+    if report.failure.hang is not None:
+        return HANGS[report.failure.hang].format(host=report.host)
     cause = cause_of(report)
     return None if cause is None else _advice(cause, report)
 
 
 def cause_of(report: Report) -> HintRule | None:
-    """Return the known cause of a failure; None if it has none."""
+    """Return the known cause of a failure; None if it has none, as a worker that hung."""
+    if report.failure.hang is not None:
+        return None
     return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 

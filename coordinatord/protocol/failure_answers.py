@@ -59,6 +59,8 @@ class FailureStatus:
     """The exit code in words, which distinguishes 134 from SIGABRT; of a worker that hung, the kind of the hang."""
     hang: AnyText = ""
     """Set if the worker had not ended: `absent`, `stuck`, `busy`, `mismatched` or `network`."""
+    hang_ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    """The first few ranks that hung, if there are several, such as those that wait at different places."""
     message: AnyText
     """What the node found out beyond the code."""
     error: AnyText

@@ -187,6 +187,9 @@ class Failure:
     """The file with all that it wrote to stderr, on its host; empty if there is none, or it is not known."""
     hang: HangKind | None = None
     """Set if it has not ended: all others waited for it, `message` says where, and `last_lines` is its stack."""
+    hang_ranks: Annotated[tuple[Count, ...], Length(0, CONSEQUENCES_MAX)] = ()
+    """The first few ranks that hung, if there are several, such as those of both sides that wait at different places;
+    `rank` is the first of them."""
 
 
 @frozen

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 TEXT_MAX = 1_536
 """The length in characters, so that a message with two such texts fits a frame even in the widest letters."""
+
+RANKS_NAMED_MAX = 4
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -27,3 +30,10 @@ def is_same_error(one: str, other: str) -> bool:
 
 def _plain(error: str) -> str:
     return _NUMBER.sub("0", error)
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Name some ranks: `ranks 0, 2`; of many the first ones."""
+    named = ", ".join(map(str, ranks[:RANKS_NAMED_MAX]))
+    more = " and more" if len(ranks) > RANKS_NAMED_MAX else ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"

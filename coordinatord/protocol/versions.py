@@ -80,6 +80,7 @@ ADDED = (
     Added(6, JobSpec, "hang_timeout_s"),
     Added(6, JobSpec, "drain_laggards"),
     Added(6, Failure, "hang"),
+    Added(6, Failure, "hang_ranks"),
     Added(6, Observed, "section"),
     Added(6, Observed, "begun"),
     Added(6, Join, "keeper"),

@@ -15,6 +15,7 @@ from coordinatord.protocol.exit_codes import describe_exit, signal_behind
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure, Report
+from coordinatord.protocol.text import name_ranks
 from coordinatord.runtime.local_time import moment
 
 WIDTH = 110
@@ -63,6 +64,8 @@ def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
 def _summary(failure: FailureStatus) -> str:
     if failure.hang == HangKind.NETWORK:
         return "a collective completes for none"
+    if failure.hang_ranks:
+        return name_ranks(failure.hang_ranks)
     if failure.hang:
         return f"rank {failure.rank} on {failure.host}"
     return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
@@ -71,6 +74,9 @@ def _summary(failure: FailureStatus) -> str:
 def _who(failure: FailureStatus) -> str:
     if failure.hang == HangKind.NETWORK:
         return "no rank alone: they wait in collectives that complete for none"
+    if failure.hang_ranks:
+        what = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
+        return f"{name_ranks(failure.hang_ranks)}{what}"
     return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
 
 

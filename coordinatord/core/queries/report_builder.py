@@ -15,7 +15,7 @@ from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, DURATION_S_MAX
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure, Goal, Report, Result, Straggler
-from coordinatord.protocol.text import is_same_error
+from coordinatord.protocol.text import is_same_error, name_ranks
 from coordinatord.protocol.worker_ends import EarlyEnd, SecondaryFailure
 
 
@@ -99,6 +99,7 @@ def in_brief(report: Report) -> str:
     if failure.hang is HangKind.NETWORK:
         return f"a collective completed for nobody in round {report.round}"
     who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
+    who = name_ranks(failure.hang_ranks) if failure.hang_ranks else who
     return f"{who} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
 
 

@@ -28,7 +28,8 @@ from coordinatord.core.values.look_comparison import (
 )
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
-from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
@@ -103,6 +104,7 @@ def count_as_failure(run: Run, now: float) -> None:
     culprit = first_named(verdict, look)
     ranks = run.durable.order[culprit.node]
     age_s = find_longest(look)
+    is_of_one_or_none = len(verdict.ranks) == 1 or verdict.kind is HangKind.NETWORK
     failure = Failure(
         rank=culprit.rank,
         local_rank=culprit.rank - ranks.first_rank,
@@ -114,6 +116,7 @@ def count_as_failure(run: Run, now: float) -> None:
         followers=(),
         age_s=age_s,
         hang=verdict.kind,
+        hang_ranks=() if is_of_one_or_none else verdict.ranks[:CONSEQUENCES_MAX],
     )
     member = run.members[culprit.node]
     run.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - age_s, failure)

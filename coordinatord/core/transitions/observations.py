@@ -142,7 +142,7 @@ def observe(run: Run, member: Member, observed: Observed) -> None:
             run.arrive(member, now)
     if observed.failure and not run.durable.state.ended and _is_about_this_round(run, member, observed):
         # Only the coordinator finds a hang: the text of one is its own, and becomes the reason of a record.
-        run.record_failure(member, replace(observed.failure, hang=None), now)
+        run.record_failure(member, replace(observed.failure, hang=None, hang_ranks=()), now)
     if _is_to_be_recorded(run, member, observed):
         run.claims[member.node] = None
 

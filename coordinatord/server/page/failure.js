@@ -4,6 +4,8 @@ import { command, copyable } from "./commands.js";
 import { h, keep, setText, show } from "./dom.js";
 import { ago, clock, count } from "./format.js";
 
+const RANKS_NAMED_MAX = 4; // the finding counts the others
+
 export function failurePanel() {
   const facts = h("dl", { class: "facts" });
   const lines = h("pre", { tabindex: "0", "aria-label": "The worker's last lines" });
@@ -30,11 +32,20 @@ export function failurePanel() {
 }
 
 function whoOf(failure) {
-  return failure.hang === "network" ? "a collective completes for none" : `rank ${failure.rank} on ${failure.host}`;
+  if (failure.hang === "network") return "a collective completes for none";
+  return failure.hang_ranks.length ? ranksOf(failure) : `rank ${failure.rank} on ${failure.host}`;
+}
+
+function ranksOf(failure) {
+  const named = failure.hang_ranks.slice(0, RANKS_NAMED_MAX).join(", ");
+  return `ranks ${named}${failure.hang_ranks.length > RANKS_NAMED_MAX ? " and more" : ""}`;
 }
 
 function causeOf(failure) {
   if (failure.hang === "network") return "no rank alone: they wait in collectives that complete for none";
+  if (failure.hang_ranks.length) {
+    return ranksOf(failure) + (failure.hang === "mismatched" ? ", which wait in different collectives" : "");
+  }
   return `rank ${failure.rank} (local rank ${failure.local_rank}) of node ${failure.node}, host ${failure.host}`;
 }
 

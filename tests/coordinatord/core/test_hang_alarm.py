@@ -49,6 +49,15 @@ def test_a_hang_is_a_failure_of_the_worker_that_is_named() -> None:
     assert job.run.durable.last_end_reason == "rank 3 on node n2 hung in round 1"
 
 
+def test_of_two_sides_that_wait_for_each_other_both_are_named() -> None:
+    job = Job()
+    job.play("advance 10s", "seen waits skipped", "advance 1s", "seen waits skipped", "stopped n1 n2")
+    assert job.run.durable.last_end_reason == "ranks 0, 1 hung in round 1"
+    assert job.run.durable.report is not None
+    failure = job.run.durable.report.failure
+    assert (failure.rank, failure.hang, failure.hang_ranks) == (0, HangKind.MISMATCHED, (0, 1))
+
+
 def test_a_hang_of_all_is_of_no_worker() -> None:
     job = Job()
     job.play("advance 10s", "seen waits waits", "advance 1s", "seen waits waits", "stopped n1 n2")

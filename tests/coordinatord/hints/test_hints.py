@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.hints.closed_connection import lost_connection
-from coordinatord.hints.match import CAUSES, _advice, hint
+from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
+from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report
 from coordinatord.protocol.worker_ends import EarlyEnd
 from nodeclient.core.worker_group import WorkerGroup
@@ -60,6 +61,26 @@ def test_every_cause_has_a_true_message() -> None:
 def test_no_advice_is_longer_than_four_rows() -> None:
     longest = max((hint(report_on(sample)) or "" for sample in SAMPLES), key=len)
     assert len(longest) <= 4 * 97, longest
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (HangKind.ABSENT, "`nodeclient events`"),
+        (HangKind.STUCK, "a file system of host-n1; `nodeclient stacks`"),
+        (HangKind.BUSY, "--hang-timeout"),
+        (HangKind.MISMATCHED, "TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        (HangKind.NETWORK, "GLOO_SOCKET_IFNAME"),
+    ],
+)
+def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, says: str) -> None:
+    failure = replace(report_on(SAMPLES[0]).failure, hang=kind)
+    report = a_report(failure=failure)
+    said = hint(report)
+    assert said is not None
+    assert says in said
+    assert len(said) <= 4 * 97
+    assert cause_of(report) is None
 
 
 def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:

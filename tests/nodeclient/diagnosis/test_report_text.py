@@ -64,6 +64,9 @@ since        2026-03-03 23:59:53-05:00 (12 s ago)
 how          hung: stuck, pid 4711
 because      rank 5 on node gpu-07 stands in get (train.py:41) for 12 s; the 15 others wait in all_reduce
              1,204
+hint         its stack says what it waited for, such as data, a lock or a file system of gpu-07; `nodeclient
+             stacks` shows all workers while a job stands. A phase that may take long is named by
+             `ctx.section(name, limit=SECONDS)`; --hang-timeout sets another time, or none
 --------------------------------------------------------------------------------"""
 
 ALL_HUNG = """\
@@ -72,6 +75,20 @@ root cause   no rank alone: they wait in collectives that complete for none
 since        2026-03-04 00:00:05-05:00
 how          hung: network, pid 4711
 because      all 16 workers wait in all_reduce 1,204
+hint         no worker is to blame: look for a link or a firewall that drops what the workers send each other,
+             and whether they use the right interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO
+             shows it)
+--------------------------------------------------------------------------------"""
+
+TWO_SIDES = """\
+---- round 3 hung: ranks 0, 2 --------------------------------------------------
+root cause   ranks 0, 2, which wait in different collectives
+since        2026-03-04 00:00:05-05:00
+how          hung: mismatched, pid 4711
+because      rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s
+hint         the ranks came to different collectives: look for one in a branch that not all take, for loops of
+             different lengths, and for sizes that differ. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch itself
+             fails at the first one that differs
 --------------------------------------------------------------------------------"""
 
 LOG = "/logs/5/stderr.log"
@@ -137,10 +154,24 @@ BLOCKS = [
         ),
         ALL_HUNG,
     ),
+    (
+        a_report(
+            round=3,
+            failure=a_failure(
+                exit_code=124,
+                hang=HangKind.MISMATCHED,
+                hang_ranks=(0, 2),
+                message="rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s",
+            ),
+        ),
+        TWO_SIDES,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started", "hung", "all hung"])
+@pytest.mark.parametrize(
+    ("report", "expected"), BLOCKS, ids=["ordinary", "killed", "not started", "hung", "all hung", "two sides"]
+)
 def test_the_block(report: Report, expected: str) -> None:
     assert "\n".join(report_text.lines(failure_status(report), SEEN_AT)) == expected
 

@@ -66,6 +66,10 @@ def test_a_hang_is_the_root_cause_and_a_laggard_is_named(coordinator: Coordinato
     page.wait_for_text(LATE, ".headline .laggard")
     page.wait_for_text("Round 1 hung: rank 1 on gpu2", ".failure header")
     page.wait_for_text(STANDS, ".failure .facts")
+    two_sides = a_failure_status(hang="mismatched", hang_ranks=(0, 2), how="hung: mismatched", message=STANDS, error="")
+    show(page, a_job(nodes=3, failure=two_sides))
+    page.wait_for_text("Round 1 hung: ranks 0, 2", ".failure header")
+    page.wait_for_text("ranks 0, 2, which wait in different collectives", ".failure .facts")
 
 
 def test_the_page_asks_where_the_workers_stand(coordinator: Coordinator, open_page: Open) -> None:
