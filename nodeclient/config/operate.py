@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import field
 from enum import StrEnum
 from typing import ClassVar, Literal
 
@@ -42,31 +43,36 @@ class Last:
 
 
 @frozen
-class StatusConfig:
-    """All settings of `nodeclient status`."""
+class _Operator:
+    """What each of these commands needs."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
     coordinators: tuple[Endpoint, ...]
-    job: str | None
-    """None for all jobs."""
-    json: bool
-    watch: bool = False
-    all: bool = False
-    """Show every node, and every job that has ended, also on a terminal."""
-    access: AccessSettings = USUAL
+    access: AccessSettings = field(default=USUAL, kw_only=True)
 
 
 @frozen
-class EventsConfig:
-    """All settings of `nodeclient events`."""
+class _Reader(_Operator):
+    """What each command needs that shows something of one job, or of all."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
     job: str | None
-    """None for all jobs, and for events that belong to none."""
     json: bool
+
+
+@frozen
+class StatusConfig(_Reader):
+    """All settings of `nodeclient status`; without a job it shows all of them."""
+
+    watch: bool = False
+    all: bool = False
+    """Show every node, and every job that has ended, also on a terminal."""
+
+
+@frozen
+class EventsConfig(_Reader):
+    """All settings of `nodeclient events`; without a job it shows those of all jobs, and those that belong to none."""
+
     follow: bool
     last: int | None = None
     """The number of newest events; None: as many as the coordinator sends at once, or a few with `follow`."""
@@ -74,18 +80,12 @@ class EventsConfig:
     """The age in seconds of the oldest event that is shown."""
     kinds: tuple[str, ...] = ()
     """The kinds of events, as the coordinator calls them; empty: all."""
-    access: AccessSettings = USUAL
 
 
 @frozen
-class LogsConfig:
-    """All settings of `nodeclient logs`."""
+class LogsConfig(_Reader):
+    """All settings of `nodeclient logs`; without a job it reads those of the only one."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
-    job: str | None
-    """None for the only job."""
     ranks: str
     """The ranks as they are written, such as `0-3,7`; empty: all."""
     nodes: tuple[str, ...]
@@ -97,55 +97,30 @@ class LogsConfig:
     stream: str
     last: Last
     follow: bool
-    json: bool
-    access: AccessSettings = USUAL
 
 
 @frozen
-class StacksConfig:
-    """All settings of `nodeclient stacks`."""
+class StacksConfig(_Reader):
+    """All settings of `nodeclient stacks`; without a job it asks the only one that has not ended."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
-    job: str | None
-    """None for the only job that has not ended."""
     ranks: str
     """The ranks as they are written, such as `0-3,7`; empty: all."""
-    json: bool
-    access: AccessSettings = USUAL
 
 
 @frozen
-class ReportConfig:
-    """All settings of `nodeclient report`."""
-
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
-    job: str | None
-    """None for the only job."""
-    json: bool
-    access: AccessSettings = USUAL
+class ReportConfig(_Reader):
+    """All settings of `nodeclient report`; without a job it shows that of the only one."""
 
 
 @frozen
-class PageConfig:
+class PageConfig(_Operator):
     """All settings of `nodeclient page`."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
-    access: AccessSettings = USUAL
-
 
 @frozen
-class CommandConfig:
+class CommandConfig(_Operator):
     """All settings of `nodeclient drain` and its like."""
 
-    PROGRAM: ClassVar[Literal["operate"]] = "operate"
-
-    coordinators: tuple[Endpoint, ...]
     verb: Verb
     job: str | None
     """None for the only job, or the only one that has not ended."""
@@ -154,7 +129,6 @@ class CommandConfig:
     reason: str
     ahead: bool = False
     """Whether to drain also nodes that join later."""
-    access: AccessSettings = USUAL
 
 
 OperateConfig = StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | PageConfig | CommandConfig
@@ -172,7 +146,7 @@ def add_status(parser: SettingsParser) -> None:
 def read_status(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StatusConfig:
     """Make the settings of `nodeclient status`."""
     access = read_access(parser, given, environ)
-    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all, access)
+    return StatusConfig(given.coord, _job(parser, given), given.json, given.watch, given.all, access=access)
 
 
 def add_events(parser: SettingsParser) -> None:
@@ -206,7 +180,7 @@ def read_events(parser: SettingsParser, given: argparse.Namespace, environ: Mapp
     """Make the settings of `nodeclient events`."""
     job = _job(parser, given)
     access = read_access(parser, given, environ)
-    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind, access)
+    return EventsConfig(given.coord, job, given.json, given.follow, given.last, given.since, given.kind, access=access)
 
 
 def add_logs(parser: SettingsParser) -> None:
@@ -265,7 +239,8 @@ def add_stacks(parser: SettingsParser) -> None:
 
 def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
     """Make the settings of `nodeclient stacks`."""
-    return StacksConfig(given.coord, _job(parser, given), given.rank, given.json, read_access(parser, given, environ))
+    access = read_access(parser, given, environ)
+    return StacksConfig(given.coord, _job(parser, given), given.json, given.rank, access=access)
 
 
 def add_report(parser: SettingsParser) -> None:
@@ -277,12 +252,12 @@ def add_report(parser: SettingsParser) -> None:
 
 def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> ReportConfig:
     """Make the settings of `nodeclient report`."""
-    return ReportConfig(given.coord, _job(parser, given), given.json, read_access(parser, given, environ))
+    return ReportConfig(given.coord, _job(parser, given), given.json, access=read_access(parser, given, environ))
 
 
 def read_page(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> PageConfig:
     """Make the settings of `nodeclient page`."""
-    return PageConfig(given.coord, read_access(parser, given, environ))
+    return PageConfig(given.coord, access=read_access(parser, given, environ))
 
 
 def add_drain(parser: SettingsParser) -> None:
@@ -321,7 +296,7 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Map
     ahead = verb is Verb.DRAIN and given.ahead
     job = None if nodes else _job(parser, given)
     access = read_access(parser, given, environ)
-    return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access)
+    return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access=access)
 
 
 def _add_coordinators(parser: SettingsParser) -> None:
