@@ -5,7 +5,7 @@ Each kind of object has an adapter with the same five methods:
 * `big` returns its tensors, which are saved when the round breaks or at an interval.
 * `buffers` returns where its small tensors are that forward changes: they are saved at each step, for each rank.
 * `values` returns the rest as JSON, saved at each step; the very object of before only if nothing has changed.
-* `targets` returns the tensors to be filled with what was kept, `finish` then takes the values.
+* `targets` returns the tensors to be filled with what was kept, `take_values` then takes the rest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.plain_values import from_plain, to_plain
 
-Slot = tuple[str, MutableMapping[str, Any], str]
+BufferPlace = tuple[str, MutableMapping[str, Any], str]
 """A name, and the mapping and the key under which the present tensor of that name is found."""
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
@@ -45,7 +45,7 @@ class KeptObject(Protocol):
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
 
-    def buffers(self) -> Iterator[Slot]:
+    def buffers(self) -> Iterator[BufferPlace]:
         """Yield where its small tensors are."""
 
     def values(self) -> Any:
@@ -54,15 +54,15 @@ class KeptObject(Protocol):
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
 
-    def finish(self, values: Any) -> None:
+    def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
 
     def forget_step(self) -> None:
         """Drop what a step has left that was broken off, so that the object is as if it was just made."""
 
 
-class _Nothing:
-    """An object without tensors."""
+class _Adapter:
+    """What adapters have in common: there are no tensors, unless one says which."""
 
     late = True
     iterates = False
@@ -72,7 +72,7 @@ class _Nothing:
         """Yield its big tensors by name."""
         yield from ()
 
-    def buffers(self) -> Iterator[Slot]:
+    def buffers(self) -> Iterator[BufferPlace]:
         """Yield where its small tensors are."""
         yield from ()
 
@@ -85,7 +85,7 @@ class _Nothing:
         """Drop what a step has left that was broken off."""
 
 
-class KeptModule(_Nothing):
+class KeptModule(_Adapter):
     """A module: parameters are big, the buffers of its state dict small."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
@@ -110,7 +110,7 @@ class KeptModule(_Nothing):
         """Yield its big tensors by name."""
         yield from self._parameters
 
-    def buffers(self) -> Iterator[Slot]:
+    def buffers(self) -> Iterator[BufferPlace]:
         """Yield where its small tensors are."""
         for prefix, submodule in self.module.named_modules():
             for key, buffer in submodule._buffers.items():  # noqa: SLF001 - only there is a replaced buffer found
@@ -130,7 +130,7 @@ class KeptModule(_Nothing):
         del saved
         return dict(self._parameters)
 
-    def finish(self, values: Any) -> None:
+    def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
         for prefix, extra in (values or {}).items():
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
@@ -143,7 +143,7 @@ class KeptModule(_Nothing):
             module.training = training
 
 
-class KeptOptimizer(_Nothing):
+class KeptOptimizer(_Adapter):
     """An optimizer: what it keeps of each parameter is big, learning rates and the like are values."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
@@ -158,7 +158,7 @@ class KeptOptimizer(_Nothing):
         """Whether none of these values can change by itself."""
         self._values: Any = None
         self._entries = 0
-        self._number_slots: list[tuple[str, str]] = []
+        self._number_places: list[tuple[str, str]] = []
         self._names = names
         self._parameters: dict[str, Any] = {}
         self._look_at_parameters()
@@ -201,7 +201,7 @@ class KeptOptimizer(_Nothing):
                 targets[path] = self._new.setdefault(name, {})[key] = new
         return targets
 
-    def finish(self, values: Any) -> None:
+    def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
         for name, numbers in values["state"].items():
             self._new.setdefault(name, {}).update(from_plain(numbers))
@@ -248,21 +248,21 @@ class KeptOptimizer(_Nothing):
         if entries != self._entries:
             self._entries = entries
             self.growth += 1
-            self._number_slots = [
+            self._number_places = [
                 (name, key)
                 for name, parameter in self._parameters.items()
                 for key, value in self._state(parameter).items()
                 if not isinstance(value, torch.Tensor)
             ]
         found: dict[str, Any] = {}
-        for name, key in self._number_slots:
+        for name, key in self._number_places:
             value = self._state(self._parameters[name])[key]
             if not isinstance(value, torch.Tensor):  # as it may have become since
                 found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
         return found
 
 
-class KeptStateful(_Nothing):
+class KeptStateful(_Adapter):
     """An LR scheduler, a sampler, a gradient scaler: anything with `state_dict` and `load_state_dict`."""
 
     def __init__(self, name: str, stateful: Any) -> None:
@@ -276,12 +276,12 @@ class KeptStateful(_Nothing):
         """Return the rest as JSON; None for nothing."""
         return to_plain(self._stateful.state_dict(), self._name)
 
-    def finish(self, values: Any) -> None:
+    def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
         self._stateful.load_state_dict(from_plain(values))
 
 
-class KeptContainer(_Nothing):
+class KeptContainer(_Adapter):
     """A tensor, or a dict or list of tensors and numbers, brought back in place."""
 
     late = False
@@ -304,7 +304,7 @@ class KeptContainer(_Nothing):
         del saved
         return dict(self.big())
 
-    def finish(self, values: Any) -> None:
+    def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
         if not self._is_tensor:
             _merge(self._root[self._name], from_plain(values))

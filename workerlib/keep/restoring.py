@@ -101,7 +101,7 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
     values = {**lowest.values, **(own.values if own else {})}
     for name, adapter in objects.items():
         if name in values:
-            adapter.finish(values[name])
+            adapter.take_values(values[name])
     if own is not None:
         restore(own.random_tensors, dict(own.random))
         return values

@@ -18,7 +18,7 @@ import torch
 
 from workerlib.keep.arena import Arena, Commit
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptObject, Slot
+from workerlib.keep.kept_objects import BufferPlace, KeptObject
 from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import piece_of, views_of
 from workerlib.keep.random_state import RandomState
@@ -113,7 +113,7 @@ class SmallStates:
 
     def __init__(self, objects: Mapping[str, KeptObject]) -> None:
         self._objects = objects
-        self._slots: list[Slot] = [slot for kept in objects.values() for slot in kept.buffers()]
+        self._buffer_places: list[BufferPlace] = [place for kept in objects.values() for place in kept.buffers()]
         self._habits = {name: _Habit(kept.late, json.dumps(name)) for name, kept in objects.items()}
         self._random = RandomState()
         self._arena: Arena | None = None
@@ -131,7 +131,7 @@ class SmallStates:
     @property
     def on_device(self) -> bool:
         """Whether some of it is in the memory of a GPU, so that to take it waits for that."""
-        return any(mapping[key].is_cuda for _, mapping, key in self._slots)
+        return any(mapping[key].is_cuda for _, mapping, key in self._buffer_places)
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -194,7 +194,7 @@ class SmallStates:
         views = self._views.get(id(place))
         if views is None:
             data[: len(layout.manifest)] = layout.manifest
-            views = self._views[id(place)] = views_of(layout, data)[: len(self._slots)]
+            views = self._views[id(place)] = views_of(layout, data)[: len(self._buffer_places)]
         copy(views, taken.buffers)
         for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
             data[begin : begin + len(raw)] = raw
@@ -232,12 +232,14 @@ class SmallStates:
         return self._layout.end + len(taken.rest) <= room
 
     def _pieces_of(self, taken: Taken) -> tuple[Piece, ...]:
-        buffers = (piece_of(name, buffer) for (name, _, _), buffer in zip(self._slots, taken.buffers, strict=True))
+        buffers = (
+            piece_of(name, buffer) for (name, _, _), buffer in zip(self._buffer_places, taken.buffers, strict=True)
+        )
         states = (_piece_of_random(name, len(raw)) for name, raw in taken.random.items())
         return (*buffers, *states)
 
     def _taken(self, texts: Iterable[str]) -> Taken:
-        buffers = [mapping[key] for _, mapping, key in self._slots]
+        buffers = [mapping[key] for _, mapping, key in self._buffer_places]
         random, plain = self._random.take(), self._random.plain()
         if plain != self._plain[0]:
             self._plain = plain, json.dumps(plain, separators=_SEPARATORS)

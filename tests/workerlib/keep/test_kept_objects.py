@@ -97,7 +97,7 @@ def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
     saved.add(read_layout(data), data)
     saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets(saved).items()})
     for name, kept_object in fresh.items():
-        kept_object.finish(values[name])
+        kept_object.take_values(values[name])
 
 
 OPTIMIZERS = [
