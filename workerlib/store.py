@@ -20,6 +20,9 @@ import os
 import runpy
 import socket
 import sys
+import threading
+import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +38,12 @@ USAGE_ERROR = 64
 
 TIMEOUT = timedelta(minutes=30)
 """How long the store's calls wait: torch's own default for process groups."""
+
+
+LISTENS_WITHIN_S = 1.0
+"""How long others look whether rank 0 listens, before torch does so by itself."""
+
+LOOK_AGAIN_S = 0.002
 
 
 LOCAL = "localhost"
@@ -89,6 +98,16 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
         wait_for_workers=False,
         master_listen_fd=listener.detach(),  # it is the store's from now on
     )
+
+
+def await_listener(environment: WorkerEnvironment) -> None:
+    """Wait until rank 0 listens, if it does soon: torch tries again only 0.25 to 0.75 s after it was refused."""
+    place = environment.master_address, environment.master_port
+    refused, until = threading.Event(), time.monotonic() + LISTENS_WITHIN_S
+    while (left_s := until - time.monotonic()) > 0:
+        with suppress(OSError), socket.create_connection(place, left_s):
+            return
+        refused.wait(LOOK_AGAIN_S)
 
 
 def _place(address: str, port: int) -> _Place:

@@ -303,7 +303,9 @@ class Agent:
         self._group = WorkerGroup(desired.assignment, desired.reason)
         if desired.resume is None:
             self._effects += self._staying.dismiss("the round begins from nothing, and so do its workers")
-        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, self._connection.probe_s))
+        gives_way = desired.assignment.group_rank > 0 and not self._staying.holds_all(self._settings.workers)
+        within_s = self._connection.probe_s
+        self._effects.append(effects.Probe(desired.run, desired.round, desired.assignment, within_s, gives_way))
 
     def _start(self, _: float) -> None:
         group = self._group

@@ -28,6 +28,9 @@ class Probe:
     assignment: Assignment
     patience_s: float
     """How long to try."""
+    gives_way: bool
+    """Whether the node of rank 0 is to start its workers first. Those that stay look by themselves whether rank 0
+    listens."""
 
 
 @frozen

@@ -224,6 +224,10 @@ class Staying:
         self.hold_until = self.hold_until if self._held else None
         return [Dismiss(gone)] if gone else []
 
+    def holds_all(self, workers: int) -> bool:
+        """Whether all of so many workers are held, so that the next round starts no process here."""
+        return len(self._held) == workers
+
     @property
     def _held(self) -> list[int]:
         return [local_rank for local_rank, state in self._states.items() if state is StayState.HELD]

@@ -262,7 +262,8 @@ class Node:
 
     async def _probe(self, probe: Probe) -> None:
         found = await look_for_master(probe)
-        await self._starter.give_way(probe.assignment.group_rank)
+        if probe.gives_way:
+            await self._starter.give_way()
         await self._staying.dismissed(self._exit_reporter.settled)
         self.submit(found)
 

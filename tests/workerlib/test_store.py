@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.programs import TIMEOUT_S
 from tests.workerlib.test_init import SOLO, _pair, _start, port
+from workerlib import store
 
 __all__ = ["port"]
 
@@ -58,3 +63,20 @@ def test_a_call_without_a_program_or_a_launcher_gets_an_error_with_what_to_do() 
         ended = subprocess.run(command, env=bare, capture_output=True, text=True, check=False)
         assert ended.returncode == code
         assert said in ended.stderr
+
+
+def test_others_go_on_when_rank_0_listens(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "LISTENS_WITHIN_S", TIMEOUT_S)
+    waiting = threading.Thread(target=store.await_listener, args=(replace(SOLO, master_port=port),))
+    waiting.start()
+    with socket.create_server(("127.0.0.1", port)) as rank_0:
+        rank_0.settimeout(TIMEOUT_S)
+        rank_0.accept()[0].close()
+        waiting.join(TIMEOUT_S)
+    assert not waiting.is_alive()
+
+
+def test_others_wait_for_rank_0_for_a_moment_only(port: int) -> None:
+    began = time.monotonic()
+    store.await_listener(replace(SOLO, master_port=port))
+    assert time.monotonic() - began >= store.LISTENS_WITHIN_S

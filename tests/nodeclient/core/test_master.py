@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
-from nodeclient.core.effects import Notice, SendObserved, Start, Sweep, Terminate
+from nodeclient.core.effects import Notice, Probe, SendObserved, Start, Sweep, Terminate
 from tests.support.bench import Bench, kinds
 from tests.support.builders import an_assignment
 
@@ -70,3 +71,21 @@ def test_a_round_that_fails_as_the_one_before_says_so_at_once_as_well() -> None:
         assert SendObserved in kinds(bench.unreached(number))
         bench.swept()
         assert bench.last(SendObserved).observed.round == number
+
+
+@pytest.mark.parametrize(("group_rank", "staying", "gives_way"), [(0, 0, False), (1, 2, False), (1, 1, True)])
+def test_the_node_of_rank_0_has_a_head_start_where_others_start_a_process(
+    group_rank: int, staying: int, gives_way: bool
+) -> None:
+    bench = Bench().running()
+    bench.stays(0, 1)
+    bench.receive(Goal.STOP)
+    for local_rank in range(2):
+        if local_rank < staying:
+            bench.left(local_rank)
+        else:
+            bench.exited(local_rank, -15)
+    bench.swept()
+    part = an_assignment(group_rank=group_rank, group_world_size=2, world_size=4)
+    bench.receive(Goal.RUN, round=2, resume=Resume(1, 7, 2, 1, (), complete=True), assignment=part)
+    assert bench.last(Probe).gives_way == gives_way
