@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
 import termios
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.device_mesh import init_device_mesh
 
+from tests.support.keeping import Keep
 from tests.support.programs import TIMEOUT_S, wait_until
+from tests.workerlib.test_init import SOLO
 from workerlib import checkpoints, progress
+from workerlib.env import KEEP
 from workerlib.in_place.round_line import RoundLine
 from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, Failed, Left, NextRound, Refusing, RoundMessage
 from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
+from workerlib.keep.keeper import StepKeeper
+from workerlib.keep.keeping import keep
 from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
 
@@ -34,6 +43,18 @@ def connected(folder: Path) -> tuple[RoundLine, socket.socket]:
     node.settimeout(TIMEOUT_S)
     node.recv(PACKET_BYTES)
     return line, node
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StepKeeper]:
+    """Return the keeper of a model, for which this process plays the node too."""
+    node = Keep(tmp_path, 1)
+    monkeypatch.setenv(KEEP, str(node.nodes[0].path))
+    _, made = keep(SOLO, {"model": torch.nn.Linear(3, 2)})
+    assert made is not None
+    yield made
+    made.leave_round()
+    node.close()
 
 
 def tell(node: socket.socket, message: RoundMessage, *files: int) -> None:
@@ -69,11 +90,13 @@ def no_step() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_step")
-def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step(tmp_path: Path) -> None:
+def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step(
+    tmp_path: Path, keeper: StepKeeper
+) -> None:
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # all that is asked of it
+        staying.note_keeper(keeper)
         lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
         for number in range(1, VAIN_MAX):
             assert staying.leaves(lost)
@@ -97,12 +120,12 @@ def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
-    tmp_path: Path, planned: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, keeper: StepKeeper, planned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        staying.note_keeper(keeper)
         monkeypatch.setattr(checkpoints, "_by_collective", False)
         tell(node, AskToLeave(1, planned))
         if planned:
@@ -112,11 +135,11 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
             assert heard(node) == Left(1)
 
 
-def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_path: Path) -> None:
+def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_path: Path, keeper: StepKeeper) -> None:
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        staying.note_keeper(keeper)
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
@@ -129,11 +152,45 @@ def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_p
         assert not torch.distributed.is_initialized()
 
 
-def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path) -> None:
+PEER = """
+import sys, torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
+dist.init_process_group("gloo", store=FileStore(sys.argv[1], 2), rank=1, world_size=2)
+dist.new_group()
+sys.stdin.readline()
+"""
+"""Makes a group beside the default one, and comes to no collective."""
+
+
+def test_a_worker_gets_out_of_a_collective_of_a_group_that_the_script_has_made(
+    tmp_path: Path, keeper: StepKeeper
+) -> None:
+    line, node = connected(tmp_path)
+    place = str(tmp_path / "store")
+    with node, subprocess.Popen([sys.executable, "-c", PEER, place], stdin=subprocess.PIPE) as peer:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(keeper)
+        patience = timedelta(hours=1)
+        with staying.making_group():
+            store = FileStore(place, 2)
+            torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=patience)
+        group = torch.distributed.new_group(timeout=patience)
+        tell(node, AskToLeave(1))
+        with pytest.raises(RuntimeError, match="gloo") as failed:
+            torch.distributed.all_reduce(torch.ones(1), group=group)
+        assert staying.leaves(failed.value)
+        assert heard(node) == Left(1)
+        peer.kill()
+        tell(node, NextRound(2, {}), 1, 2)
+        staying.take_next_round()  # lets the connections go
+        staying.end()
+
+
+def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, keeper: StepKeeper) -> None:
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        staying.note_keeper(Keeper())  # type: ignore[arg-type]  # as above
+        staying.note_keeper(keeper)
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         error = error_of_a_round_with_a_mesh()
@@ -153,21 +210,6 @@ def error_of_a_round_with_a_mesh() -> BaseException:
     with pytest.raises(LeftRoundError) as left:
         train()
     return left.value
-
-
-class Keeper:
-    """What a worker that leaves needs of a keeper; it keeps nothing."""
-
-    is_sharded = False
-
-    def let_leave(self) -> None:
-        """Do nothing."""
-
-    def leave_round(self) -> None:
-        """Do nothing."""
-
-    def close(self, *, failed: bool) -> None:
-        """Do nothing."""
 
 
 def heard(node: socket.socket) -> RoundMessage:
