@@ -108,6 +108,12 @@ def kill_worker(stage: Stage) -> Break:
     return Break(stage.nodes)
 
 
+def freeze_worker(stage: Stage) -> Break:
+    """Stop the worker of the last rank by a signal: it keeps its connections, and does nothing any more."""
+    stage.job.freeze_worker(stage.job.node_of_rank(stage.nodes - 1))
+    return Break(stage.nodes)
+
+
 def kill_node(stage: Stage, rank: int) -> Break:
     """Kill launcher and worker of the node with this rank, -1 for the last."""
     victim = stage.job.node_of_rank(rank % stage.nodes)
@@ -203,6 +209,7 @@ class Scenario:
 
 SCENARIOS = {
     "worker": Scenario("worker killed -9", partial(pause, deed=kill_worker), "{nodes}", least=1),
+    "frozen": Scenario("worker stopped by SIGSTOP, with no alarm set", partial(pause, deed=freeze_worker), "{nodes}"),
     "node": Scenario("node killed -9", partial(pause, deed=partial(kill_node, rank=-1))),
     "rank0": Scenario(
         "node of rank 0 (torchrun: the store) killed -9", partial(pause, deed=partial(kill_node, rank=0))

@@ -152,6 +152,11 @@ class Job:
         for pid in self.workers_of(name):
             kill_quietly(pid)
 
+    def freeze_worker(self, name: str) -> None:
+        """Stop the worker of a node by SIGSTOP."""
+        for pid in self.workers_of(name):
+            kill_quietly(pid, signal.SIGSTOP)
+
     def kill_coordinator(self) -> None:
         """Kill with -9 what the nodes meet at."""
         raise NotImplementedError
