@@ -250,19 +250,23 @@ def last_step_due(run: Run) -> float | None:
     for a while may wait in vain, and then memory goes with them.
     """
     at = persistence.last_step_at(run)
-    if at is None or run.durable.stop_asked or run.count(MemberState.GIVING):
+    if at is None or persistence.is_ending(run):
         return at
+    if run.durable.state is not State.FORMING:
+        return None
     return max(at, _by_patience(run, run.durable.entered_at + persistence.WAITS_S))
 
 
 def persist_written(run: Run) -> float | None:
-    """All parts of a step are on the disk, so that one node can make it whole."""
-    work = run.kept.disk.work
+    """All parts of a step are on the disk, so that one node can make it whole; it waits while workers end."""
+    work = run.kept.disk.work if run.durable.state is not State.STOPPING or persistence.has_failed(run) else None
     return _when(work is not None and work.written and not work.committing)
 
 
 def persist_over(run: Run) -> float | None:
-    """A step is whole on the disk, or will not be."""
+    """A step is whole on the disk, or will not be; that is looked at when no worker is about to end."""
+    if run.durable.state is State.STOPPING and not persistence.has_failed(run):
+        return None
     return persistence.over_at(run)
 
 
@@ -292,8 +296,13 @@ def all_promised(run: Run) -> float | None:
 
 
 def exhausted(run: Run) -> float | None:
-    """All workers are gone, and the budget does not allow for another round."""
-    return _when(not run.with_workers and run.exhausted)
+    """All workers are gone, the budget does not allow for another round, and the disk has what was kept.
+
+    A coordinator that was started again meanwhile knows what was kept when it has heard all nodes.
+    """
+    if not persistence.has_failed(run) or persistence.is_unsure(run):
+        return None
+    return persistence.ends_by(run)
 
 
 def given_up(run: Run) -> float | None:
@@ -311,13 +320,13 @@ def given_up(run: Run) -> float | None:
 
 
 def all_stopped(run: Run) -> float | None:
-    """All workers of the round are gone."""
-    return _when(not run.with_workers)
+    """All workers of the round are gone, and the budget allows for another one."""
+    return _when(not run.with_workers and not run.exhausted)
 
 
 def stop_overdue(run: Run) -> float | None:
     """A node that lives has not ended its workers within the time that it set for itself."""
-    return run.stop_overdue_at
+    return run.stop_overdue_at if run.with_workers else None
 
 
 NAMES: dict[Condition, str] = {

@@ -34,7 +34,7 @@ def step_to_write(run: Run) -> KeptStep | None:
     While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
     """
     kept, done = run.kept, run.kept.disk.step
-    if run.durable.state is State.FORMING:
+    if run.durable.state is State.FORMING or has_failed(run):
         at = kept.newest_whole
     else:  # a node that was late to say that it has the step too may overwrite it until it protects it
         at = kept.whole if kept.whole is not None and kept.is_protected_by_holders(kept.whole) else None
@@ -60,9 +60,16 @@ def last_step_at(run: Run) -> float | None:
     return disk.retry_at
 
 
+def has_failed(run: Run) -> bool:
+    """Whether no worker lives, and the budget does not allow for another round: the job has failed for good."""
+    return run.durable.state is State.STOPPING and not run.with_workers and run.exhausted
+
+
 def is_ending(run: Run) -> bool:
-    """Whether nodes are about to go between two rounds, and memory with them."""
-    return run.durable.state is State.FORMING and bool(run.durable.stop_asked or run.count(MemberState.GIVING))
+    """Whether nodes are about to go while no worker lives, and memory with them."""
+    if run.durable.state is State.FORMING:
+        return bool(run.durable.stop_asked or run.count(MemberState.GIVING))
+    return has_failed(run)
 
 
 def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork | None:

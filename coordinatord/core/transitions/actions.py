@@ -298,7 +298,8 @@ def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
     """End the run because its workers fail for good, with the code of the root cause."""
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
-    reason = replace(reason, sentence=f"{reason.sentence} ({Reasons(run).budget})")
+    reasons = Reasons(run)
+    reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.unwritten}")
     end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
 
 

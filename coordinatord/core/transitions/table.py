@@ -107,6 +107,7 @@ def _rows() -> list[Transition]:
         Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
         Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
         Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
+        Transition(stopping, when.last_step_due, stopping, do.begin_persist, due),  # before the job fails for good
         Transition(stopping, when.exhausted, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.given_up, failed, do.fail_workers, "{reasons.verdict}"),
         Transition(stopping, when.all_stopped, forming, do.reform, "{reasons.verdict}"),
@@ -130,10 +131,13 @@ def _stall_rows() -> list[Transition]:
 
 
 def _disk_rows() -> list[Transition]:
-    """Return what is done about the disk; it waits while workers start and end, which takes a moment."""
+    """Return what is done about the disk; it waits while workers start and end, which takes a moment.
+
+    A job whose workers have failed for good stays in the state in which they ended.
+    """
     forming, running, when, do = State.FORMING, State.RUNNING, conditions, actions
     rows = []
-    for state in (forming, running):
+    for state in (forming, running, State.STOPPING):
         rows += [
             Transition(state, when.persist_over, state, do.end_persist, "the write of a step is over"),
             Transition(state, when.persist_written, state, do.commit_persist, "all of a step is written to the disk"),

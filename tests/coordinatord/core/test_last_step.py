@@ -11,9 +11,11 @@ from tests.support.running_job import desired_of, order, running_job, state_of
 from tests.support.script import Stage
 
 NODES = ("n1", "n2", "n3")
-THREE = "min=3 max=3 keeps=600s"
-LEAVE, STOP = "leave n1 n2 n3", "ask stop default"
-ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED}
+THREE = "min=3 max=3 keeps=600s restarts=0"
+LEAVE, STOP, FAIL = "leave n1 n2 n3", "ask stop default", "fail n1"
+ENDS = {LEAVE: State.LEFT, STOP: State.STOPPED, FAIL: State.FAILED}
+WAITS = {LEAVE: State.FORMING, STOP: State.FORMING, FAIL: State.STOPPING}
+"""The state in which a run waits for the disk before it ends."""
 
 
 def ending(shards: int, end: str = LEAVE) -> Stage:
@@ -23,7 +25,9 @@ def ending(shards: int, end: str = LEAVE) -> Stage:
         stage.play(f"keep {node} 1:100 of=3 shards={shards}")
     stage.play("advance 1s")
     stage.play(end)
-    stage.play("stopped n1 n2 n3")
+    stage.play(f"{'failed' if end == FAIL else 'stopped'} n1")
+    assert writers(stage) == {}, "workers of two nodes may still save"
+    stage.play("stopped n2 n3")
     assert writers(stage) == {"n1": 100, "n2": 100, "n3": 100}
     return stage
 
@@ -77,9 +81,9 @@ def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
 def test_a_write_that_nobody_else_can_do_is_tried_again_after_a_pause(end: str) -> None:
     stage = ending(shards=3, end=end)
     stage.play("write n2 failed why=full")
-    assert (writers(stage), state_of(stage)) == ({}, State.FORMING)
+    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
     stage.play(f"advance {RETRY_S - 1:g}s")
-    assert (writers(stage), state_of(stage)) == ({}, State.FORMING)
+    assert (writers(stage), state_of(stage)) == ({}, WAITS[end])
     stage.play("advance 1s")
     write(stage, *NODES)
     assert state_of(stage) is ENDS[end]
@@ -104,7 +108,7 @@ def test_a_node_that_is_back_soon_writes_at_once_what_nobody_else_has(end: str) 
     stage = ending(shards=3, end=end)
     stage.play("drop n3")
     stage.play("advance 0.5s")
-    assert (writers(stage).get("n1"), state_of(stage)) == (None, State.FORMING)
+    assert (writers(stage).get("n1"), state_of(stage)) == (None, WAITS[end])
     stage.play("reconnect n3")
     stage.play("advance 1s")
     write(stage, *NODES)

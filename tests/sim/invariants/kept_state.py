@@ -79,7 +79,7 @@ class KeptStateInvariants:
         if isinstance(record, RoundStopped):
             self.persisted.stops(record)
         writes = self._world.scenario.persist_every_s is not None
-        if writes and isinstance(record, RunEnded) and record.outcome.result in {Result.STOPPED, Result.LEFT}:
+        if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
             members = [member for member in run.members.values() if member.session is not None and not member.expired]
             parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
             whole = self._whole_of(run, parts)
