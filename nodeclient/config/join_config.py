@@ -89,4 +89,5 @@ class JoinConfig:
             abort_timeout_s=self.abort_timeout_s,
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
+            persists=self.keep_bytes > 0 and self.persist is not None,
         )

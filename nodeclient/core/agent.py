@@ -65,6 +65,7 @@ class Agent:
             # Otherwise they had the time, or all of them have ended.
             events.KeptSaved: lambda event, now: self._step(Stimulus.SAVED, now) if self._group.answer(event) else None,
             events.KeptChanged: lambda _, now: self._connection.report_at(now),
+            events.PersistedAlone: lambda _, __: self._departure.note_written(),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
             events.EmbeddedCoordinatorEnded: self._embedded_coordinator_ended,
@@ -99,7 +100,7 @@ class Agent:
             self._staying.hasten(self._group.alive, now)
             self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
-            if self._settings.keeps and not self.exited:
+            if self._settings.keeps and self._departure.write_by is None and not self.exited:
                 self._effects = kept_goals.joined(self._effects, self._kept.pursue(self._desired, self.run, self.round))
                 self._effects += kept_goals.follow_halt(self._group, self._halt, now)
             self._report(now)
@@ -229,7 +230,7 @@ class Agent:
     def _give_up(self, now: float) -> None:
         alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
         failure, limit_s = self._group.failure(now), self._settings.join_timeout_s
-        self._exit(alone or self._connection.give_up(limit_s, self.phase, failure))
+        self._departure.end_with(alone or self._connection.give_up(limit_s, self.phase, failure), hurry=False)
 
     def _embedded_coordinator_ended(self, event: events.EmbeddedCoordinatorEnded, now: float) -> None:
         if self._departure.ending is None:
@@ -252,11 +253,13 @@ class Agent:
             dues.append((self._staying.hold_until, self._dismiss))
         if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._departure.decide_by, self._abandon))
+        if self._departure.write_by is not None:
+            dues.append((self._departure.write_by, lambda _: self._departure.note_written()))
         connection = self._connection
         if connection.connected:
             dues.append((connection.heard_at + connection.lease_s, self._doubt))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
-        elif self.phase is not Phase.STOPPING:
+        elif self.phase is not Phase.STOPPING and self._departure.write_by is None:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
         return dues
 
@@ -279,7 +282,10 @@ class Agent:
         """Work towards the goal, again whenever that leads to another phase."""
         while not self.exited:
             if self._departure.ending is not None and not self.phase.has_workers:
-                self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
+                if self._settings.persists and self.phase is not Phase.SUCCEEDED:
+                    self._effects += self._departure.begin_to_write(self.run, now)
+                if self._departure.write_by is None:
+                    self._exit(endings.conclusion(self._departure.ending, self.phase, self._group, self._goal))
                 return
             goal, before = self._goal, self.phase
             if goal is not None:

@@ -32,6 +32,10 @@ step that they have: a script in a long evaluation asks too late whether it is t
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
+WRITE_ALONE_S = 120.0
+"""The longest time that a node which ends without a coordinator stays to write to the disk: a host that is to be taken
+away is given two minutes at most, and the coordinator lets nodes stay as long."""
+
 
 @frozen
 class Settings:
@@ -48,5 +52,7 @@ class Settings:
     """It prepares before it can start workers: see `Prepared`."""
     keeps: bool = False
     """Its workers may keep state in memory of this node."""
+    persists: bool = False
+    """This node may write what its workers keep to a disk."""
     kills: bool = True
     """This node kills workers that do not end in time. torchrun kills its own."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from coordinatord.protocol.messages import Desired, Goal
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S
-from nodeclient.core.effects import Exit, Level
+from nodeclient.core.agent_settings import LEAVE_WITHIN_S, WRITE_ALONE_S
+from nodeclient.core.effects import Exit, Level, PersistAlone
 
 
 class Departure:
@@ -19,7 +19,10 @@ class Departure:
         self.ending: Exit | None = None
         """What the program ends with, by the node's own decision, once no worker lives."""
         self.hurry = False
-        """Even a planned stop no longer waits for the workers to save."""
+        """Neither workers nor the disk get time to save any more."""
+        self._write_by: float | None = None
+        """When the node stops waiting for the disk, to which it writes without a coordinator; None before it does."""
+        self._has_written = False
 
     @property
     def leaves(self) -> bool:
@@ -47,6 +50,22 @@ class Departure:
         """Return what a node ends with that leaves without a decision; it waits for none from here on."""
         self.decide_by = None
         return Exit(128 + (self.signum or 0), "left the job", Level.INFO)
+
+    def begin_to_write(self, run: str, now: float) -> list[PersistAlone]:
+        """Have what the node keeps of its run written to the disk, once and if there is time: it goes with the node."""
+        if not run or self.hurry or self._write_by is not None:
+            return []
+        self._write_by = now + WRITE_ALONE_S
+        return [PersistAlone(run)]
+
+    def note_written(self) -> None:
+        """Note that the disk has what there was to write, or will not have it."""
+        self._has_written = True
+
+    @property
+    def write_by(self) -> float | None:
+        """When the node stops waiting for the disk; None if it waits for nothing there."""
+        return None if self.hurry or self._has_written else self._write_by
 
     def end_with(self, ending: Exit, *, hurry: bool) -> None:
         """Decide what the program ends with, and whether its workers still have time to save."""

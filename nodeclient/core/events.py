@@ -182,6 +182,11 @@ class KeptChanged:
 
 
 @frozen
+class PersistedAlone:
+    """What the node was to write to the disk by itself is there, or cannot be written, or there was nothing."""
+
+
+@frozen
 class Swept:
     """No process of the round lives, nor any that one left behind."""
 
@@ -236,6 +241,7 @@ Event = (
     | Keeping
     | KeptSaved
     | KeptChanged
+    | PersistedAlone
     | Swept
     | SweepFailed
     | EmbeddedCoordinatorEnded

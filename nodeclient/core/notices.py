@@ -111,6 +111,12 @@ def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
     return vain
 
 
+def lacks_parts(step: int) -> str:
+    """Return the notice that a node ends without a coordinator and has no step whole by itself."""
+    text = f"step {step} is not written to the disk: this node has only a part of it"
+    return f"{text}, and no coordinator tells others to write the rest"
+
+
 def refused(message: str) -> str:
     """Return the notice that the coordinator refuses this node."""
     return f"refused by the coordinator: {message}"

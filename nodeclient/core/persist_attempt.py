@@ -40,9 +40,11 @@ _REPORTED = {
 class PersistAttempt:
     """One attempt to write what one order names."""
 
-    def __init__(self, run: str, order: PersistOrder) -> None:
-        """Begin to write a step of a run."""
+    def __init__(self, run: str, order: PersistOrder, alone: str = "") -> None:
+        """Begin to write a step of a run; a node that does so `alone` gives the attempt a name that no other has."""
         self.run = run
+        self.name = alone or str(order.attempt)
+        """Which attempt at this step it is, in the names on the disk."""
         self.order = order
         """The order as it was told last."""
         self.stage = Stage.WRITING

@@ -13,11 +13,23 @@ from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Keeper, Restoring
 from coordinatord.protocol.messages import Observed
+from coordinatord.protocol.persisted_state import PersistReport
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
-from nodeclient.core import kept_groups
-from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Level, Persist, Protect, Restore, SaveKept
-from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved
+from nodeclient.core import kept_groups, notices
+from nodeclient.core.effects import (
+    CopyKept,
+    HaltWorkers,
+    KeptOrder,
+    Level,
+    Persist,
+    PersistAlone,
+    Protect,
+    Restore,
+    SaveKept,
+)
+from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, PersistedAlone
+from nodeclient.core.lone_write import lone_order, newest_in_part
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.keep.copier import Copier
@@ -107,6 +119,10 @@ class StateKeeper:
         persist = None if self._disk is None else self._disk.offer
         return Keeper(self._server.port, self._key, limit, persist, takes_copies=copies)
 
+    def persisting(self) -> PersistReport | None:
+        """Return how far this node is with what it writes to the disk; None if it writes nothing."""
+        return None if self._disk is None else self._disk.report
+
     async def look_at_disk(self) -> None:
         """Look on the disk for what a first round may resume from, before this node joins."""
         if self._disk is not None:
@@ -141,12 +157,26 @@ class StateKeeper:
             case Persist(run, wanted):
                 if self._disk is not None and run == self.run:
                     self._disk.carry_out(run, wanted)
+            case PersistAlone(run):
+                self._tasks.spawn(self._persist_alone(run), name="persist")
             case SaveKept(planned, late):
                 # A worker that is stopped by then would be waited for in vain; before a planned end it may go on.
                 without = frozenset[int]() if planned else self._channel.stopped
                 self._ask(lambda number: SaveNow(number, planned, late), without)
             case HaltWorkers(step):
                 self._ask(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
+
+    async def _persist_alone(self, run: str) -> None:
+        """Write what this node has whole, and say so; the user learns if it has nothing but a part of a step."""
+        disk = self._disk
+        if disk is not None and run == self.run:
+            parts = kept_groups.merged(self._parts(with_small=True))
+            order = lone_order(parts, disk.steps.found, run)
+            if order is not None:
+                await disk.write_alone(run, order)
+            elif (lacking := newest_in_part(parts, disk.steps.found, run)) is not None:
+                self._notify(Level.WARNING, notices.lacks_parts(lacking.step), "state_not_persisted")
+        self._submit(PersistedAlone())
 
     def _restore(self, order: Restore) -> None:
         """Get ready what the workers of a round resume from; a first order for another round begins that one."""
@@ -163,6 +193,8 @@ class StateKeeper:
             self._copier.want(run, ())
             self._arenas.drop()
             self.run, self._save_s = run, None
+            if self._disk is not None:
+                self._disk.begin_run()
             if self._wanted[0] == run:
                 self._arenas.protect(self._wanted[1])
 
@@ -225,7 +257,7 @@ class StateKeeper:
             checkpointed=current.checkpointed if here else None,
             persisted=() if self._disk is None else self._disk.steps.found,
             unusable="" if self._disk is None else self._disk.steps.unusable,
-            persisting=None if self._disk is None else self._disk.report,
+            persisting=self.persisting(),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)

@@ -6,6 +6,7 @@ runs in threads that nobody waits for at the end, and what hangs is noticed by t
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,8 @@ class Persister:
         """What the coordinator wants now; None if it wants nothing."""
         self._progress = Progress()
         """How far the files of that attempt are written."""
+        self._before = 0
+        """The serial of the newest step on the disk when this node began with its run."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
@@ -66,6 +69,16 @@ class Persister:
         """Tell the writing thread to end, without waiting for it."""
         self._progress.give_up()
 
+    def begin_run(self) -> None:
+        """Note that the node begins with a run: what another run writes from now on is newer than what this does."""
+        self._before = max((step.serial for step in self.steps.there), default=0)
+
+    async def write_alone(self, run: str, order: PersistOrder) -> None:
+        """Write a step and make it whole, without a coordinator; return when that is done, or has failed."""
+        self._progress.give_up()
+        self._attempt, self._progress = PersistAttempt(run, order, f"alone{secrets.token_hex(4)}"), Progress()
+        await self._write(self._attempt, self._progress, self._before)
+
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
         """Write what is wanted of a step; None ends that."""
         current = self._attempt
@@ -76,13 +89,14 @@ class Persister:
                 self.steps.look_now()
         elif current is not None and current.serves(run, order):
             current.note_order(order)
-            self._commit_if_wanted(current)
+            if current.begin_commit():
+                self._tasks.spawn(self._commit(current), name="persist")
         else:
             self._progress.give_up()
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
             self._tasks.spawn(self._write(self._attempt, self._progress), name="persist")
 
-    async def _write(self, attempt: PersistAttempt, progress: Progress) -> None:
+    async def _write(self, attempt: PersistAttempt, progress: Progress, before: int | None = None) -> None:
         order, name = attempt.order, _name_of(attempt)
         try:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_of(order.parts)]
@@ -94,7 +108,8 @@ class Persister:
             return
         attempt.note_written()
         self._changed()
-        self._commit_if_wanted(attempt)
+        if attempt is self._attempt and attempt.begin_commit():
+            await self._commit(attempt, before)
 
     def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
         held = self._arenas.find(rank, order.round, order.step, kind)
@@ -111,23 +126,22 @@ class Persister:
             elif not held.commit.pending:
                 write_small(folder, name, held, progress, buffers=held.commit.rank in first)
 
-    def _commit_if_wanted(self, attempt: PersistAttempt) -> None:
-        if attempt is self._attempt and attempt.begin_commit():
-            self._tasks.spawn(self._commit(attempt), name="persist")
-
-    async def _commit(self, attempt: PersistAttempt) -> None:
+    async def _commit(self, attempt: PersistAttempt, before: int | None = None) -> None:
+        """Make a step whole; without a coordinator, none is deleted, since other nodes may read or write it."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            work = partial(_commit, folder, name, small, progress)
-            begun_before = await self._thread.do(work, progress, attempt.note_bytes)
+            work = partial(_commit, folder, name, small, progress, before)
+            there, begun_before = await self._thread.do(work, progress, attempt.note_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
             return
         attempt.note_committed()
         self._complaints.forget()
         self._changed()
-        text = f"step {name.step} is on the disk, in {folder / name.folder}"
+        text = f"step {there.step} is on the disk, in {folder / there.folder}"
         self._notify(Level.INFO, text, "state_persisted")
+        if before is not None:
+            return
         await self.steps.look()
         dropped = superfluous(self.steps.there, self.offer.keep, attempt.order.in_use) | begun_before
         try:
@@ -148,7 +162,7 @@ class Persister:
 
 def _name_of(attempt: PersistAttempt) -> StepName:
     order = attempt.order
-    return StepName(attempt.run, order.round, order.step, order.world_size, order.shards)
+    return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, attempt.name)
 
 
 def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
@@ -161,10 +175,10 @@ def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
     return ranks
 
 
-def _commit(job: Path, of: StepName, small: int, progress: Progress) -> set[str]:
-    """Make a step whole; return the folders of those that were begun before it and never became whole.
+def _commit(job: Path, of: StepName, small: int, progress: Progress, before: int | None) -> tuple[StepName, set[str]]:
+    """Make a step whole; return which one is, and the folders of those that were begun before and never became whole.
 
     Once the coordinator knows of this step, the next one is begun at any moment, so they are listed here.
     """
-    step_folder.commit(job, of, small, progress)
-    return step_folder.unfinished(job, progress)
+    there = step_folder.commit(job, of, small, progress, before).of
+    return there, step_folder.unfinished(job, progress)

@@ -26,6 +26,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
+from nodeclient.core.lone_write import NewestThere, may_become_newest
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
 MANIFEST = "manifest.json"
@@ -53,7 +54,7 @@ _FORMAT = 1
 _NAME_MAX = 120
 """The most characters in the name of a job's folder; file systems take 255 bytes."""
 
-_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}")
+_FOLDER = re.compile(r"step-\d{1,16}-round-\d{1,10}-[0-9a-f]{12}(-[0-9a-z]{1,16})?")
 
 
 class UnusableError(OperationalError):
@@ -94,6 +95,9 @@ class StepName:
     step: Step
     world_size: Annotated[int, Range(1, RANKS_MAX)]
     shards: Annotated[int, Range(1, RANKS_MAX)]
+    attempt: Annotated[str, Length(0, 16)] = ""
+    """Which attempt writes it, in lower-case letters and digits: two attempts at one step share no file. So what is
+    left of one that failed can be deleted while another one writes."""
 
     @property
     def at(self) -> KeptStep:
@@ -103,7 +107,8 @@ class StepName:
     @property
     def folder(self) -> str:
         """The name of the folder."""
-        return folder_name(self.run, self.at)
+        run = hashlib.sha256(self.run.encode()).hexdigest()[:12]
+        return f"step-{self.step}-round-{self.round}-{run}" + (f"-{self.attempt}" if self.attempt else "")
 
 
 @frozen
@@ -151,7 +156,7 @@ class Manifest:
 
 
 _read_note = check_for(Note)
-_read_manifest = check_for(Manifest)
+_check_manifest = check_for(Manifest)
 
 
 def job_folder(root: Path, job: str) -> Path:
@@ -160,11 +165,6 @@ def job_folder(root: Path, job: str) -> Path:
     if len(name) > _NAME_MAX:
         name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
     return root / name
-
-
-def folder_name(run: str, at: KeptStep) -> str:
-    """Return the name of the folder of a step."""
-    return f"step-{at.step}-round-{at.round}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def shard_file(shard: int) -> str:
@@ -225,10 +225,12 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def commit(job: Path, of: StepName, small: int, progress: Progress) -> Manifest:
+def commit(job: Path, of: StepName, small: int, progress: Progress, before: int | None = None) -> Manifest:
     """Make a step whole, all of whose files are written: its shards, and the small state of so many ranks.
 
-    It notes progress with each file. Raises `OSError`, `UnusableError` and `GivenUpError`.
+    Without a coordinator, `before` is the serial of the newest step on the disk when the node began with its run: then
+    a step that is newer may have come meanwhile, and is returned if it is of this run. It notes progress with each
+    file. Raises `OSError`, `UnusableError` and `GivenUpError`.
     """
     folder = job / of.folder
     try:
@@ -241,7 +243,14 @@ def commit(job: Path, of: StepName, small: int, progress: Progress) -> Manifest:
     _check_all_here(of, files, small, job.parent)
     _check_whole(of, files)
     _check_sizes(folder, files, progress)
-    serial = max((manifest.serial for manifest in find_whole(job, progress=progress)[0]), default=0) + 1
+    newest = next(iter(find_whole(job, progress=progress)[0]), None)
+    if before is not None and newest is not None:
+        there = NewestThere(newest.of.run, newest.of.at, newest.serial)
+        if not may_become_newest(of.at, of.run, there, before):
+            if newest.of.run == of.run:
+                return newest
+            raise UnusableError(f"another run of the job has written step {newest.of.step} since, so this one is old")
+    serial = 1 if newest is None else newest.serial + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
     manifest = Manifest(_FORMAT, serial, of, files)
@@ -292,7 +301,7 @@ def _folders(job: Path) -> list[Path]:
 
 def _numbers(name: str) -> tuple[int, int, str]:
     """Return the round and the step of a folder, which order those of one run, and its name."""
-    _, step, _, number, run = name.split("-")
+    _, step, _, number, run, *_ = name.split("-")
     return int(number), int(step), run
 
 
@@ -343,6 +352,14 @@ def _read(path: Path, check: Any, limit: int, progress: Progress) -> Any:
         return check(json.loads(text), path.name)
     except (SchemaError, ValueError, RecursionError) as error:
         raise UnusableError(f"{path.name} cannot be read: {error}") from None
+
+
+def _read_manifest(value: object, path: str) -> Manifest:
+    """Check a manifest. One that names no attempt was written before attempts had folders of their own."""
+    of = value.get("of") if isinstance(value, dict) else None
+    if isinstance(of, dict):
+        of.setdefault("attempt", "")
+    return _check_manifest(value, path)
 
 
 def _json(message: Any) -> bytes:

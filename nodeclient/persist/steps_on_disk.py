@@ -136,14 +136,16 @@ class StepsOnDisk:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
         self._problems = {*problems}
         now = asyncio.get_running_loop().time()
-        manifests = {(manifest.of.run, manifest.of.at): manifest for manifest in whole}
+        manifests: dict[Key, Manifest] = {}
+        for manifest in whole:
+            manifests.setdefault(_key(manifest), manifest)  # nodes without a coordinator may write one step twice
         self._unusable.forget_gone(manifests.keys())
         self._manifests = {
             key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
         }
         self.there = tuple(
-            StepThere(manifest.serial, manifest.of.folder, key in self._manifests)
-            for key, manifest in manifests.items()
+            StepThere(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
+            for manifest in whole
         )
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
@@ -184,6 +186,10 @@ class StepsOnDisk:
         self._manifests.pop(key, None)  # so that the next look reads anew what there is
         self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
         self.unusable = clip(why, MESSAGE_MAX)
+
+
+def _key(manifest: Manifest) -> Key:
+    return manifest.of.run, manifest.of.at
 
 
 def _summary(manifest: Manifest) -> PersistedStep:

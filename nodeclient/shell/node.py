@@ -157,6 +157,7 @@ class Node:
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
                     self._warn(Level.INFO, remark)
+                self._tasks.spawn(self._stop_extension.watch(self._keeper.persisting), name="stop extension")
                 self._tasks.spawn(self._starter.run(), name="preload")
                 self._tasks.spawn(self._exit_reporter.run(), name="diagnosis")
                 if self._config.preload:
@@ -242,9 +243,7 @@ class Node:
             case Sweep():
                 self._tasks.spawn(self._sweep(), name="sweep")
             case SendObserved(observed):
-                completed = self._completed(observed)
-                self._stop_extension.note(completed.kept)
-                self._session.send(self._note_steps(completed))
+                self._session.send(self._note_steps(self._completed(observed)))
                 self._end_lingering()
             case Reconnect(reason):
                 self._session.close(reason)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
-from coordinatord.protocol.kept_state import Holding
+from coordinatord.protocol.persisted_state import PersistReport
 
 LEAVE_MARGIN_S = 30.0
 """The time that is asked for beyond the workers' time to save: for the coordinator's decision, for what the workers
@@ -14,6 +15,9 @@ WRITE_MARGIN_S = 45.0
 """The time that is asked for whenever more is written. The coordinator lets a node go that writes nothing for 40 s, and
 any node after 120 s, so this is not asked for without end."""
 
+LOOK_EVERY_S = 5.0
+"""The pause between two looks at how much is written."""
+
 
 class StopExtension:
     """Extends the end of a service whose unit may allow less time than it takes."""
@@ -22,20 +26,26 @@ class StopExtension:
         """Begin with a service that goes on; its workers have `save_s` seconds to save in the end."""
         self._notify = notify
         self._first_s = save_s + LEAVE_MARGIN_S
-        self._stops = False
+        self._stops = asyncio.Event()
         self._written: tuple[int, int, int] | None = None
         """The round, the step and the bytes that were written at the last look."""
 
     def begin(self) -> None:
         """Ask for the time of a usual end."""
-        self._stops = True
+        self._stops.set()
         self._notify("STOPPING=1", _extension(self._first_s))
 
-    def note(self, kept: Holding | None) -> None:
+    async def watch(self, look: Callable[[], PersistReport | None]) -> None:
+        """Look now and then how much is written, once the service ends."""
+        await self._stops.wait()
+        while True:
+            self.note(look())
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def note(self, report: PersistReport | None) -> None:
         """Ask for more time if the service ends and more is on the disk than at the last look."""
-        report = None if kept is None else kept.persisting
         before, self._written = self._written, None if report is None else (report.round, report.step, report.bytes)
-        if self._stops and self._written not in {None, before}:
+        if self._stops.is_set() and self._written not in {None, before}:
             self._notify(_extension(WRITE_MARGIN_S))
 
 

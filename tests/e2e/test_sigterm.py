@@ -32,6 +32,12 @@ def test_the_newest_whole_state_is_on_the_disk_after_sigterm(kind: str, moment: 
     play(kind, moment, tmp_path)
 
 
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_nodes_whose_coordinator_is_gone_write_the_newest_whole_state_by_themselves(nodes: int, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="the test reads the files with it")
+    play("ddp", TRAINS, tmp_path, nodes, led=False)
+
+
 def test_sigusr1_of_slurm_saves_as_sigterm_does(tmp_path: Path) -> None:
     pytest.importorskip("safetensors", reason="the test reads the files with it")
     play("ddp", TRAINS, tmp_path, signum=signal.SIGUSR1)

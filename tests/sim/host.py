@@ -101,8 +101,7 @@ class Host:
         self._begun = ("", 0)
         keeps = world.scenario.keeps
         keeps = None if keeps is not None and world.chance.random() < world.scenario.keeps_nothing else keeps
-        settings = replace(world.scenario.agent_settings, keeps=keeps is not None)
-        agent = Agent(settings, self.draw_port(), self.clock.read())
+        agent = Agent(world.scenario.agent_settings(keeps=keeps is not None), self.draw_port(), self.clock.read())
         self.agent = agent
         self.memory = None if keeps is None else KeptMemory(self, world, keeps)
         self._alarm = Alarm(self._queue, self.clock, agent.next_deadline, lambda: self._ring(agent))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Observed
-from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, Protect, Restore, SaveKept
+from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, PersistAlone, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored
 from tests.sim.kept_disk import KeptDisk
@@ -134,6 +134,8 @@ class KeptMemory:
             case Persist():
                 self._enter(effect.run)
                 self.disk.carry_out(effect.run, effect.order)
+            case PersistAlone(run):
+                self.disk.write_alone(run)
             case SaveKept():
                 self.save_at_break()
             case HaltWorkers(None):
@@ -152,6 +154,7 @@ class KeptMemory:
         if run != self.key[0]:
             self.places, self.fetched, self.protected = [None] * PLACES, [], ()
             self.copies.clear()
+            self.disk.begin_run()
             self.key = run, 0
 
     def restore(self, effect: Restore) -> None:
@@ -216,11 +219,8 @@ class KeptMemory:
         if self.saving or training.broken or self._host.workers.training is not training:
             return
         at = KeptStep(training.key[1], step)
-        held = [
-            place.whole
-            for place in self.places
-            if place is not None and (place.run, place.parts.at) == (training.key[0], at)
-        ]
+        places = (place for place in self.places if place is not None)
+        held = [place.whole for place in places if (place.run, place.parts.at) == (training.key[0], at)]
         if stepped is None or stepped[0] < step or held == [False]:
             self.later(0.2, self._await_named, training, step)
         elif held:
@@ -344,9 +344,8 @@ class KeptMemory:
         return chains
 
     def _ask(self, node: str, at: KeptStep, rank: int) -> Stored | None:
-        host = next(
-            (host for host in self._world.hosts.values() if host.node == node and host.memory is not None), None
-        )
+        hosts = (host for host in self._world.hosts.values() if host.node == node and host.memory is not None)
+        host = next(hosts, None)
         if host is None or host.memory is None or (host is not self._host and (host.is_cut or host.paused)):
             return None
         stored = host.memory.find(self.key[0], at, rank)

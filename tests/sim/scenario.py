@@ -154,15 +154,15 @@ class Scenario:
             stop_timeout_s=self.stop_timeout_s,
         )
 
-    @property
-    def agent_settings(self) -> Settings:
-        """The settings of each nodeclient."""
+    def agent_settings(self, *, keeps: bool) -> Settings:
+        """Return the settings of a nodeclient, whose workers keep state or not."""
         return Settings(
             self.workers.each,
             self.join_timeout_s,
             self.stop_timeout_s,
             preloads=self.prepares_within_s > 0,
-            keeps=self.keeps is not None,
+            keeps=keeps,
+            persists=keeps and self.persist_every_s is not None,
         )
 
 

@@ -33,9 +33,18 @@ WARM = {
 
 
 def play(
-    kind: str, moment: str, folder: Path, nodes: int = 1, delay_s: float = 0.0, signum: signal.Signals = signal.SIGTERM
+    kind: str,
+    moment: str,
+    folder: Path,
+    nodes: int = 1,
+    delay_s: float = 0.0,
+    signum: signal.Signals = signal.SIGTERM,
+    *,
+    led: bool = True,
 ) -> int:
     """End all nodes of a training by a signal in a moment, or so long after it; return the step that is on the disk.
+
+    If they are not `led`, their coordinator is killed before.
 
     Raises `AssertionError` if that is not the newest whole one, if its state is not what the ranks had, or if the nodes
     do not say which step it is and where.
@@ -51,6 +60,9 @@ def play(
         joined = [cluster.join(name, *shape, *flags, command=command) for name in "ab"[:nodes]]
         _await_moment(cluster, moment, notes)
         threading.Event().wait(delay_s)
+        if not led:
+            coordinator.signal(signal.SIGKILL)
+            coordinator.wait()
         for node in joined:
             node.signal(signum)
         codes = [node.wait() for node in joined]

@@ -46,9 +46,8 @@ _FORMED = "{reasons.because}formed of {reasons.chosen}"
 
 
 def _rows() -> list[Transition]:
-    forming, starting, running = State.FORMING, State.STARTING, State.RUNNING
-    stopping, succeeded, failed = State.STOPPING, State.SUCCEEDED, State.FAILED
-    stopped, left = State.STOPPED, State.LEFT
+    forming, starting, running, stopping = State.FORMING, State.STARTING, State.RUNNING, State.STOPPING
+    succeeded, failed, stopped, left = State.SUCCEEDED, State.FAILED, State.STOPPED, State.LEFT
     when, do = conditions, actions
     rows = [
         Transition(

@@ -174,13 +174,19 @@ class KeepingWorker:
         if small is not None:
             self.fill(self.arena.begin_small(), step, small, flags)
 
-    def fill(self, place: Place | None, step: int, data: bytes, flags: int = 0) -> None:
+    def save_shard(self, step: int, shards: int) -> None:
+        """Save the first of several shards as of a step."""
+        assert self.arena is not None
+        self.fill(self.arena.begin_generation(), step, BIG, shards=shards)
+        self.send(Saved(step, 0.25, len(BIG), 0))
+
+    def fill(self, place: Place | None, step: int, data: bytes, flags: int = 0, shards: int = 1) -> None:
         """Write a state to a place that was begun."""
         assert self.arena is not None
         assert place is not None
         place.data[: len(data)] = data
         serial = self.arena.newest_serial() + 1
-        place.commit(Commit(step, self.round, len(data), self.rank, self.world_size, 0, 1, serial, flags))
+        place.commit(Commit(step, self.round, len(data), self.rank, self.world_size, 0, shards, serial, flags))
 
     async def resume(self) -> tuple[ResumeFrom, dict[tuple[int, bool], bytes]]:
         """Ask for what the round resumes from; return it with the data by rank and kind."""

@@ -70,6 +70,14 @@ def test_a_part_comes_back_as_it_was(tmp_path: Path, rank: int) -> None:
     assert bytes(small.data) == small_bytes({"model.mean": torch.ones(2)}, {"tokens": rank})
 
 
+def test_a_manifest_that_names_no_attempt_is_read(tmp_path: Path) -> None:
+    folder, _ = persisted(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["of"]["attempt"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert [found.of for found in find_whole(tmp_path)[0]] == [name()]
+
+
 def test_progress_is_noted_with_each_file_when_a_step_is_made_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

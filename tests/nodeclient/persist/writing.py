@@ -22,9 +22,9 @@ def an_order(step: int = 4, *, commit: bool = False, parts: WantedParts = PART) 
     return PersistOrder(1, step, 1, 1, (parts,), commit)
 
 
-async def train(node: KeepingNode, *steps: int) -> KeepingWorker:
+async def train(node: KeepingNode, *steps: int, run: str = RUN) -> KeepingWorker:
     """Keep steps of the first round of a lone worker."""
-    worker = node.worker(node.begin(1))
+    worker = node.worker(node.begin(1, run=run))
     await worker.reserve(len(BIG), len(SMALL))
     for step in steps:
         worker.save(step, BIG, SMALL)

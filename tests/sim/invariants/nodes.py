@@ -85,6 +85,7 @@ class NodeInvariants:
         """Check how a nodeclient ends."""
         self.check(not host.workers.alive, "%s ends with workers alive", host.name)
         self.check(bool(last_word.message), "%s ends without a word", host.name)
+        self.world.invariants.kept.persisted.exits(host)
         if last_word.code == 0:
             well = any(outcome.result is Result.SUCCEEDED for outcome in self.replica.outcomes.values())
             done = self._has_done_all(host)

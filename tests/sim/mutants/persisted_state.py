@@ -26,6 +26,10 @@ LEAVES = {
     "lost-step-not-named",
     "slow-disk-not-awaited",
     "step-lost-in-vain",
+    "failed-for-good-and-unwritten",
+    "nothing-written-alone",
+    "written-alone-and-old",
+    "written-alone-in-part",
 }
 """The mutants that show where all nodes go."""
 
@@ -199,6 +203,34 @@ MUTANTS = tuple(
             "nodes that all leave do not say that their last step is lost",
             'return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"',
             'return ""',
+        ),
+        (
+            "failed-for-good-and-unwritten",
+            "coordinatord.core.queries.conditions",
+            "a job that has failed for good takes its last step along",
+            "    return persistence.ends_by(run)\n\n\ndef given_up",
+            "    return NOW\n\n\ndef given_up",
+        ),
+        (
+            "nothing-written-alone",
+            "nodeclient.core.departure",
+            "a node that gets SIGTERM while its coordinator is away takes along what it keeps",
+            "        self._write_by = now + WRITE_ALONE_S\n        return [PersistAlone(run)]\n",
+            "        return []\n",
+        ),
+        (
+            "written-alone-and-old",
+            "nodeclient.core.lone_write",
+            "a node that was cut off makes an older step the newest one on the disk",
+            "return newest.at < at if newest.run == run else newest.serial <= before",
+            "return True",
+        ),
+        (
+            "written-alone-in-part",
+            "nodeclient.core.lone_write",
+            "a node that ends without a coordinator writes a step of which it has a part",
+            "if part.big} == {*range(first.shards)}",
+            "if part.big}",
         ),
         (
             "none-of-the-last-steps-kept",
