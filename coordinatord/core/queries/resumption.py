@@ -120,14 +120,12 @@ def plan_of_round(run: Run) -> ResumePlan | None:
     """Return who gets which parts from whom in the current round; None where no node gets any from another.
 
     It is what `run.kept` has, as long as it stands: a node that has begun to get its parts is sent to no other holders.
+    There is none before all members are heard after a restart of the coordinator: one of them may have the small state
+    of a rank, which would be planned without it.
     """
     point, durable = run.durable.resume, run.durable
-    if (
-        point is None
-        or point.disk is not None
-        or durable.stepped
-        or durable.state not in {State.STARTING, State.RUNNING}
-    ):
+    is_in_memory = point is not None and point.disk is None and run.kept.all_heard
+    if point is None or not is_in_memory or durable.stepped or durable.state not in {State.STARTING, State.RUNNING}:
         return None
     return run.kept.plan or _make_plan(run, point)
 

@@ -185,6 +185,25 @@ def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
     assert [source.node for source in known.sources] == ["n2"]
 
 
+def test_after_a_restart_no_node_is_told_before_the_small_state_of_all_ranks_is_known() -> None:
+    stage = train("n1", "n2")
+    stage.play("keep n1 1:8")
+    stage.play("keep n2 1:8")  # both have all of the big state, and each the small state of its own rank
+    break_round(stage, "n1", "n2")
+    stage.play("die 1s")
+    stage.play("reconnect n1")
+    waiting = told(stage, "n1")
+    assert waiting is not None
+    assert not waiting.complete
+    stage.play("reconnect n2")
+    stage.play("advance 1s")
+    for node in ("n1", "n2"):
+        known = told(stage, node)
+        assert known is not None
+        assert known.complete
+        assert [source.node for source in known.sources] == [node]
+
+
 def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:8")
