@@ -43,7 +43,7 @@ class Last:
 
 
 @frozen
-class _Operator:
+class _OperatorConfig:
     """What each of these commands needs."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
@@ -53,7 +53,7 @@ class _Operator:
 
 
 @frozen
-class _Reader(_Operator):
+class _ReadingConfig(_OperatorConfig):
     """What each command needs that shows something of one job, or of all."""
 
     job: str | None
@@ -61,7 +61,7 @@ class _Reader(_Operator):
 
 
 @frozen
-class StatusConfig(_Reader):
+class StatusConfig(_ReadingConfig):
     """All settings of `nodeclient status`; without a job it shows all of them."""
 
     watch: bool = False
@@ -70,7 +70,7 @@ class StatusConfig(_Reader):
 
 
 @frozen
-class EventsConfig(_Reader):
+class EventsConfig(_ReadingConfig):
     """All settings of `nodeclient events`; without a job it shows those of all jobs, and those that belong to none."""
 
     follow: bool
@@ -83,7 +83,7 @@ class EventsConfig(_Reader):
 
 
 @frozen
-class LogsConfig(_Reader):
+class LogsConfig(_ReadingConfig):
     """All settings of `nodeclient logs`; without a job it reads those of the only one."""
 
     ranks: str
@@ -100,7 +100,7 @@ class LogsConfig(_Reader):
 
 
 @frozen
-class StacksConfig(_Reader):
+class StacksConfig(_ReadingConfig):
     """All settings of `nodeclient stacks`; without a job it asks the only one that has not ended."""
 
     ranks: str
@@ -108,17 +108,17 @@ class StacksConfig(_Reader):
 
 
 @frozen
-class ReportConfig(_Reader):
+class ReportConfig(_ReadingConfig):
     """All settings of `nodeclient report`; without a job it shows that of the only one."""
 
 
 @frozen
-class PageConfig(_Operator):
+class PageConfig(_OperatorConfig):
     """All settings of `nodeclient page`."""
 
 
 @frozen
-class CommandConfig(_Operator):
+class CommandConfig(_OperatorConfig):
     """All settings of `nodeclient drain` and its like."""
 
     verb: Verb
