@@ -67,12 +67,13 @@ class Journal:
 
         What waited before that rests on fewer records, and stays as it is.
         """
-        waiting = [group.effects for group in (self._writing, *self._waiting) if group is not None]
-        held = [(effects, effect) for effect in batch.effects for effects in waiting if effect.session in effects]
-        newest = {effect.session: (effects, effect) for effects, effect in held}
-        for effects, effect in newest.values():
-            effects[effect.session] = effect
-        return bool(held)
+        renewed = False
+        for effect in batch.effects:
+            holding = [group for group in (self._writing, *self._waiting) if group and effect.session in group.effects]
+            if holding:
+                holding[-1].effects[effect.session] = effect
+                renewed = True
+        return renewed
 
     def begin(self) -> tuple[Decided, ...]:
         """Return the records to write next; none if a group is being written, or there is nothing to write."""

@@ -52,8 +52,8 @@ MUTANTS = (
         "renews-all-that-waits",
         "coordinatord.core.journal",
         "what follows from the next group of records goes out with the one that is being written",
-        "for effects, effect in newest.values():",
-        "for effects, effect in held:",
+        "            if holding:\n                holding[-1].effects[",
+        "            for group in holding:\n                group.effects[",
     ),
     Mutant(
         "renews-what-is-being-written",
