@@ -44,6 +44,9 @@ from tests.support.builders import a_diagnosis, a_join, an_offer
 
 SETTINGS = Settings(workers=1, join_timeout_s=600.0, stop_timeout_s=30.0)
 
+COMING_AT_ONCE = 100
+"""Nodes that connect at a time: of thousands in one process on a busy machine, none would agree on TLS in time."""
+
 MASTER_PORT = 29_500
 """The port that every node offers; nothing connects to it."""
 
@@ -76,6 +79,7 @@ class Node:
 
     async def run(self) -> None:
         """Take part in the job until cancelled."""
+        await self._fleet.coming.acquire()
         await self._session.run()
 
     def submit(self, event: Event) -> None:
@@ -92,6 +96,8 @@ class Node:
             self._asked_at = None
         match event:
             case SessionOpened():
+                if not self._opened_at:
+                    self._fleet.coming.release()
                 self._opened_at = time.monotonic()
             case DesiredReceived(desired) if desired.goal is Goal.RUN:
                 self._fleet.note_attached(self.name, self._opened_at)
@@ -146,6 +152,8 @@ class Fleet:
     def __init__(self, place: Place) -> None:
         self._nodes = [Node(index, place, self) for index in range(place.size)]
         self._attached: dict[str, float] = {}
+        self.coming = asyncio.Semaphore(COMING_AT_ONCE)
+        """The places for nodes that connect for the first time."""
         self.answers_s: list[float] = []
         """How long each heartbeat has waited for its answer."""
 
