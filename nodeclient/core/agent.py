@@ -209,8 +209,7 @@ class Agent:
     # Leaving and giving up
 
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
-        first = self._departure.request(event.signum)
-        if first:
+        if first := self._departure.request(event.signum):
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
             self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
         if not first or not self._connection.connected:
@@ -253,8 +252,7 @@ class Agent:
             dues.append((self._staying.hold_until, self._dismiss))
         if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:
             dues.append((self._departure.decide_by, self._abandon))
-        if self._departure.write_by is not None:
-            dues.append((self._departure.write_by, lambda _: self._departure.note_written()))
+        dues += self._departure.deadlines()
         connection = self._connection
         if connection.connected:
             dues.append((connection.heard_at + connection.lease_s, self._doubt))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from coordinatord.protocol.messages import Desired, Goal
 from nodeclient.core.agent_settings import LEAVE_WITHIN_S, WRITE_ALONE_S
 from nodeclient.core.effects import Exit, Level, PersistAlone
@@ -66,6 +68,11 @@ class Departure:
     def write_by(self) -> float | None:
         """When the node stops waiting for the disk; None if it waits for nothing there."""
         return None if self.hurry or self._has_written else self._write_by
+
+    def deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
+        """Return when the disk has had its time, with what is due then."""
+        by = self.write_by
+        return [] if by is None else [(by, lambda _: self.note_written())]
 
     def end_with(self, ending: Exit, *, hurry: bool) -> None:
         """Decide what the program ends with, and whether its workers still have time to save."""
