@@ -29,3 +29,19 @@ def _as_by_default(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def coordinator(home: Path) -> Iterator[Coordinator]:
     """Yield one coordinatord for all jobs of this user."""
     yield from serving(home=home)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
+    """Return the digests of a training that nothing happens to, by rank and step."""
+    from tests.support.undisturbed import STEPS, WORLD_SIZE, train_undisturbed  # noqa: PLC0415 - it imports torch
+
+    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    """Return the folder into which workers write what they did."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder

@@ -9,13 +9,9 @@ import pytest
 
 from tests.support.cluster import QUICK, Cluster, Coordinator, Node
 from tests.support.kept_training import notes_of
-from tests.support.undisturbed import train_undisturbed
+from tests.support.undisturbed import STEPS, WORLD_SIZE
 
 pytestmark = pytest.mark.slow
-
-STEPS = 14
-
-WORLD_SIZE = 3
 
 WARM = ("--preload", "torch,numpy")
 
@@ -23,20 +19,6 @@ WARM = ("--preload", "torch,numpy")
 def command(folder: Path, *kills: str) -> tuple[str, ...]:
     """Return the command of workers that are killed at `ROUND:RANK:STEP:POINT`."""
     return (sys.executable, "-m", "tests.support.kept_program", "ddp", str(folder), str(STEPS), *kills)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
-    """Return the digests of a training that nothing happens to, by rank and step."""
-    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Return the folder into which workers write what they did."""
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    return folder
 
 
 def test_killed_workers_cost_no_step_even_without_a_coordinator(

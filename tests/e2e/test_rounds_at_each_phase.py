@@ -50,14 +50,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int,
     return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
 
 
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Return the folder into which workers write what they did."""
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    return folder
-
-
 @contextmanager
 def training(notes: Path, ranks: Sequence[int], how: str, *flags: str, hosts: Hosts | None = None) -> Iterator[Cluster]:
     """Train on three nodes; in each round the worker of one of the ranks ends at one of the places."""

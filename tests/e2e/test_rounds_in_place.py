@@ -13,13 +13,9 @@ from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
 from tests.support.rounds_program import processes_of
 from tests.support.stopped_peer import stopped
-from tests.support.undisturbed import train_undisturbed
+from tests.support.undisturbed import STEPS, WORLD_SIZE
 
 pytestmark = pytest.mark.slow
-
-STEPS = 14
-
-WORLD_SIZE = 3
 
 WARM = ("--preload", "torch,numpy")
 
@@ -35,20 +31,6 @@ def command(folder: Path, *ends: str) -> tuple[str, ...]:
 def said(nodes: list[Node]) -> str:
     """Return all that the nodes have written, for whoever reads why a test failed."""
     return "\n".join(node.output for node in nodes)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[int, str]]:
-    """Return the digests of a training that nothing happens to, by rank and step."""
-    return train_undisturbed(tmp_path_factory.mktemp("undisturbed"), WORLD_SIZE, STEPS)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Return the folder into which workers write what they did."""
-    folder = tmp_path / "notes"
-    folder.mkdir()
-    return folder
 
 
 def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_different(

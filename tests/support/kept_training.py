@@ -12,8 +12,9 @@ import hashlib
 import os
 import random
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -96,6 +97,75 @@ def without_end(sampler: workerlib.ElasticDistributedSampler) -> Iterator[list[i
         yield from sampler
 
 
+class Training:
+    """A training as long as its process lives: what outlives a round in it, and the data."""
+
+    def __init__(self) -> None:
+        self.model = make_model()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=3, gamma=0.7)
+        self.data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
+        self.counters: dict[str, Any] = {"chain": ""}
+
+
+class TrainingRound:
+    """One round of a training under DDP."""
+
+    def __init__(self, training: Training, ctx: workerlib.Context, folder: Path) -> None:
+        """Take part, and note the state that the training goes on from."""
+        random.seed(ctx.rank)
+        np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
+        self._training, self._ctx, self._folder = training, ctx, folder
+        self._model = DistributedDataParallel(training.model)
+        self._model.register_comm_hook(None, lambda _, bucket: in_order(bucket))
+        torch.manual_seed(ctx.rank)
+        self._sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
+        kept = {"scheduler": training.scheduler, "sampler": self._sampler, "counters": training.counters}
+        self.done = ctx.keep(model=self._model, optimizer=training.optimizer, **kept)
+        """The last step of that state."""
+        self._batches = without_end(self._sampler)
+        note_begin(folder, ctx, self.done, f"{training.counters['chain']}-{digest_of_own(self._model)}")
+
+    def do(self, step: int, at: Callable[[str], None]) -> None:
+        """Do a step, call `at` with each of the `POINTS`, and append `round rank step digest` to a file."""
+        training, ctx, optimizer = self._training, self._ctx, self._training.optimizer
+        with self._within(at):
+            at("before")
+            x = training.data[next(self._batches)]
+            x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
+            loss = self._model(x).square().mean()
+            at("forward")
+            optimizer.zero_grad()
+            loss.backward()
+            at("gradients")
+            optimizer.step()
+            at("scheduler")
+            training.scheduler.step()
+            self._sampler.advance()
+            parameters, moments = dict(self._model.named_parameters()), optimizer.state_dict()["state"]
+            alike = (parameters, moments, training.scheduler.state_dict(), self._sampler.state_dict())
+            training.counters["chain"] = digest_of(training.counters["chain"], *alike)
+            digest = f"{training.counters['chain']}-{digest_of_own(self._model)}"
+            at("between")
+            ctx.step(step)
+            with (self._folder / f"{ctx.rank}.txt").open("a") as notes:
+                notes.write(f"{ctx.round} {ctx.rank} {step} {digest}\n")
+            at("after")
+
+    @contextmanager
+    def _within(self, at: Callable[[str], None]) -> Iterator[None]:
+        """Call `at` also within calls of torch; the hooks for it come off after that, since the model lives on."""
+        hooks = (
+            self._training.optimizer.register_step_post_hook(lambda *_: at("optimizer")),
+            next(iter(self._model.parameters())).register_hook(lambda _: at("backward")),  # type: ignore[no-untyped-call]
+        )
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
 def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""), step_s: float = 0.0) -> None:
     """Train under DDP; the worker of a rank may be killed in a step, at one of the `POINTS`.
 
@@ -103,49 +173,15 @@ def train_ddp(folder: Path, steps: int, kill: tuple[int, int, str] = (-1, -1, ""
     Each worker appends `round rank step digest` to a file of its own, and to another one the step that it goes on from.
     """
     with workerlib.init() as ctx:
-        random.seed(ctx.rank)
-        np.random.seed(ctx.rank)  # noqa: NPY002 - the legacy random numbers are what many scripts use
-        model = DistributedDataParallel(make_model())
-        model.register_comm_hook(None, lambda _, bucket: in_order(bucket))
-        torch.manual_seed(ctx.rank)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
-        sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
-        data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
-        counters: dict[str, Any] = {"chain": ""}
+        training = TrainingRound(Training(), ctx, folder)
+        for step in range(training.done + 1, steps):
+            training.do(step, partial(_kill_at, kill, ctx.rank, step))
+            Event().wait(step_s)
 
-        def at(point: str) -> None:
-            if kill == (ctx.rank, step, point):
-                os.kill(os.getpid(), signal.SIGKILL)
 
-        done = ctx.keep(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler, counters=counters)
-        optimizer.register_step_post_hook(lambda *_: at("optimizer"))
-        next(iter(model.parameters())).register_hook(lambda _: at("backward"))  # type: ignore[no-untyped-call]
-        batches = without_end(sampler)
-        note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(model)}")
-        with (folder / f"{ctx.rank}.txt").open("a") as notes:
-            for step in range(done + 1, steps):
-                at("before")
-                x = data[next(batches)]
-                x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
-                loss = model(x).square().mean()
-                at("forward")
-                optimizer.zero_grad()
-                loss.backward()
-                at("gradients")
-                optimizer.step()
-                at("scheduler")
-                scheduler.step()
-                sampler.advance()
-                alike = (dict(model.named_parameters()), optimizer.state_dict()["state"], scheduler.state_dict())
-                counters["chain"] = digest_of(counters["chain"], *alike, sampler.state_dict())
-                own = digest_of_own(model)
-                at("between")
-                ctx.step(step)
-                notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
-                notes.flush()
-                at("after")
-                Event().wait(step_s)
+def _kill_at(kill: tuple[int, int, str], rank: int, step: int, point: str) -> None:
+    if kill == (rank, step, point):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_by_an_error(folder: Path) -> None:

@@ -9,30 +9,17 @@ process also notes its id in each round.
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from typing import Any, Self
 
-import numpy as np
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 import workerlib
-from tests.support.kept_training import (
-    FEATURES,
-    STEP_S,
-    digest_of,
-    digest_of_own,
-    in_order,
-    make_model,
-    note_begin,
-    without_end,
-)
+from tests.support.kept_training import STEP_S, Training, TrainingRound
 
 LOOK_S = 0.005
 """How often a worker looks whether it is cut off."""
@@ -61,8 +48,6 @@ class Ends:
         ends: Sequence[str],
         ctx: workerlib.Context,
         step: int,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
         cut: Path,
         *,
         first: bool,
@@ -74,10 +59,6 @@ class Ends:
             *who, of_step, point, how = end.split(":")
             if who == [str(ctx.round), str(ctx.rank)] and of_step in names:
                 self._hows[point] = how
-        self._hooks = (
-            optimizer.register_step_post_hook(lambda *_: self("optimizer")),
-            next(iter(model.parameters())).register_hook(lambda _: self("backward")),  # type: ignore[no-untyped-call]
-        )
 
     def __call__(self, point: str) -> None:
         """End this process, stop it, or wait until it is cut off, if that is to happen here."""
@@ -90,15 +71,6 @@ class Ends:
                 Event().wait(LOOK_S)
         elif how is not None:
             os.kill(os.getpid(), signal.Signals[how])
-
-    def __enter__(self) -> Self:
-        """Begin the step."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Take the hooks off: the model lives on."""
-        for hook in self._hooks:
-            hook.remove()
 
 
 def processes_of(folder: Path) -> dict[int, dict[int, int]]:
@@ -113,53 +85,20 @@ def processes_of(folder: Path) -> dict[int, dict[int, int]]:
 def main(place: str, last: str, *ends: str) -> None:
     """Train; the worker of a rank may be ended in a round, at a point of a step."""
     torch.set_num_threads(1)  # as in the training that it is compared with
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
-    data = torch.randn(10_000, FEATURES, generator=torch.Generator().manual_seed(1))
-    counters: dict[str, Any] = {"chain": ""}
+    training = Training()
     folder = Path(place)
 
     @workerlib.elastic
     def train(ctx: workerlib.Context) -> None:
-        random.seed(ctx.rank)
-        np.random.seed(ctx.rank)  # noqa: NPY002 - as in `kept_training`
-        wrapped = DistributedDataParallel(model)
-        wrapped.register_comm_hook(None, lambda _, bucket: in_order(bucket))
-        torch.manual_seed(ctx.rank)
-        sampler = workerlib.ElasticDistributedSampler(range(10_000), batch_size=ctx.world_size * 8)
-        kept = {"optimizer": optimizer, "scheduler": scheduler, "sampler": sampler, "counters": counters}
-        done = ctx.keep(model=wrapped, **kept)
-        batches = without_end(sampler)
-        cut = folder / f"{ctx.environment.node}.cut"
+        this_round = TrainingRound(training, ctx, folder)
         with (folder / f"{ctx.rank}.pids").open("a") as pids:
             pids.write(f"{ctx.round} {os.getpid()}\n")
-        note_begin(folder, ctx, done, f"{counters['chain']}-{digest_of_own(wrapped)}")
-        with (folder / f"{ctx.rank}.txt").open("a") as notes:
-            for step in range(done + 1, int(last)):
-                first = step == done + 1
-                with in_disguise(ctx.round), Ends(ends, ctx, step, wrapped, optimizer, cut, first=first) as at:
-                    at("before")
-                    x = data[next(batches)]
-                    x = x + random.random() + torch.from_numpy(np.random.randn(FEATURES)).float()  # noqa: S311, NPY002
-                    loss = wrapped(x).square().mean()
-                    at("forward")
-                    optimizer.zero_grad()
-                    loss.backward()
-                    at("gradients")
-                    optimizer.step()
-                    at("scheduler")
-                    scheduler.step()
-                    sampler.advance()
-                    alike = (dict(wrapped.named_parameters()), optimizer.state_dict()["state"], scheduler.state_dict())
-                    counters["chain"] = digest_of(counters["chain"], *alike, sampler.state_dict())
-                    own = digest_of_own(wrapped)
-                    at("between")
-                    ctx.step(step)
-                    notes.write(f"{ctx.round} {ctx.rank} {step} {counters['chain']}-{own}\n")
-                    notes.flush()
-                    at("after")
-                Event().wait(STEP_S)
+        cut = folder / f"{ctx.environment.node}.cut"
+        first = this_round.done + 1
+        for step in range(first, int(last)):
+            with in_disguise(ctx.round):
+                this_round.do(step, Ends(ends, ctx, step, cut, first=step == first))
+            Event().wait(STEP_S)
 
     train()
 

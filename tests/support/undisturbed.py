@@ -9,6 +9,9 @@ from tests.support.keeping import Keep, workers
 from tests.support.kept_training import notes_of, train_ddp
 from tests.support.programs import TIMEOUT_S
 
+WORLD_SIZE, STEPS = 3, 14
+"""The size of the training with which the end-to-end tests compare theirs."""
+
 
 def train_undisturbed(
     folder: Path, world_size: int, steps: int, train: Callable[..., None] = train_ddp
