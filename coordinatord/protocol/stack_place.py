@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from coordinatord.protocol.stack_messages import ELLIPSIS
@@ -9,8 +10,8 @@ from coordinatord.protocol.stack_messages import ELLIPSIS
 Frame = tuple[str, str, str]
 """A function, its file and a line."""
 
-_RUNNERS = ("runpy", "nodeclient/")
-"""Parts of the names of files that run a script."""
+_RUNNER = re.compile(r"<frozen runpy>|(?:.*/)?runpy\.py|(?:.*/)?nodeclient/forkserver/.*")
+"""The files that run a script. A folder of the user's may be called nodeclient, too."""
 
 
 def find_place(frames: Sequence[Frame]) -> Frame | None:
@@ -38,4 +39,4 @@ def _find_script(frames: Sequence[Frame]) -> str:
 
 
 def _runs_scripts(file: str) -> bool:
-    return any(runner in file for runner in _RUNNERS)
+    return _RUNNER.fullmatch(file) is not None

@@ -41,6 +41,16 @@ RUN: Frame = ("_run_code", "<frozen runpy>", "88")
             id="imports",
         ),
         pytest.param((("...", "", ""), MAIN, BEGIN), MAIN, id="of what was left out nothing is known"),
+        pytest.param(
+            (*LIBRARY, ("<module>", "/home/ada/nodeclient/runpy_tests/train.py", "3")),
+            ("DataLoader.__next__", "/home/ada/nodeclient/runpy_tests/train.py", "3"),
+            id="in folders that are called as what runs scripts",
+        ),
+        pytest.param(
+            (*LIBRARY, ("<module>", "/opt/nodeclient/forkserver/hook/sitecustomize.py", "9")),
+            LIBRARY[0],
+            id="before the script",
+        ),
         pytest.param(LIBRARY, LIBRARY[0], id="no script"),
         pytest.param((), None, id="no frame"),
     ],
