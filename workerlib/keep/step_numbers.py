@@ -1,4 +1,4 @@
-"""Says of which step the state of a training is: what no number tells apart from another state is not kept.
+"""Says to which step a state of the training belongs; a state that has no number of its own is not kept.
 
 A step ends with `ctx.step`, in which a state is new only if an optimizer has changed it. Where gradients are summed up
 over several batches, the state between two steps of the optimizer has gradients too, which nobody keeps.

@@ -1,4 +1,4 @@
-"""What nodes that arrive during a round wait for, by the job's `--scale-up`."""
+"""What a node waits for that has arrived during a round: the job's `--scale-up` says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether all workers that are to end keep the same step first, and which one; see `state/halt_promises`."""
+"""Finds whether all workers keep one step before they end, and which step that is; see `state/halt_promises`."""
 
 from __future__ import annotations
 

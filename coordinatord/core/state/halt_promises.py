@@ -1,9 +1,9 @@
-"""The planned end of a round: the step that workers promise to stand still after, and the one that was named.
+"""The planned end of a round: the steps that workers promise not to go beyond, and the one that all go on to.
 
-Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these steps,
-and all of them can come to it: what a worker needs of the others for a step, they have given before they stand still
-after it. It is named, and all go on to it. A coordinator that was started again names the same step, since those that
-were told of it promise that very step.
+Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these steps.
+All of them can come to it, since a worker stands still only when it has given the others what they need for its step.
+The coordinator names that furthest step, and all workers go on to it. A coordinator that was started again names the
+same step, since those that were told of it promise that very step.
 """
 
 from __future__ import annotations
