@@ -118,6 +118,22 @@ def step(runs: Runs) -> Iterator[Row]:
     yield "`ctx.step(n)`, ns", spread(ours, ".0f"), beside
 
 
+def kept_step(runs: Runs) -> Iterator[Row]:
+    """Yield the rows about steps of kept state while nothing breaks."""
+    costs = [run for run in runs if "save_s" in run]
+    alike, alone = ([run for run in costs if bool(run["save_s"]) is saves] for saves in (False, True))
+    later = spread([1e6 * run["step_s"] for run in alike], ".0f")
+    yield (
+        "`ctx.step(n)` of kept state, µs",
+        spread([1e6 * run["loop_s"] for run in alike], ".0f"),
+        f"in a loop; {later} else",
+    )
+    copies = spread([1e3 * run["copy_s"] for run in alone], ".1f")
+    ratios = spread([run["save_s"] / run["copy_s"] for run in alone], ".2f")
+    beside = f"a bare copy {copies}: {ratios} times that"
+    yield "a save at an interval, ms", spread([1e3 * run["save_s"] for run in alone], ".1f"), beside
+
+
 def output(runs: Runs) -> Iterator[Row]:
     """Yield the rows about lines of workers, by the number of workers and the way that the lines took."""
     for workers in dict.fromkeys(run["workers"] for run in runs):
@@ -143,6 +159,7 @@ REPORTS: dict[str, Callable[[Runs], Iterator[Row]]] = {
     "host": host,
     "output": output,
     "step": step,
+    "kept_step": kept_step,
 }
 """What makes rows of a report, by the name of its file."""
 

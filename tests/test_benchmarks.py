@@ -186,6 +186,7 @@ def test_a_limit_of_open_files_that_is_too_low_is_said() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_keeping_state_costs_is_timed(tmp_path: Path) -> None:
     printed, [alike, alone, small, norms] = run("kept_step", tmp_path, "--megabytes", "2", "--steps", "60")
     assert "a save, as bare copies" in printed
