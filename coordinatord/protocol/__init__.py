@@ -5,7 +5,7 @@ workers stand, and `arrival_messages` those that ask when they came to collectiv
 `kept_parts`, `persisted_state`, `worker_ends`, `worker_starts`, `scale_up`, `section`, `hang_kind` and `fields` are
 parts of messages. `schema` checks that received data is a message, `codec` turns it into bytes and back, `versions` has
 the fields of each version. `api` has the requests and answers of the HTTP API, `failure_answers`, `log_answers`,
-`stack_answers`, `kept_answers`, `lateness_answers`, `begun_answers` and `coordinator_answers` those about failures,
+`stack_answers`, `kept_answers`, `lateness_answers`, `start_answers` and `coordinator_answers` those about failures,
 logs, stacks, kept state, who comes late to collectives, how workers were begun, and coordinators that share a store,
 `answer_fields` the types of their fields, and `page_events` the events of the live page, all written and read by the
 same schema. `access_token` is the form of the tokens that come with both. `exit_codes` explains exit codes; `errors`

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.begun_answers import BegunStatus
 from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
@@ -23,6 +22,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.schema import Length, Token, Without
+from coordinatord.protocol.start_answers import WorkerStartsStatus
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
@@ -299,7 +299,7 @@ class NodeStatus:
     """The training state that it keeps in memory; None if it keeps none."""
     late: LateStatus | None = None
     """How late its latest worker is; None where that is not known."""
-    begun: BegunStatus | None = None
+    begun: WorkerStartsStatus | None = None
     """How its workers of the round were begun; None if all are cold and could not be otherwise, or none is started."""
 
 
@@ -325,7 +325,7 @@ class RoundStatus:
     ended_s: Number | None
     seconds: SecondsStatus
     """The seconds since the round before it ended."""
-    begun: BegunStatus | None = None
+    begun: WorkerStartsStatus | None = None
     """How its workers were begun; None if all were cold and could not be otherwise, or they never were all started."""
 
 
@@ -350,7 +350,7 @@ class JobStatus:
     ledger: LedgerStatus = LedgerStatus()
     world_size: Whole
     """0 without a round."""
-    begun: BegunStatus | None = None
+    begun: WorkerStartsStatus | None = None
     """How the workers of the present round were begun; None as for a round."""
     progress: ProgressStatus = ProgressStatus()
     kept: KeptStatus | None = None

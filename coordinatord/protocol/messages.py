@@ -45,7 +45,7 @@ from coordinatord.protocol.schema import Length, Range, SchemaError
 from coordinatord.protocol.section import Section
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, SecondaryFailure
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 
 PROTOCOL_VERSION = 6
 """Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
@@ -262,7 +262,7 @@ class Observed:
     sent with the next message that has another reason, but for a restore that has failed."""
     section: Section | None = None
     """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
-    begun: Begun | None = None
+    begun: WorkerStarts | None = None
     """How its workers of the round were begun; None if all of them are cold and could not be otherwise, or before."""
 
 

@@ -7,7 +7,7 @@ from coordinatord.protocol.frozen_class import frozen
 
 
 @frozen
-class Begun:
+class WorkerStarts:
     """The workers of a node in its round, by the way in which each was begun."""
 
     in_place: Count

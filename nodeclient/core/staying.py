@@ -15,7 +15,7 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
 from nodeclient.core.events import WorkerRefuses
 from nodeclient.core.table import Stimulus
@@ -101,7 +101,7 @@ class Staying:
         """When those that are held are dismissed; None while their round goes on, and if none is held."""
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
-        self.begun: Begun | None = None
+        self.begun: WorkerStarts | None = None
         """How the workers of this round were begun; None while there is nothing to report of that."""
         self._stay = 0
 
@@ -167,8 +167,8 @@ class Staying:
 
     def note_started(self, warm: int, workers: int) -> Stimulus:
         """Note that all workers of the round are started, and how many of them warm; return the stimulus."""
-        begun = Begun(self._stay, warm, max(workers - self._stay - warm, 0), clip(self._why_not, MESSAGE_MAX))
-        self.begun = begun if begun.in_place or begun.warm or begun.why_not else None
+        starts = WorkerStarts(self._stay, warm, max(workers - self._stay - warm, 0), clip(self._why_not, MESSAGE_MAX))
+        self.begun = starts if starts.in_place or starts.warm or starts.why_not else None
         self._why_not = ""
         return Stimulus.STARTED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from coordinatord.protocol.api import RestartsStatus
-from coordinatord.protocol.begun_answers import BegunStatus
+from coordinatord.protocol.start_answers import WorkerStartsStatus
 
 NAMES_MAX = 8
 """How many names a sentence has; the rest is counted."""
@@ -32,7 +32,7 @@ def budget(restarts: RestartsStatus) -> str:
     return f"restarts {restarts.used}" + ("" if restarts.max is None else f" of {restarts.max}")
 
 
-def begun(status: BegunStatus | None) -> str:
+def starts(status: WorkerStartsStatus | None) -> str:
     """Return how workers were begun: 3 in place, 1 warm. Empty if there is nothing to say of that."""
     if status is None:
         return ""

@@ -20,7 +20,7 @@ from coordinatord.protocol.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import begun, budget, count, duration, listed
+from nodeclient.operate.formatting import budget, count, duration, listed, starts
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
@@ -178,7 +178,7 @@ def _earlier(run: EarlierRunStatus) -> str:
 
 def _round(job: JobStatus) -> str:
     if job.world_size:
-        ways = begun(job.begun)
+        ways = starts(job.begun)
         return f"round {job.round}, world size {job.world_size}{f' ({ways})' if ways else ''}"
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"

@@ -9,5 +9,5 @@ where workers stand, and `resumption` the step that a round resumes from. `corro
 be gone. `growth` says what nodes wait for that arrive while a round goes on. `persistence` says which step is written
 to the disk, by whom, and who waits for that. `copying` says which copies each node is to get, and `hanging` when
 workers are looked at that do no step. `arrivals` says when workers are asked how late they came to collectives, and
-`begun_view` how those of a round were begun. `reach` says whether this coordinator is cut off from its nodes.
+`start_counts` how those of a round were begun. `reach` says whether this coordinator is cut off from its nodes.
 """

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import islice
 
 from coordinatord.core.queries.arrivals import laggard_view, late_views
-from coordinatord.core.queries.begun_view import begun_view
 from coordinatord.core.queries.kept_view import kept_view, node_kept_view
 from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
 from coordinatord.core.queries.report_builder import current
+from coordinatord.core.queries.start_counts import starts_view
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.state.durable import DurableCluster, EarlierRun, State
 from coordinatord.core.state.member import Member, MemberState
@@ -78,7 +78,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         state_s=round(max(0.0, now - since), 3),
         ledger=ledger,
         world_size=_world_size(run),
-        begun=None if run.durable.rounds.current is None else begun_view(run.durable.rounds.current.begun),
+        begun=None if run.durable.rounds.current is None else starts_view(run.durable.rounds.current.begun),
         progress=_progress(run, steps_per_s),
         kept=kept_view(run),
         restarts=_restarts(run),
@@ -145,7 +145,7 @@ def _round_status(round_: Round, so_far: Spent, clock_s: float) -> RoundStatus:
         stopped_s=ago(round_.stopped_at),
         ended_s=ago(round_.ended_at),
         seconds=_seconds((round_.after or so_far).minus(round_.before)),
-        begun=begun_view(round_.begun),
+        begun=starts_view(round_.begun),
     )
 
 
@@ -302,7 +302,7 @@ def _node_status(
         behind=lead.lag_of(observed, seen_s) if steps else 0,
         kept=node_kept_view(run, member),
         late=late,
-        begun=begun_view(observed.begun) if here else None,
+        begun=starts_view(observed.begun) if here else None,
     )
 
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.queries import persistence
-from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.halting import furthest_promised, is_halting
 from coordinatord.core.queries.resumption import DiskObstacle, disk_obstacle, resume_point
+from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
@@ -59,13 +59,13 @@ class Reasons:
         return f"; killed, as they had not ended in time, so what they had not saved is lost: {', '.join(named)}{more}"
 
     @property
-    def begun(self) -> str:
+    def starts(self) -> str:
         """How the workers of the round were begun, why not in place, and why it was formed: the end of a sentence."""
-        begun, formed = begun_of(self._run), f" ({self.formed_reason})"
-        if begun is None:
+        starts, formed = count_starts(self._run), f" ({self.formed_reason})"
+        if starts is None:
             return formed
-        ways = ((begun.in_place, "in place"), (begun.warm, "warm"), (begun.cold, "cold"))
-        why_not = f"; not in place on {begun.why_not}" if begun.why_not else ""
+        ways = ((starts.in_place, "in place"), (starts.warm, "warm"), (starts.cold, "cold"))
+        why_not = f"; not in place on {starts.why_not}" if starts.why_not else ""
         return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{formed}"
 
     @property

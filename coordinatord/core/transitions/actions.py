@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
-from coordinatord.core.queries.begun_view import begun_of
 from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
@@ -15,6 +14,7 @@ from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_words
 from coordinatord.core.queries.report_builder import repeats_of, report_on
 from coordinatord.core.queries.resumption import resume_point
+from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.queries.time_attribution import (
     spent,
     spent_at_the_end,
@@ -82,7 +82,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
 def proceed(run: Run, reason: Reason, decision: Decision) -> None:
     """Go on with the same round and the same goals."""
     steps, so_far = run.durable.reports_steps, spent(run, decision.now)
-    decision.record(RoundStarted(run.job, run.id, reason.sentence, run.durable.round, steps, so_far, begun_of(run)))
+    decision.record(RoundStarted(run.job, run.id, reason.sentence, run.durable.round, steps, so_far, count_starts(run)))
 
 
 def note_overdue(run: Run, reason: Reason, decision: Decision) -> None:

@@ -69,7 +69,7 @@ def _rows() -> list[Transition]:
         ),
         Transition(forming, when.full, starting, do.form, f"{_FORMED}, its maximum{{reasons.resumes}}"),
         Transition(forming, when.settled, starting, do.form, f"{_FORMED}{{reasons.resumes}}"),
-        Transition(starting, when.all_started, running, do.proceed, "all workers are started{reasons.begun}"),
+        Transition(starting, when.all_started, running, do.proceed, "all workers are started{reasons.starts}"),
         Transition(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
     ]
     for state in (starting, running):

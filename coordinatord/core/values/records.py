@@ -18,7 +18,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Failure, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.schema import Length, Range
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 
 REASON_MAX = 4_096
 """The length in characters: the longest sentence names eight nodes, quotes a worker's message and has what both led
@@ -183,7 +183,7 @@ class RoundStarted(Record):
     steps_awaited: bool
     """Workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
     spent: Spent
-    begun: Begun | None = None
+    begun: WorkerStarts | None = None
     """How they were begun; None if all are cold and could not be otherwise, and in old records."""
 
 

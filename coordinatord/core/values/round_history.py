@@ -21,7 +21,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 
 ROUNDS_KEPT = 50
 """The store keeps as many, so a coordinator that starts again shows the same."""
@@ -48,7 +48,7 @@ class Round:
     formed_at: float
     running_at: float | None = None
     """When all its workers were started."""
-    begun: Begun | None = None
+    begun: WorkerStarts | None = None
     """How they were begun."""
     stopped: str | None = None
     stopped_at: float | None = None

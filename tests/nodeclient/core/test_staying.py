@@ -9,7 +9,7 @@ import pytest
 
 from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (
     Dismiss,
@@ -115,7 +115,9 @@ def test_one_that_hangs_while_it_destroys_its_groups_is_not_taken_over() -> None
     bench.receive(Goal.RUN, round=2, resume=RESUME)
     assert bench.last(Start).stays == (1,)
     bench.started(warm=1)
-    assert bench.observed.begun == Begun(1, 1, 0, "a worker was not out of its round in time; see --abort-timeout")
+    assert bench.observed.begun == WorkerStarts(
+        1, 1, 0, "a worker was not out of its round in time; see --abort-timeout"
+    )
 
 
 def test_a_worker_fails_once_in_a_round() -> None:
@@ -195,7 +197,7 @@ def test_a_node_says_how_its_workers_were_begun_and_why_not_in_place() -> None:
     bench = held()
     bench.receive(Goal.RUN, round=2, resume=RESUME)
     bench.started()
-    assert bench.observed.begun == Begun(2, 0, 0)
+    assert bench.observed.begun == WorkerStarts(2, 0, 0)
     bench.stays(0, 1)
     bench.receive(Goal.STOP, round=2)
     bench.left(0)
@@ -206,7 +208,9 @@ def test_a_node_says_how_its_workers_were_begun_and_why_not_in_place() -> None:
     probing = bench.observed
     assert probing.begun is None
     bench.started(warm=1)
-    assert bench.observed.begun == Begun(1, 1, 0, "a worker was not out of its round in time; see --abort-timeout")
+    assert bench.observed.begun == WorkerStarts(
+        1, 1, 0, "a worker was not out of its round in time; see --abort-timeout"
+    )
 
 
 def test_workers_that_are_all_cold_are_nothing_to_speak_of() -> None:
@@ -296,7 +300,9 @@ def test_a_held_worker_that_cannot_be_reached_any_more_is_replaced_without_a_cha
     assert bench.last(Start).stays == (1,)
     bench.started(warm=1)
     assert bench.observed.failure is None
-    assert bench.observed.begun == Begun(1, 1, 0, "a worker could not be reached any more while it waited for a round")
+    assert bench.observed.begun == WorkerStarts(
+        1, 1, 0, "a worker could not be reached any more while it waited for a round"
+    )
 
 
 def test_a_held_worker_that_cannot_be_reached_any_more_is_ended_when_its_round_is_swept() -> None:

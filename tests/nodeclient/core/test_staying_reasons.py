@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Terminate
 from nodeclient.core.staying import HOLD_S
 from tests.support.bench import Bench
@@ -32,7 +32,7 @@ def held() -> Bench:
     return bench
 
 
-def begun_from(bench: Bench, resume: Resume | None = None) -> Begun | None:
+def starts_after(bench: Bench, resume: Resume | None = None) -> WorkerStarts | None:
     """Begin round 2, of which one worker is warm and the other one cold; return what the node says of that."""
     bench.receive(Goal.RUN, round=2, resume=resume)
     bench.started(warm=1)
@@ -41,10 +41,10 @@ def begun_from(bench: Bench, resume: Resume | None = None) -> Begun | None:
 
 def test_why_workers_are_dismissed_is_said() -> None:
     why = "the round begins from nothing, and so do its workers"
-    assert begun_from(held()) == Begun(0, 1, 1, why)
+    assert starts_after(held()) == WorkerStarts(0, 1, 1, why)
     bench = held()
     bench.advance(HOLD_S)
-    assert begun_from(bench, RESUME) == Begun(0, 1, 1, "no round followed within 60 s")
+    assert starts_after(bench, RESUME) == WorkerStarts(0, 1, 1, "no round followed within 60 s")
 
 
 def test_a_worker_that_refuses_by_itself_says_why_it_ended() -> None:
@@ -53,7 +53,7 @@ def test_a_worker_that_refuses_by_itself_says_why_it_ended() -> None:
     bench.exited(0, 1)
     bench.left(1)
     bench.swept()
-    assert begun_from(bench, RESUME) == Begun(1, 1, 0, REFUSAL)
+    assert starts_after(bench, RESUME) == WorkerStarts(1, 1, 0, REFUSAL)
 
 
 def test_a_connection_that_was_lost_while_the_worker_lives_is_why_all_end() -> None:
@@ -63,7 +63,7 @@ def test_a_connection_that_was_lost_while_the_worker_lives_is_why_all_end() -> N
     bench.exited(0, -15)
     bench.exited(1, -15)
     bench.swept()
-    assert begun_from(bench, RESUME) == Begun(0, 1, 1, "a worker has lost its connection to nodeclient")
+    assert starts_after(bench, RESUME) == WorkerStarts(0, 1, 1, "a worker has lost its connection to nodeclient")
 
 
 def test_a_worker_that_is_killed_loses_its_connection_and_that_is_no_reason() -> None:
@@ -72,7 +72,7 @@ def test_a_worker_that_is_killed_loses_its_connection_and_that_is_no_reason() ->
     bench.exited(0, -9)
     bench.left(1)
     bench.swept()
-    assert begun_from(bench, RESUME) == Begun(1, 1, 0)
+    assert starts_after(bench, RESUME) == WorkerStarts(1, 1, 0)
 
 
 def test_a_worker_that_failed_and_cannot_be_held_is_not_waited_for() -> None:
@@ -87,4 +87,4 @@ def test_a_worker_that_failed_and_cannot_be_held_is_not_waited_for() -> None:
     assert failure is not None
     assert (failure.error, failure.followers) == (LOST_PEER, ())
     bench.swept()
-    assert begun_from(bench, RESUME) == Begun(1, 1, 0, REFUSAL)
+    assert starts_after(bench, RESUME) == WorkerStarts(1, 1, 0, REFUSAL)

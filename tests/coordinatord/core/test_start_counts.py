@@ -8,8 +8,8 @@ import pytest
 
 from coordinatord.core.queries.job_view import whole_view
 from coordinatord.protocol.api import JobStatus
-from coordinatord.protocol.begun_answers import BegunStatus
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.start_answers import WorkerStartsStatus
+from coordinatord.protocol.worker_starts import WorkerStarts
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
 
@@ -20,15 +20,17 @@ FORMED = " (formed of nodes n1, n2, its maximum)"
     ("begun", "said"),
     [
         ((None, None), ""),
-        ((Begun(1, 0, 0), Begun(0, 1, 0)), ": 1 in place, 1 warm"),
-        ((Begun(1, 0, 0), None), ": 1 in place, 1 cold"),
+        ((WorkerStarts(1, 0, 0), WorkerStarts(0, 1, 0)), ": 1 in place, 1 warm"),
+        ((WorkerStarts(1, 0, 0), None), ": 1 in place, 1 cold"),
         (
-            (Begun(1, 0, 0), Begun(0, 0, 1, "it was not out in time")),
+            (WorkerStarts(1, 0, 0), WorkerStarts(0, 0, 1, "it was not out in time")),
             ": 1 in place, 1 cold; not in place on node n2: it was not out in time",
         ),
     ],
 )
-def test_it_counts_each_way_and_says_why_not_in_place(begun: tuple[Begun | None, Begun | None], said: str) -> None:
+def test_it_counts_each_way_and_says_why_not_in_place(
+    begun: tuple[WorkerStarts | None, WorkerStarts | None], said: str
+) -> None:
     stage = Stage()
     for name in ("n1", "n2"):
         stage.play(f"join {name} min=2 max=2")
@@ -49,19 +51,19 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
     stage = Stage()
     for name in ("n1", "n2"):
         stage.play(f"join {name} min=2 max=2")
-    ways = Begun(1, 0, 0), Begun(0, 1, 0, "it was not out in time")
+    ways = WorkerStarts(1, 0, 0), WorkerStarts(0, 1, 0, "it was not out in time")
     for name, way in zip(("n1", "n2"), ways, strict=True):
         puppet = stage.puppets[name]
         puppet.observed = dataclasses.replace(puppet.observed, begun=way)
         assert shown(stage).begun is None
         stage.play(f"running {name}")
-    whole = BegunStatus(in_place=1, warm=1, cold=0, why_not="node n2: it was not out in time")
+    whole = WorkerStartsStatus(in_place=1, warm=1, cold=0, why_not="node n2: it was not out in time")
     view = shown(stage)
     assert view.begun == whole
     assert [round_.begun for round_ in view.rounds] == [whole]
     assert [node.begun for node in view.nodes] == [
-        BegunStatus(in_place=1, warm=0, cold=0, why_not=""),
-        BegunStatus(in_place=0, warm=1, cold=0, why_not="it was not out in time"),
+        WorkerStartsStatus(in_place=1, warm=0, cold=0, why_not=""),
+        WorkerStartsStatus(in_place=0, warm=1, cold=0, why_not="it was not out in time"),
     ]
 
 
@@ -69,10 +71,10 @@ def test_what_is_said_of_a_round_that_ended_stays_and_the_next_one_says_nothing_
     stage = Stage()
     stage.play("join n1 min=1 max=1")
     puppet = stage.puppets["n1"]
-    puppet.observed = dataclasses.replace(puppet.observed, begun=Begun(0, 1, 0))
+    puppet.observed = dataclasses.replace(puppet.observed, begun=WorkerStarts(0, 1, 0))
     stage.play("running n1")
     stage.play("fail n1")
     stage.play("stopped n1")
     view = shown(stage)
     assert view.begun is None
-    assert next(iter(view.rounds)).begun == BegunStatus(in_place=0, warm=1, cold=0, why_not="")
+    assert next(iter(view.rounds)).begun == WorkerStartsStatus(in_place=0, warm=1, cold=0, why_not="")

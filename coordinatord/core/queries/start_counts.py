@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.begun_answers import BegunStatus
 from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.start_answers import WorkerStartsStatus
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.worker_starts import Begun
+from coordinatord.protocol.worker_starts import WorkerStarts
 
 
-def begun_of(run: Run) -> Begun | None:
+def count_starts(run: Run) -> WorkerStarts | None:
     """Return how the workers of the present round were begun, and the first node of which some were not in place.
 
     None if no node says: all workers are cold then, and could not be otherwise.
@@ -21,14 +21,14 @@ def begun_of(run: Run) -> Begun | None:
     ]
     if not known:
         return None
-    in_place, warm = sum(begun.in_place for _, begun in known), sum(begun.warm for _, begun in known)
+    in_place, warm = sum(starts.in_place for _, starts in known), sum(starts.warm for _, starts in known)
     cold = sum(member.offer.workers for member in run.inside) - in_place - warm
-    why_not = next((f"node {node}: {begun.why_not}" for node, begun in known if begun.why_not), "")
-    return Begun(in_place, warm, max(cold, 0), clip(why_not, MESSAGE_MAX))
+    why_not = next((f"node {node}: {starts.why_not}" for node, starts in known if starts.why_not), "")
+    return WorkerStarts(in_place, warm, max(cold, 0), clip(why_not, MESSAGE_MAX))
 
 
-def begun_view(begun: Begun | None) -> BegunStatus | None:
+def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:
     """Return the same for the HTTP API."""
-    if begun is None:
+    if starts is None:
         return None
-    return BegunStatus(in_place=begun.in_place, warm=begun.warm, cold=begun.cold, why_not=begun.why_not)
+    return WorkerStartsStatus(in_place=starts.in_place, warm=starts.warm, cold=starts.cold, why_not=starts.why_not)

@@ -7,7 +7,7 @@ from coordinatord.protocol.frozen_class import frozen
 
 
 @frozen(kw_only=True)
-class BegunStatus:
+class WorkerStartsStatus:
     """The workers of a node or round, by the way in which each was begun."""
 
     in_place: Whole
