@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -74,10 +75,18 @@ class Persister:
         self._before = max((step.serial for step in self.steps.there), default=0)
 
     async def write_alone(self, run: str, order: PersistOrder) -> None:
-        """Write a step and make it whole, without a coordinator; return when that is done, or has failed."""
+        """Write a step and make it whole, without a coordinator; return when that is done, or has failed.
+
+        If another node was faster, or the disk is full, what this one has written is of no use and is deleted.
+        """
         self._progress.give_up()
-        self._attempt, self._progress = PersistAttempt(run, order, f"alone{secrets.token_hex(4)}"), Progress()
-        await self._write(self._attempt, self._progress, self._before)
+        attempt = PersistAttempt(run, order, f"alone{secrets.token_hex(4)}")
+        self._attempt, self._progress = attempt, Progress()
+        await self._write(attempt, self._progress, self._before)
+        progress = Progress()
+        work = partial(_drop_unfinished, self.steps.folder, _name_of(attempt), progress)
+        with suppress(OperationalError, OSError):  # the next step that a coordinator makes whole has it deleted
+            await self._thread.do(work, progress, lambda _: None)
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
         """Write what is wanted of a step; None ends that."""
@@ -182,3 +191,8 @@ def _commit(job: Path, of: StepName, small: int, progress: Progress, before: int
     """
     there = step_folder.commit(job, of, small, progress, before).of
     return there, step_folder.unfinished(job, progress)
+
+
+def _drop_unfinished(job: Path, of: StepName, progress: Progress) -> None:
+    """Delete what an attempt has written, unless it has made a step whole."""
+    step_folder.drop(job, step_folder.unfinished(job, progress) & {of.folder})
