@@ -67,12 +67,15 @@ def _of_its_stacks(packet: bytes) -> None:
         check_brief(error)
     else:
         stacks, counts = pack_stacks(answer.threads), (1, 2, answer.network_bytes, answer.members, answer.places)
-        _send(WorkerStacks(0, StackOrigin.WORKER, stacks, "", "", 0.0, answer.collective, "", *counts))
+        _send(
+            WorkerStacks(0, StackOrigin.WORKER, stacks, "", "", 0.0, answer.collective, "", *counts, answer.stands_at)
+        )
 
 
 def _by_a_signal(dump: bytes) -> None:
-    threads = read_dump(dump.decode(errors="replace"), "/home/me")
-    _send(WorkerStacks(0, StackOrigin.SIGNAL, pack_stacks(threads), "", "", 0.0, None, ""))
+    answer = read_dump(dump.decode(errors="replace"), "/home/me")
+    stacks, stands_at = pack_stacks(answer.threads), answer.stands_at
+    _send(WorkerStacks(0, StackOrigin.SIGNAL, stacks, "", "", 0.0, None, "", stands_at=stands_at))
 
 
 def _send(found: WorkerStacks) -> None:
