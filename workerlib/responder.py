@@ -92,8 +92,8 @@ have one recorder, both or none of them."""
 
 C10D = "torch._C._distributed_c10d"
 
-_over: set[str] = set()
-"""The process groups of the rounds that are over, by their numbers in this process. A later one may have its name."""
+_over: set[tuple[str, str]] = set()
+"""The recorder and the number of each process group of the rounds that are over. A later one may have its name."""
 
 _held: list[Any] = []
 """The connection and the two ends of the pipe, of the round that this process is in."""
@@ -137,7 +137,7 @@ def start() -> None:
 
 def begin_round() -> None:
     """Answer to the nodeclient of another round from now on, and tell of no process group that there was before."""
-    _over.update(*(_counters(sys.modules.get(C10D), recorder) for recorder in RECORDERS))
+    _over.update((recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder))
     start()
 
 
@@ -258,7 +258,7 @@ def _collectives() -> list[dict[str, Any]]:
     for recorder, counters in before.items():
         with suppress(Exception):  # its interface is not public, so it may have changed in any way
             if counters:
-                entries = [] if moves else _pending_entries(_dump(c10d, recorder))
+                entries = [] if moves else _pending_entries(_dump(c10d, recorder), recorder)
                 found += _counted(counters) if moves else _by_group(entries)
     return sorted(found, key=lambda collective: collective["state"] != "waits")
 
@@ -267,7 +267,7 @@ def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
     """Return how many collectives a recorder counts, by process group; nothing if it has none, or is not known."""
     try:
         status = json.loads(getattr(c10d, recorder)(False))["pg_status"]
-        return {number: counters for number, counters in status.items() if number not in _over}
+        return {number: counters for number, counters in status.items() if (recorder, number) not in _over}
     except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
         return {}
 
@@ -306,11 +306,11 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def _pending_entries(text: str) -> list[dict[str, Any]]:
+def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
     """Return the end of what a recorder holds, back to where each group that is in it has an entry that is over."""
     found: list[dict[str, Any]] = []
     pending: set[str] = set()
-    for entry in islice(_backwards(text), PENDING_MAX):
+    for entry in islice(_backwards(text, recorder), PENDING_MAX):
         if len(found) >= ENTRIES_MAX and not pending:
             break
         found.append(entry)
@@ -319,12 +319,12 @@ def _pending_entries(text: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def _backwards(text: str) -> Iterator[dict[str, Any]]:
+def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
     """Yield the entries of this round that a recorder holds, the last one first; the megabyte before is not read."""
     decoder, at = json.JSONDecoder(), len(text)
     while (at := text.rfind(ENTRY, 0, at)) >= 0:
         entry = decoder.raw_decode(text, at)[0]
-        if str(entry.get("pg_id")) in _over:
+        if (recorder, str(entry.get("pg_id"))) in _over:
             return
         yield entry
 
@@ -375,7 +375,7 @@ def _arrivals(question: bytes) -> bytes:
             if _counters(c10d, recorder):
                 with _dumping:
                     text = _dump_beside(c10d, recorder)
-                found += _series([*islice(_backwards(text), most)][::-1])
+                found += _series([*islice(_backwards(text, recorder), most)][::-1])
     found.sort(key=lambda series: -len(series["times_ns"]))
     return json.dumps({"arrivals": found[:GROUPS_MAX]}).encode()
 

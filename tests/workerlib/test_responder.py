@@ -26,13 +26,14 @@ NCCL, GLOO = responder.RECORDERS
 Entries = list[dict[str, Any]]
 
 
-def entry(operation: str, number: int, *, retired: bool) -> dict[str, Any]:
+def entry(operation: str, number: int, *, retired: bool, group: int = 0) -> dict[str, Any]:
     """Return an entry of a recorder, with its keys in torch's order."""
     return {
         "collective_seq_id": number,
         "input_dtypes": ["Float"],
         "input_sizes": [[8]],
         "is_p2p": False,
+        "pg_id": group,
         "process_group": ["0", "default_pg"],
         "profiling_name": operation,
         "retired": retired,
@@ -57,7 +58,7 @@ class Recorder:
         number = self.entries[-1]["collective_seq_id"] if self.entries else 0
         if self.gets_on:
             self.entries = [*self.entries, entry("gloo:all_reduce", number + 1, retired=False)]
-        status = {"0": {"last_enqueued_collective": str(number)}} if self.entries else {}
+        status = {str(each["pg_id"]): {"last_enqueued_collective": str(number)} for each in self.entries}
         return json.dumps({"pg_status": status}).encode()
 
     def handle(self, _: object, response: Any) -> None:
@@ -160,8 +161,10 @@ def test_the_first_of_very_many_that_are_not_over_is_told(install: Install) -> N
     pending = [entry("gloo:all_reduce", number, retired=False) for number in range(301, 501)]
     install(gloo=Recorder([*done, *pending]))
     assert told() == [("gloo:all_reduce", 301, "waits")]
-    assert len(responder._pending_entries(Recorder([*done, *pending]).text)) == 201, "no more than it takes are read"
-    assert len(responder._pending_entries(Recorder(done).text)) == responder.ENTRIES_MAX
+    assert len(responder._pending_entries(Recorder([*done, *pending]).text, GLOO)) == 201, (
+        "no more than it takes are read"
+    )
+    assert len(responder._pending_entries(Recorder(done).text, GLOO)) == responder.ENTRIES_MAX
 
 
 def test_what_is_sent_from_rank_to_rank_is_no_collective(install: Install) -> None:
@@ -236,6 +239,19 @@ def test_nothing_is_told_of_the_groups_of_a_round_that_is_over(monkeypatch: pyte
     wait_until("the second one to be told of", lambda: told() == [("gloo:all_reduce", 2, "waits")])
     for pair in (left, now):
         pair.end()
+
+
+def test_a_group_of_this_round_is_told_whose_number_another_backend_had_before(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each backend of torch counts its own groups from 0."""
+    monkeypatch.setattr(responder, "_over", set())
+    nccl = Recorder([entry("nccl:all_reduce", 3, retired=True, group=group) for group in range(2)])
+    gloo = Recorder([entry("gloo:barrier", 1, retired=True)])
+    install(nccl=nccl, gloo=gloo)
+    responder.begin_round()
+    gloo.entries = [*gloo.entries, entry("gloo:barrier", 2, retired=False, group=1)]
+    assert told() == [("gloo:barrier", 2, "waits")]
 
 
 def test_of_connections_only_a_worker_tells_that_does_not_get_on(install: Install) -> None:
