@@ -28,7 +28,9 @@ class StateLock:
     """Gives the state to one thread at a time, and the question of nodeclient to the one that comes first to it."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._mutex = threading.RLock()
+        """It is acquired by itself: an interrupt may come between a condition's lock and the block that releases it."""
+        self._changed = threading.Condition(self._mutex)
         self._holder = StateHolder.NOBODY
         self._question: SaveNow | None = None
         self._is_left = False
@@ -42,8 +44,8 @@ class StateLock:
 
     def take(self, holder: StateHolder, within_s: float | None = None) -> bool:
         """Wait for the state; return whether the holder has it now. Raises `LeftRoundError` as `check` does."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_free_for(holder), within_s):
+        with self._mutex:
+            if not (self._is_free_for(holder) or self._changed.wait_for(lambda: self._is_free_for(holder), within_s)):
                 return False
             if holder is StateHolder.TRAINING:
                 self.check()
@@ -56,7 +58,7 @@ class StateLock:
 
     def release(self) -> None:
         """Give the state back."""
-        with self._changed:
+        with self._mutex:
             self._holder = StateHolder.NOBODY
             self._changed.notify_all()
 
@@ -67,7 +69,7 @@ class StateLock:
 
     def leave_round(self) -> None:
         """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step."""
-        with self._changed:
+        with self._mutex:
             self._is_left = True
             self._changed.notify_all()
 
@@ -75,11 +77,13 @@ class StateLock:
 
     def ask(self, question: SaveNow) -> None:
         """Note that nodeclient wants the state saved; the question of before is answered by nobody."""
-        with self._changed:
+        with self._mutex:
             self._question = question
 
     def take_question(self) -> SaveNow | None:
         """Return the question, and give it to no other thread: whoever has it answers it."""
-        with self._changed:
+        if self._question is None:
+            return None  # as at almost every step
+        with self._mutex:
             question, self._question = self._question, None
             return question

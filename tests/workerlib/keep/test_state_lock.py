@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -84,3 +87,30 @@ def test_a_question_is_answered_by_the_thread_that_comes_first(lock: StateLock) 
     lock.ask(SaveNow(7))
     assert lock.take_question() == SaveNow(7)
     assert lock.take_question() is None
+
+
+@pytest.mark.parametrize("call", range(8))
+def test_an_interrupt_at_any_call_within_it_leaves_the_state_to_be_saved(lock: StateLock, call: int) -> None:
+    """Python raises it when a function is entered, or has returned: the thread that saves must not wait for ever."""
+    left = call
+
+    def interrupt(_: FrameType, event: str, __: object) -> Any:
+        nonlocal left
+        if event in {"call", "return"}:
+            left -= 1
+            if left == -1:
+                raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        lock.take(StateHolder.TRAINING)
+        sys.settrace(None)
+    except KeyboardInterrupt:
+        sys.settrace(None)
+    if lock.is_in_step:
+        lock.release()
+    saver = threading.Thread(target=lock.take, args=(StateHolder.SAVER, AT_ONCE), daemon=True)
+    saver.start()
+    saver.join(TIMEOUT_S)
+    assert not saver.is_alive()
