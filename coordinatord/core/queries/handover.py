@@ -49,9 +49,13 @@ def _needed(run: Run) -> Iterator[KeptStep]:
     resume, kept = run.durable.resume, run.kept
     if resume is not None and resume.disk is None and not run.durable.stepped and kept.is_whole(resume.at):
         yield resume.at
-    newest = next((at for at in kept.steps() if kept.is_whole(at) and may_be_chosen(run, at)), None)
+    newest = _newest_to_choose(run)
     if newest is not None:
         yield newest
+
+
+def _newest_to_choose(run: Run) -> KeptStep | None:
+    return next((at for at in run.kept.steps() if run.kept.is_whole(at) and may_be_chosen(run, at)), None)
 
 
 def _is_whole_without(run: Run, member: Member, at: KeptStep) -> bool:
@@ -78,15 +82,33 @@ def has_to_write(run: Run, member: Member) -> bool:
 
 
 def last_holders(run: Run) -> Collection[str]:
-    """Return who has the step that the disk lacks, if all of it is with nobody that stays between two rounds.
+    """Return who has a step that the disk lacks, if all of it is with nobody that stays between two rounds.
 
     Without this, the last of several nodes that leave one after the other would take the step along. So would those
     that leave while an older step is being written, or after a failed attempt.
     """
     if run.durable.state is not State.FORMING or run.kept.disk.every_s is None or not run.kept.all_heard:
         return ()
-    at = step_to_write(run)
-    held = {} if at is None else run.kept.holders(at)
+    return {node for at in _last_steps(run) for node in _holders_unless_others_stay(run, at)}
+
+
+def _last_steps(run: Run) -> Iterator[KeptStep]:
+    """Yield the step that is to be written, and the one before it if a node could not get the first: it may be damaged.
+
+    Whether it is shows when it is written. Those that have only the older one stay until then.
+    """
+    at, done = step_to_write(run), run.kept.disk.step
+    if at is None:
+        return
+    yield at
+    if not may_be_chosen(run, at):
+        older = _newest_to_choose(run)
+        if older is not None and older.round > 0 and (done is None or older > done):
+            yield older
+
+
+def _holders_unless_others_stay(run: Run, at: KeptStep) -> Collection[str]:
+    held = run.kept.holders(at)
     stay = [parts for node, parts in held.items() if not run.members[node].leaves and is_reachable(run.members[node])]
     return () if are_whole([part for parts in stay for part in parts if part.big]) else held.keys()
 

@@ -34,7 +34,7 @@ def ending(shards: int, end: str = LEAVE) -> Stage:
 
 def writers(stage: Stage) -> dict[str, int]:
     """Return the nodes that are to write, and which step."""
-    orders = {node: order(stage, node) for node in NODES}
+    orders = {node: order(stage, node) for node in NODES if node in stage.puppets}
     return {node: asked.step for node, asked in orders.items() if asked is not None}
 
 
@@ -139,6 +139,26 @@ def test_a_node_that_has_a_newer_step_stays_while_others_write_an_older_one() ->
     write(stage, "n1", "n2")
     assert writers(stage) == {"n3": 101}
     write(stage, "n3")
+    assert state_of(stage) is State.LEFT
+
+
+def test_a_node_with_an_older_step_stays_where_the_newest_may_be_damaged() -> None:
+    stage = running_job(("n1", "n2"), "min=2 max=2 keeps=600s restarts=2")
+    stage.play("keep n1 1:100 of=2")
+    stage.play("keep n2 1:101 of=2")
+    stage.play("fail n2")
+    stage.play("failed n2")
+    stage.play("stopped n1")
+    stage.play("fetch n1 failed why=digest")
+    stage.play("leave n1 n2")
+    stage.play("stopped n1 n2")
+    assert writers(stage) == {"n2": 101}, "nobody knows whether it is damaged before it is written"
+    assert desired_of(stage, "n1").goal is not Goal.EXIT
+    stage.play("keep n2")
+    stage.play("write n2 failed why=damaged")
+    assert writers(stage) == {"n1": 100}
+    write(stage, "n1")
+    assert "is not on the disk" not in last_words(stage, "n1")
     assert state_of(stage) is State.LEFT
 
 
