@@ -159,7 +159,7 @@ MUTANTS = tuple(
             "last-step-left-out",
             "coordinatord.core.queries.conditions",
             "a run ends when an older step is on the disk that was being written as its round ended",
-            "    if at is None or run.durable.stop_asked or run.count(MemberState.GIVING):\n",
+            "    if at is None or persistence.is_ending(run):\n",
             "    if at is None:\n",
         ),
         (
