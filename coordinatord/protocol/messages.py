@@ -236,7 +236,7 @@ class Observed:
     port: Port
     """A port it holds reserved for MASTER_PORT, should it get group rank 0 of the next round."""
     leaving: bool
-    """Its user asked it to leave."""
+    """Its user asked it to leave, or it has given up and stays only to write to the disk."""
     failure: Failure | None
     heard_s: Seconds
     """How long ago it last heard the coordinator in this session. The coordinator learns from it how late its own

@@ -119,7 +119,7 @@ class Agent:
             round=self.round,
             phase=Phase.RUNNING if unreported else self.phase,
             port=self._port,
-            leaving=self._departure.leaves,
+            leaving=self._departure.leaves or self._departure.write_by is not None,
             failure=self._group.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,

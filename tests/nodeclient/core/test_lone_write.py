@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, WantedParts
 from coordinatord.protocol.messages import Goal
 from coordinatord.protocol.persisted_state import PersistedStep, PersistOrder
@@ -140,6 +141,22 @@ def test_a_node_that_gives_up_its_search_writes_what_it_keeps() -> None:
     assert not bench.agent.exited
     bench.submit(PersistedAlone())
     assert bench.agent.exited
+
+
+def test_a_node_that_has_given_up_is_in_no_round_of_a_coordinator_that_is_back() -> None:
+    bench = alone()
+    bench.advance(10_000.0)
+    end_workers(bench)
+    bench.advance(60.1)
+    assert bench.count(PersistAlone) == 1
+    bench.open()
+    bench.receive(Goal.WAIT)
+    bench.close("Connection refused")
+    bench.open()
+    assert bench.observed.leaving, "it goes as soon as it has written"
+    assert not bench.agent.exited
+    bench.submit(PersistedAlone())
+    assert bench.last(Exit).code == ExitCode.UNAVAILABLE
 
 
 def test_nothing_is_written_without_a_disk_or_a_run_or_after_success() -> None:
