@@ -44,7 +44,11 @@ LISTENS_WITHIN_S = 1.0
 """How long others look whether rank 0 listens, before torch does so by itself."""
 
 LOOK_AGAIN_S = 0.002
+"""The first pause between two such looks. Each is longer than the one before: many ranks look at one host."""
 
+LOOK_AGAIN_S_MAX = 0.05
+
+LONGER = 1.25
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
@@ -102,12 +106,17 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
 
 def await_listener(environment: WorkerEnvironment) -> None:
     """Wait until rank 0 listens, if it does soon: torch tries again only 0.25 to 0.75 s after it was refused."""
-    place = environment.master_address, environment.master_port
-    refused, until = threading.Event(), time.monotonic() + LISTENS_WITHIN_S
+    refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, LOOK_AGAIN_S
+    try:
+        found = socket.getaddrinfo(environment.master_address, environment.master_port, type=socket.SOCK_STREAM)
+    except OSError:
+        return  # torch says what is wrong with the name
     while (left_s := until - time.monotonic()) > 0:
-        with suppress(OSError), socket.create_connection(place, left_s):
-            return
-        refused.wait(LOOK_AGAIN_S)
+        for *_, (address, *_) in found:
+            with suppress(OSError), socket.create_connection((str(address), environment.master_port), left_s):
+                return
+        refused.wait(pause_s)
+        pause_s = min(LONGER * pause_s, LOOK_AGAIN_S_MAX)
 
 
 def _place(address: str, port: int) -> _Place:

@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,20 @@ def test_others_wait_for_rank_0_for_a_moment_only(port: int) -> None:
     began = time.monotonic()
     store.await_listener(replace(SOLO, master_port=port))
     assert time.monotonic() - began >= store.LISTENS_WITHIN_S
+
+
+def test_the_name_of_rank_0_is_looked_up_once_and_its_host_not_flooded(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a thousand ranks may look at that host, and ask the same server for its name."""
+    looks: list[str] = []
+    look_up = socket.getaddrinfo
+
+    def noted(host: str, *args: Any, **kwargs: Any) -> Any:
+        looks.append(host)
+        return look_up(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", noted)
+    store.await_listener(replace(SOLO, master_address="localhost", master_port=port))
+    assert looks.count("localhost") == 1
+    assert len(looks) < 100, "what follows names an address, and asks no server"
