@@ -109,7 +109,7 @@ def await_listener(environment: WorkerEnvironment) -> None:
     refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, LOOK_AGAIN_S
     try:
         found = socket.getaddrinfo(environment.master_address, environment.master_port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return  # torch says what is wrong with the name
     while (left_s := until - time.monotonic()) > 0:
         for *_, (address, *_) in found:

@@ -98,3 +98,7 @@ def test_the_name_of_rank_0_is_looked_up_once_and_its_host_not_flooded(
     store.await_listener(replace(SOLO, master_address="localhost", master_port=port))
     assert looks.count("localhost") == 1
     assert len(looks) < 100, "what follows names an address, and asks no server"
+
+
+def test_others_leave_it_to_torch_to_complain_of_a_name_that_cannot_be(port: int) -> None:
+    store.await_listener(replace(SOLO, master_address=f"{'x' * 64}.example", master_port=port))
