@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.corroboration import node_gone
-from coordinatord.core.queries.growth import awaits_checkpoint
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import given_by
 from coordinatord.core.queries.hanging import awaits_busy, is_hung, next_look
 from coordinatord.core.queries.resumption import disk_obstacle, is_obtainable
+from coordinatord.core.queries.scale_up_wait import awaits_checkpoint
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run

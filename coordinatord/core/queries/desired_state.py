@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from coordinatord.core.queries.conditions import settled
 from coordinatord.core.queries.copying import copies_for
-from coordinatord.core.queries.growth import waiting_words
 from coordinatord.core.queries.halting import halt_for
 from coordinatord.core.queries.persistence import order_for, writes
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.queries.resumption import protected_for, resume_for
+from coordinatord.core.queries.scale_up_wait import waiting_words
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
