@@ -130,7 +130,7 @@ SMALL_BOUNDARIES = {
     "nodeclient/forkserver/hook/sitecustomize": "Python imports it by this name",
     "nodeclient/host/control_groups": "a source of the system's, which `cpus` and `memory` read",
     "nodeclient/host/ports": "a resource of the system's: a port that stays reserved",
-    "nodeclient/keep/means": "what the modules of the room share, so that none has to know another",
+    "nodeclient/keep/resources": "what the modules of the room share, so that none has to know another",
     "nodeclient/keep/rate_limit": "pure, and apart from what has to wait",
     "nodeclient/operate/admin_commands": "a group of commands",
     "nodeclient/operate/answering": "threads of its own: whom to ask, apart from what is asked",

@@ -16,8 +16,8 @@ from threading import Event
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.means import Means
 from nodeclient.keep.rate_limit import RateLimit
+from nodeclient.keep.resources import KeepResources
 from nodeclient.parts.arenas import NoMemoryError
 from nodeclient.parts.part_fetch import LOOK_UP_S, FetchError, fetch
 from nodeclient.parts.part_messages import Kind, PartName
@@ -33,10 +33,10 @@ _Wanted = tuple[KeptCopy, int]
 class Copier:
     """The copies that this node keeps of other nodes' state."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, resources: KeepResources) -> None:
         """Begin with none."""
-        self._means = means
-        self._limit = RateLimit(means.settings.copy_rate, time.monotonic())
+        self._resources = resources
+        self._limit = RateLimit(resources.settings.copy_rate, time.monotonic())
         self._run = ""
         self._wanted: tuple[KeptCopy, ...] = ()
         self._working: asyncio.Task[None] | None = None
@@ -52,9 +52,9 @@ class Copier:
             self._getting[1].set()
         if not copies:
             self.problem = ""
-        self._means.arenas.drop_copies(keep={rank for _, rank in self._all()})
+        self._resources.arenas.drop_copies(keep={rank for _, rank in self._all()})
         if copies and (self._working is None or self._working.done()):
-            self._working = self._means.tasks.spawn(self._work(), name="copies")
+            self._working = self._resources.tasks.spawn(self._work(), name="copies")
 
     def close(self) -> None:
         """Give up all copies that are on their way."""
@@ -79,12 +79,12 @@ class Copier:
                     self._fail(f"there is no copy of node {copy.source.node} here: {error}")
                 except (FetchError, OSError) as error:
                     since = failing_since.setdefault(key, loop.time())
-                    if loop.time() - since >= self._means.settings.patience_s:
+                    if loop.time() - since >= self._resources.settings.patience_s:
                         self._fail(f"the state of node {copy.source.node} cannot be copied: {error}")
                 else:
                     failing_since.pop(key, None)
                     self.problem = ""
-                    self._means.submit(KeptChanged())
+                    self._resources.submit(KeptChanged())
             if any(not self._is_here(*part) for part in self._all()):
                 await asyncio.sleep(AGAIN_S)
 
@@ -96,7 +96,7 @@ class Copier:
 
         def room(commit: Commit) -> Place:
             """Return the place for the part, which only the loop's thread may choose."""
-            chosen = asyncio.run_coroutine_threadsafe(self._means.arenas.reserve_copy(commit), loop)
+            chosen = asyncio.run_coroutine_threadsafe(self._resources.arenas.reserve_copy(commit), loop)
             while not given_up.is_set():
                 try:
                     return chosen.result(LOOK_UP_S)
@@ -109,7 +109,7 @@ class Copier:
             given_up.wait(self._limit.take(size, time.monotonic()))
 
         try:
-            await loop.run_in_executor(self._means.threads, fetch, copy.source, name, room, given_up, pace)
+            await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, given_up, pace)
         finally:
             given_up.set()
             self._getting = None
@@ -117,8 +117,8 @@ class Copier:
     def _fail(self, problem: str) -> None:
         if problem != self.problem:
             self.problem = problem
-            self._means.notify(Level.WARNING, problem, "state_not_copied")
-            self._means.submit(KeptChanged())
+            self._resources.notify(Level.WARNING, problem, "state_not_copied")
+            self._resources.submit(KeptChanged())
 
     def _all(self) -> Iterator[_Wanted]:
         for copy in self._wanted:
@@ -127,4 +127,4 @@ class Copier:
                     yield copy, rank
 
     def _is_here(self, copy: KeptCopy, rank: int) -> bool:
-        return self._means.arenas.find(rank, copy.round, copy.step, Kind.BIG) is not None
+        return self._resources.arenas.find(rank, copy.round, copy.step, Kind.BIG) is not None

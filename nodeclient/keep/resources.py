@@ -1,4 +1,4 @@
-"""What the modules of this room work with."""
+"""What all modules of this room work with: settings, memory, threads, tasks, callbacks, and the disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Notify = Callable[[Level, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class KeepResources:
     """The memory, the threads, and the callbacks into nodeclient; all of it lives as long as nodeclient does."""
 
     settings: KeepSettings

@@ -14,7 +14,7 @@ from threading import Event
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Resume
-from nodeclient.keep.means import Means
+from nodeclient.keep.resources import KeepResources
 from nodeclient.parts.arenas import Arenas, Held, NoMemoryError, read_only
 from nodeclient.parts.landing import Landed, Landing
 from nodeclient.parts.part_fetch import FetchError, fetch
@@ -77,13 +77,13 @@ class ReadyParts:
 class Restoration:
     """Gets the parts that the workers of one round resume from."""
 
-    def __init__(self, means: Means, run: str) -> None:
+    def __init__(self, resources: KeepResources, run: str) -> None:
         """Prepare to get parts of a run.
 
         A holder that does not give a part is asked again for a while: the coordinator names another one if it is lost,
         or has withdrawn the part.
         """
-        self._means = means
+        self._resources = resources
         self._run = run
         self._progress = Progress()
         self._given_up = Event()
@@ -110,7 +110,7 @@ class Restoration:
         """Get what is wanted of one rank: from the disk, from this node or from another one."""
         if resume.disk is not None:
             await self._read(resume, rank, wanted)
-        elif source.node == self._means.node:
+        elif source.node == self._resources.node:
             await self._check(resume, rank, wanted)
         else:
             await self._receive(source, resume, rank, wanted)
@@ -119,19 +119,19 @@ class Restoration:
         """Stop the threads that still get parts, and give up the parts that are ready."""
         self._given_up.set()
         self._progress.give_up()
-        self.ready.close(self._means.arenas)
+        self.ready.close(self._resources.arenas)
 
     async def _check(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts of this node, once their digests proved right."""
         by_file: dict[int, list[Held]] = {}
         for kind in _kinds(wanted):
-            held = self._means.arenas.find(rank, resume.round, resume.step, kind)
+            held = self._resources.arenas.find(rank, resume.round, resume.step, kind)
             if held is None:
                 raise RestoreError(f"this node does not keep step {resume.step} of rank {rank} any more")
             held_there = by_file.setdefault(held.file, [])
             if held in held_there:  # a generation has the small state too
                 continue
-            check = self._means.digests.check(held.place, held.commit)
+            check = self._resources.digests.check(held.place, held.commit)
             if not await asyncio.shield(asyncio.wrap_future(check)):  # others may wait for it too
                 raise DamagedError(held)
             held_there.append(held)
@@ -141,11 +141,11 @@ class Restoration:
 
     async def _read(self, resume: Resume, rank: int, wanted: WantedParts) -> None:
         """Add parts that are on the disk."""
-        disk = self._means.disk
+        disk = self._resources.disk
         if disk is None:
             raise RestoreError("this node reads nothing from a disk: it was started without --persist")
         for kind in _kinds(wanted):
-            landing = Landing(self._means.arenas, kind)
+            landing = Landing(self._resources.arenas, kind)
             try:
                 await disk.steps.read(resume, rank, kind, landing.room, self._progress)
                 self.ready.add_received(landing.take())
@@ -173,11 +173,11 @@ class Restoration:
     async def _land(self, source: KeptSource, name: PartName) -> Landed:
         """Receive one part."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._means.settings.patience_s
+        until = loop.time() + self._resources.settings.patience_s
         while True:
-            landing = Landing(self._means.arenas, name.kind)
+            landing = Landing(self._resources.arenas, name.kind)
             try:
-                await loop.run_in_executor(self._means.threads, fetch, source, name, landing.room, self._given_up)
+                await loop.run_in_executor(self._resources.threads, fetch, source, name, landing.room, self._given_up)
                 return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
                 landing.close()

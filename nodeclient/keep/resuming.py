@@ -9,7 +9,7 @@ from dataclasses import replace
 from coordinatord.protocol.kept_state import Restoring, Resume
 from nodeclient.core.effects import Level
 from nodeclient.core.events import KeptChanged
-from nodeclient.keep.means import Means
+from nodeclient.keep.resources import KeepResources
 from nodeclient.keep.restoration import DamagedError, FileSystemError, Restoration, RestoreError
 from nodeclient.parts.arenas import size_in_words
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, NOTHING, ResumeFrom
@@ -21,9 +21,9 @@ Send = Callable[[int, ResumeFrom, Sequence[int]], None]
 class Resuming:
     """The beginning of one round, as far as kept state is concerned."""
 
-    def __init__(self, means: Means, send: Send, run: str = "", number: int = 0) -> None:
+    def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0) -> None:
         """Begin before it is known what this round resumes from."""
-        self._means = means
+        self._resources = resources
         self._send = send
         self._run = run
         self._number = number
@@ -53,8 +53,8 @@ class Resuming:
         elif resume.complete and self.restoring in {Restoring.NOTHING, Restoring.FETCHING}:
             self.give_up()
             self.restoring, self._problem = Restoring.FETCHING, ""
-            self._restoration = Restoration(self._means, self._run)
-            self._getting = self._means.tasks.spawn(self._get(self._restoration, resume), name="restore")
+            self._restoration = Restoration(self._resources, self._run)
+            self._getting = self._resources.tasks.spawn(self._get(self._restoration, resume), name="restore")
 
     def ask(self, local_rank: int) -> None:
         """Answer a worker, now or when the answer is there."""
@@ -73,26 +73,26 @@ class Resuming:
             self._restoration.give_up()
 
     async def _get(self, restoration: Restoration, resume: Resume) -> None:
-        loop, means = asyncio.get_running_loop(), self._means
+        loop, resources = asyncio.get_running_loop(), self._resources
         began = loop.time()
         try:
             await restoration.get(resume)
         except (RestoreError, OSError) as error:
             if isinstance(error, DamagedError):
-                means.note_damage(error.held)
+                resources.note_damage(error.held)
                 self._problem = str(error)
-                await asyncio.sleep(means.settings.patience_s)  # and is cancelled if another holder is named
+                await asyncio.sleep(resources.settings.patience_s)  # and is cancelled if another holder is named
             self.restoring, self._problem = Restoring.FAILED, str(error)
-            if resume.disk is not None and means.disk is not None:
+            if resume.disk is not None and resources.disk is not None:
                 passes = isinstance(error, FileSystemError)
-                means.disk.steps.withdraw(resume.disk, resume.step, str(error), passes=passes)
+                resources.disk.steps.withdraw(resume.disk, resume.step, str(error), passes=passes)
             text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
-            means.notify(Level.WARNING, text, "state_not_restored")
-            means.submit(KeptChanged())
+            resources.notify(Level.WARNING, text, "state_not_restored")
+            resources.submit(KeptChanged())
             return
         self.restoring = Restoring.READY
         self._answer = ResumeFrom(resume.round, resume.step, resume.world_size, ())
-        means.notify(Level.INFO, _resumed(self._number, resume, restoration, loop.time() - began), "state_ready")
+        resources.notify(Level.INFO, _resumed(self._number, resume, restoration, loop.time() - began), "state_ready")
         self._answer_all()
 
     def _answer_all(self) -> None:
@@ -107,8 +107,8 @@ class Resuming:
                 self._send(local_rank, replace(self._answer, parts=parts, more=more), [file for _, file in batch])
         self._resumed |= self._asking
         self._asking.clear()
-        if len(self._resumed) == self._means.workers and self._restoration is not None:
-            self._restoration.ready.close(self._means.arenas)
+        if len(self._resumed) == self._resources.workers and self._restoration is not None:
+            self._restoration.ready.close(self._resources.arenas)
 
 
 def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:

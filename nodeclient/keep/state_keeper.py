@@ -33,7 +33,7 @@ from nodeclient.core.lone_write import lone_order, newest_in_part
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
 from nodeclient.keep.copier import Copier
-from nodeclient.keep.means import THREADS, Means, Notify
+from nodeclient.keep.resources import THREADS, KeepResources, Notify
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
@@ -74,6 +74,7 @@ class StateKeeper:
         settings: KeepSettings,
         node: str,
         workers: int,
+        *,
         submit: Callable[[Event], None],
         notify: Notify,
         tasks: Tasks,
@@ -92,8 +93,17 @@ class StateKeeper:
         copies = COPIES_WITH_DISK if uses_disk else COPIES
         self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
         self._disk = Persister(persist, self._arenas, notify, changed, tasks) if persist and uses_disk else None
-        self._means = Means(
-            settings, node, workers, self._arenas, self._digests, self._threads, tasks, submit, notify, self._disk
+        self._resources = KeepResources(
+            settings,
+            node,
+            workers,
+            arenas=self._arenas,
+            digests=self._digests,
+            threads=self._threads,
+            tasks=tasks,
+            submit=submit,
+            notify=notify,
+            disk=self._disk,
         )
         self._channel = WorkerChannel(self._take_message, self._lose)
         self._key = secrets.token_hex(16)
@@ -103,8 +113,8 @@ class StateKeeper:
         self._wanted: tuple[str, set[tuple[int, int]]] = "", set()
         """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
         self._round = RoundWorkers()
-        self._resuming = Resuming(self._means, self._channel.send)
-        self._copier = Copier(self._means)
+        self._resuming = Resuming(self._resources, self._channel.send)
+        self._copier = Copier(self._resources)
         self._asked = 0
         """The number of the last request to save."""
         self._save_s: float | None = None
@@ -183,7 +193,8 @@ class StateKeeper:
         run, number = order.run, order.round
         if (run, number) != (self.run, self._round.number):
             self._resuming.give_up()
-            self._round, self._resuming = RoundWorkers(number), Resuming(self._means, self._channel.send, run, number)
+            self._round = RoundWorkers(number)
+            self._resuming = Resuming(self._resources, self._channel.send, run, number)
         self._enter(run)
         self._resuming.pursue(order.resume)
 
@@ -270,7 +281,7 @@ class StateKeeper:
 
     def note_damage(self, held: Held) -> None:
         """Empty the place of a part that is not what was saved."""
-        self._means.note_damage(held)
+        self._resources.note_damage(held)
 
     # What workers say
 

@@ -130,6 +130,7 @@ class CoordinatorConnection:
         self,
         coordinators: Sequence[Endpoint],
         access: AccessSettings,
+        *,
         make_join: Callable[[], Join],
         submit: Callable[[Event], None],
         read_log: ReadLogs = _without_logs,
@@ -149,7 +150,6 @@ class CoordinatorConnection:
         self._read_stacks = read_stacks
         self._read_arrivals = read_arrivals
         self._session: _CoordinatorSession | None = None
-        """The open session."""
         self._version = PROTOCOL_VERSION
         """The protocol version of the present session."""
         self._proven: AccessToken | None = None

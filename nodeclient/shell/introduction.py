@@ -15,6 +15,7 @@ from coordinatord.protocol.kept_state import Keeper
 from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, Observed
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
+from nodeclient.config.join_config import JoinConfig
 from nodeclient.host.addresses import host_id, routable_address
 
 DIGEST_LETTERS = 8
@@ -91,6 +92,32 @@ class Introduction:
         self._keeper = keeper
         self._incarnation = time.time_ns()
         self._began_at = now
+
+    @classmethod
+    def of_launcher(
+        cls,
+        config: JoinConfig,
+        now: float,
+        *,
+        probe_port: int,
+        stop_timeout_s: float,
+        log_dir: str,
+        keeper: Keeper | None,
+    ) -> Introduction:
+        """Return that of a node which starts the workers itself."""
+        return cls(
+            config,
+            now,
+            workers=config.workers,
+            role=config.role,
+            probe_port=probe_port,
+            stop_timeout_s=stop_timeout_s,
+            topology=config.topology,
+            group_rank=config.group_rank,
+            command=config.command,
+            log_dir=log_dir,
+            keeper=keeper,
+        )
 
     def join(self, observed: Observed, now: float) -> Join:
         """Return the first message of a session that begins at `now`."""

@@ -116,34 +116,35 @@ class Node:
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
+        submit, notify, tasks = self.submit, self._console.notify, self._tasks
         self._keeper = StateKeeper(
-            keep, config.node, config.workers, self.submit, self._console.notify, self._tasks, config.persist
+            keep, config.node, config.workers, submit=submit, notify=notify, tasks=tasks, persist=config.persist
         )
-        self._stacks = StackService(self._workers.pid_of, self._tasks)
-        in_order = self._exit_reporter.note_report
+        self._stacks = StackService(self._workers.pid_of, tasks)
         self._staying = StayingWorkers(
-            self._workers, self.submit, in_order, self._tasks, config.abort_timeout_s, self._complain
+            self._workers,
+            tasks,
+            submit=submit,
+            submit_in_order=self._exit_reporter.note_report,
+            dismissed_within_s=config.abort_timeout_s,
+            complain=self._complain,
         )
         self._logs = LogService(config.output, config.job, config.node, self._complain, self._tasks.fail)
-        logs, stacks = self._logs, self._stacks
         self._session = CoordinatorConnection(
-            config.coordinators, config.access, self._join, self.submit, logs.read, stacks.read, stacks.read_arrivals
+            config.coordinators,
+            config.access,
+            make_join=self._join,
+            submit=submit,
+            read_log=self._logs.read,
+            read_stacks=self._stacks.read,
+            read_arrivals=self._stacks.read_arrivals,
         )
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[int] = self._loop.create_future()
         self._redrawing: asyncio.TimerHandle | None = None
-        self._introduction = Introduction(
-            config,
-            self._loop.time(),
-            workers=config.workers,
-            role=config.role,
-            probe_port=self._listener.port,
-            stop_timeout_s=save_s,
-            topology=config.topology,
-            group_rank=config.group_rank,
-            command=config.command,
-            log_dir=self._logs.folder,
-            keeper=self._keeper.offer,
+        port, folder, keeper = self._listener.port, self._logs.folder, self._keeper.offer
+        self._introduction = Introduction.of_launcher(
+            config, self._loop.time(), probe_port=port, stop_timeout_s=save_s, log_dir=folder, keeper=keeper
         )
 
     async def run(self) -> int:

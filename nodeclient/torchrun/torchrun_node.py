@@ -79,7 +79,9 @@ class TorchrunNode:
         self._listener = ProbeListener(config.node, reached_at(config.advertise_address, alone=False))
         settings = Settings(1, config.join_timeout_s, STOP_TIMEOUT_S, STOP_TIMEOUT_S, kills=False)
         self._agent = Agent(settings, self._port.port, self._loop.time())
-        self._session = CoordinatorConnection(config.coordinators, config.access, self._join, self._receive)
+        self._session = CoordinatorConnection(
+            config.coordinators, config.access, make_join=self._join, submit=self._receive
+        )
         self._tasks = Tasks()
         self._events = AgentLoop(self._agent, self._carry_out, self._tasks.fail)
         self._exit: asyncio.Future[Exit] = self._loop.create_future()

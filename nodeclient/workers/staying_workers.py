@@ -56,9 +56,10 @@ class StayingWorkers:
     def __init__(
         self,
         workers: LocalWorkers,
+        tasks: Tasks,
+        *,
         submit: Callable[[Event], None],
         submit_in_order: Callable[[CollectiveFailed | WorkerLeft], None],
-        tasks: Tasks,
         dismissed_within_s: float,
         complain: Callable[[str], None],
     ) -> None:

@@ -196,6 +196,7 @@ class Node(Program):
         coord: str,
         flags: Sequence[str],
         command: Sequence[str],
+        *,
         prefix: Sequence[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -247,7 +248,7 @@ class Cluster:
         """Start a nodeclient; its workers run `worker.py` with the options in `script`, or a command."""
         command = command or (*STDLIB_PYTHON, str(WORKER), *script.split())
         endpoint = coord or self.coordinator.endpoint
-        node = Node(name, self.job, endpoint, flags, command, prefix, self.coordinator.environ)
+        node = Node(name, self.job, endpoint, flags, command, prefix=prefix, environ=self.coordinator.environ)
         self.nodes.append(node)
         return node
 

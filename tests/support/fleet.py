@@ -70,7 +70,9 @@ class Node:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
-        self._session = CoordinatorConnection([place.coordinator], place.access, self._join, self._hear)
+        self._session = CoordinatorConnection(
+            [place.coordinator], place.access, make_join=self._join, submit=self._hear
+        )
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
         self._asked_at: float | None = None

@@ -93,7 +93,7 @@ class Pair:
     def join(self, name: str, command: Sequence[str] = SIMPLE, more: Sequence[str] = ()) -> Node:
         """Start a node, on a host of its name; `more` are flags."""
         flags = ("--nnodes", "2", *self._access, *more)
-        node = Node(name, "job", self.coord, flags, command, self._on(name), self._environ)
+        node = Node(name, "job", self.coord, flags, command, prefix=self._on(name), environ=self._environ)
         self._stack.callback(node.close)
         self.nodes.append(node)
         return node

@@ -78,7 +78,9 @@ class KeepingNode:
         self._living: list[KeepingWorker] = []
         settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s, copy_rate=copy_rate)
         persist = None if disk is None else PersistSettings(disk, "job", PersistOffer(600, 2))
-        self.keeper = StateKeeper(settings, name, workers, self._submit, self._notify, tasks, persist)
+        self.keeper = StateKeeper(
+            settings, name, workers, submit=self._submit, notify=self._notify, tasks=tasks, persist=persist
+        )
 
     def begin(self, round_number: int, resume: Resume | None = None, run: str = RUN) -> str:
         """Begin a round; return where its workers connect."""

@@ -51,7 +51,7 @@ async def attending(
 ) -> AsyncIterator[list[Event]]:
     """Hold sessions with whichever of these answers; yield the events."""
     heard: list[Event] = []
-    session = CoordinatorConnection(endpoints(",".join(addresses)), access, make_join, heard.append)
+    session = CoordinatorConnection(endpoints(",".join(addresses)), access, make_join=make_join, submit=heard.append)
     tasks = Tasks()
     tasks.spawn(session.run(), name="session")
     try:
@@ -99,7 +99,7 @@ async def test_one_that_falls_silent_is_followed_by_the_next() -> None:
 
     heard: list[Event] = []
     async with strange_coordinator(fall_silent) as (first, _), strange_coordinator(welcome) as (second, joins):
-        session = CoordinatorConnection(endpoints(f"{first},{second}"), CLEAR, a_join, heard.append)
+        session = CoordinatorConnection(endpoints(f"{first},{second}"), CLEAR, make_join=a_join, submit=heard.append)
         tasks = Tasks()
         tasks.spawn(session.run(), name="session")
         try:

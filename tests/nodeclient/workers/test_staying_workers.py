@@ -79,7 +79,14 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
     tasks = Tasks()
     workers = LocalWorkers(secrets.token_hex(16), lambda *_: None)
     complaints = list[str]()
-    staying = StayingWorkers(workers, events.put_nowait, in_order.append, tasks, 1.0, complaints.append)
+    staying = StayingWorkers(
+        workers,
+        tasks,
+        submit=events.put_nowait,
+        submit_in_order=in_order.append,
+        dismissed_within_s=1.0,
+        complain=complaints.append,
+    )
     made = Stage(staying, staying.listen(folder)[ROUNDS], events, in_order, workers, complaints)
     staying.begin(1, COMMANDS)
     try:
