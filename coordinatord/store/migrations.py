@@ -168,6 +168,16 @@ STEPS: Steps = (
     ),
     ("UPDATE records SET body = json_set(body, '$.spec.drain_laggards', 0.0) WHERE kind = 'RunOpened'",),
     ("UPDATE records SET body = json_set(body, '$.begun', NULL) WHERE kind = 'RoundStarted'",),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.first_failure.failure.hang_ranks', json('[]'))
+        WHERE kind = 'RoundStopped' AND json_type(body, '$.first_failure') = 'object'
+        """,
+        """
+        UPDATE records SET body = json_set(body, '$.report.failure.hang_ranks', json('[]'))
+        WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""
