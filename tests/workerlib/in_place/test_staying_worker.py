@@ -144,6 +144,7 @@ def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_p
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
         tell(node, AskToLeave(1))
+        wait_until("the worker is told", staying._told.is_set)
         assert staying.leaves(LeftRoundError())
         refusal = heard(node)
         assert isinstance(refusal, Refusing)
@@ -195,6 +196,7 @@ def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, ke
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         error = error_of_a_round_with_a_mesh()
         tell(node, AskToLeave(1))
+        wait_until("the worker is told", staying._told.is_set)
         assert staying.leaves(error)
         assert heard(node) == Left(1)
 
