@@ -27,6 +27,12 @@ HOLD_S = 60.0
 HELD_IN_VAIN = f"no round followed within {HOLD_S:g} s"
 """Why a worker is not held any more, unless something else is said."""
 
+_LOST_CONNECTION = "a worker has lost its connection to nodeclient"
+
+_NOT_OUT = "a worker was not out of its round in time; see --abort-timeout"
+
+_END_UNKNOWN = "a worker was ended with another one, which had ended before that was known"
+
 
 class StayState(Enum):
     """How near a worker is to another round. A worker of which nothing is noted can only end.
@@ -101,6 +107,10 @@ class Staying:
         """When those that are held are dismissed; None while their round goes on, and if none is held."""
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
+        self._whys: dict[int, str] = {}
+        """Why each worker was ended that had not left its round: what is wrong with it, if it had not ended before."""
+        self._ends_others = False
+        """Whether workers were ended that were able to stay, only because of those."""
         self.begun: WorkerStarts | None = None
         """How the workers of this round were begun; None while there is nothing to report of that."""
         self._stay = 0
@@ -137,9 +147,11 @@ class Staying:
         if state in after:
             self._states[event.local_rank] = after[state]
 
-    def note_end(self, local_rank: int) -> bool:
+    def note_end(self, local_rank: int, *, by_itself: bool) -> bool:
         """Note that the process of a worker has ended; return whether its failure in this round is known."""
         state = self._states.pop(local_rank, None)
+        if by_itself and self._whys.pop(local_rank, "") and self._ends_others:
+            self._why_not = self._why_not or _END_UNKNOWN
         return state in {StayState.FAILED, StayState.LOST}
 
     def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
@@ -167,9 +179,11 @@ class Staying:
 
     def note_started(self, warm: int, workers: int) -> Stimulus:
         """Note that all workers of the round are started, and how many of them warm; return the stimulus."""
-        starts = WorkerStarts(self._stay, warm, max(workers - self._stay - warm, 0), clip(self._why_not, MESSAGE_MAX))
+        why_not = self._why_not or next(iter(self._whys.values()), "")
+        starts = WorkerStarts(self._stay, warm, max(workers - self._stay - warm, 0), clip(why_not, MESSAGE_MAX))
         self.begun = starts if starts.in_place or starts.warm or starts.why_not else None
         self._why_not = ""
+        self._whys.clear()
         return Stimulus.STARTED
 
     def end_workers(self, group: WorkerGroup, end: RoundEnd, now: float) -> list[LeaveRound | Terminate]:
@@ -182,16 +196,25 @@ class Staying:
         if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
             self._leave, self._leave_by = Leave.ASKED, now + end.leave_within_s
             return [LeaveRound(end.planned)]
-        if self._leave is Leave.NOT_ASKED and any(self._states.get(rank) is StayState.SILENT for rank in group.alive):
-            self._why_not = self._why_not or "a worker has lost its connection to nodeclient"
+        if self._leave is Leave.NOT_ASKED:
+            self._note_whys(group.alive, "")
         if self._leave is Leave.ASKED and now >= self._leave_by:
-            self._why_not = self._why_not or "a worker was not out of its round in time; see --abort-timeout"
+            self._note_whys(group.alive, _NOT_OUT)
             grace_s = grace_s if end.may_save else 0.0
         elif self._leave is Leave.ASKED and end.leave_within_s is not None:
             return []
         self._leave = Leave.OVER
         begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
         return [Terminate(end.signum)] if begins else []
+
+    def _note_whys(self, alive: AbstractSet[int], why: str) -> None:
+        """Note why workers are ended: those without a connection for that, and others for `why`, if not empty.
+
+        What is said of a worker is taken back when its process turns out to have ended by itself.
+        """
+        whys = {rank: _LOST_CONNECTION if self._states.get(rank) is StayState.SILENT else why for rank in sorted(alive)}
+        self._whys = {rank: why for rank, why in whys.items() if why}
+        self._ends_others = any(not why and self._states.get(rank) in _MAY_BE_HELD for rank, why in whys.items())
 
     def hasten(self, alive: AbstractSet[int], now: float) -> None:
         """Wait no longer until workers are out of the round if none of those that are left in it can leave."""

@@ -23,10 +23,10 @@ def note_end(
             group.alive.difference_update(range(event.local_rank, workers))
             diagnosis = Diagnosis(message=event.message)
         case WorkerExited():
-            is_known = staying.note_end(event.local_rank)
+            at, diagnosis = now - event.age_s, event.diagnosis
+            is_known = staying.note_end(event.local_rank, by_itself=group.ended_by_itself(event.exit_code, at))
             if event.local_rank not in group.alive:
                 return None, []  # the worker was out of the round
-            at, diagnosis = now - event.age_s, event.diagnosis
             group.note_exit(event.local_rank, event.exit_code, at)
         case CollectiveFailed():
             if not staying.note_failed(event.local_rank, group.alive):

@@ -205,13 +205,19 @@ class WorkerGroup:
         elif by_itself and lost_connection(first):
             followers = (Follower(first.rank, first.exit_code), *first.followers)[:CONSEQUENCES_MAX]
             self._failure, self._failed_at = dataclasses.replace(late, followers=followers), at
-        elif (
-            shell_exit_code(exit_code) not in _ENDED_BY_US | {128 + self.signum}
-            and len(first.followers) < CONSEQUENCES_MAX
-        ):
+        elif not self._may_be_ours(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
             same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
             follower = Follower(late.rank, exit_code, same)
             self._failure = dataclasses.replace(first, followers=(*first.followers, follower))
+
+    def _may_be_ours(self, exit_code: int) -> bool:
+        return shell_exit_code(exit_code) in _ENDED_BY_US | {128 + self.signum}
+
+    def ended_by_itself(self, exit_code: int, at: float) -> bool:
+        """Whether a worker that exited at `at` certainly did not do so because this node asked it to, or killed it."""
+        is_not_killed_yet = self.kill_at is not None
+        unasked = self._signalled_at is None or at < self._signalled_at
+        return unasked or not self._may_be_ours(exit_code) or (exit_code == -Signals.SIGKILL and is_not_killed_yet)
 
     def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Note that a worker exited at `at`.

@@ -137,10 +137,10 @@ class Bench:
         self.alive -= set(range(local_rank, self.settings.workers))
         return self.submit(StartFailed(local_rank, 127, "no such file: trian.py"))
 
-    def exited(self, local_rank: int, exit_code: int, error: str = "") -> list[Effect]:
-        """End a worker."""
+    def exited(self, local_rank: int, exit_code: int, error: str = "", age_s: float = 0.0) -> list[Effect]:
+        """End a worker, as was seen so long ago."""
         self.alive.remove(local_rank)
-        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error)))
+        return self.submit(WorkerExited(local_rank, exit_code, a_diagnosis(error=error), age_s))
 
     def stays(self, *local_ranks: int, able: bool = True) -> list[Effect]:
         """Have workers say whether they can go into another round as the same processes."""
