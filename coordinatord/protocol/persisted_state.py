@@ -24,6 +24,10 @@ PERSISTED_PARTS_MAX = 32
 KEEP_STEPS_MAX = 1000
 """The most steps that a job may have on the disk: all of them are looked at when a node starts."""
 
+IN_VAIN_MAX = 8
+"""The most attempts that a node is told to have been in vain: the last ones. What is left of others is deleted when a
+step becomes whole."""
+
 ATTEMPTS_MAX = 2**30
 """The highest number of an attempt that a node's word is taken for, half of what the protocol can express."""
 
@@ -105,6 +109,9 @@ class PersistOrder:
     """The number of ranks whose small state is written by all nodes together: who makes the step whole must find it."""
     attempt: Counter = 0
     """Numbers a run's attempts to write a step. A node that has not heard of the end of the last one begins anew."""
+    in_vain: Annotated[tuple[Counter, ...], Length(0, IN_VAIN_MAX)] = ()
+    """Attempts of the run that ended before anybody was told to make their step whole. Nobody ever will, so what nodes
+    have written in them is to be deleted before this one: they may have filled the disk."""
 
     @property
     def at(self) -> KeptStep:

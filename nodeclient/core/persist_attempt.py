@@ -99,4 +99,4 @@ class PersistAttempt:
 
 def _written_by(order: PersistOrder) -> PersistOrder:
     """Return what an order says of the files to write, without that which is told once they are written."""
-    return replace(order, commit=False, in_use=None, small=0)
+    return replace(order, commit=False, in_use=None, small=0, in_vain=())

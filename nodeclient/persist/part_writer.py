@@ -60,6 +60,11 @@ def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, b
         _write(folder, of, held, part, describe(layout, only=numbers), progress, data)
 
 
+def file_name(kind: Kind, held: Held) -> str:
+    """Return the name of the file for a part; the buffers of a rank have another one beside."""
+    return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
+
+
 def small_data(held: Held, data: memoryview) -> memoryview:
     """Return the small state in a place's data: all of them, or what follows the big state. Raises `ManifestError`."""
     return data if held.kind is Kind.SMALL else data[_after(read_layout(data)) :]

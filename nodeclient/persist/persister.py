@@ -26,9 +26,9 @@ from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
 from nodeclient.persist.disk_thread import DiskThread, in_thread
 from nodeclient.persist.durable_file import GivenUpError, Progress
-from nodeclient.persist.part_writer import DamagedPartError, write_big, write_small
+from nodeclient.persist.part_writer import DamagedPartError, file_name, write_big, write_small
 from nodeclient.persist.persist_settings import PersistSettings
-from nodeclient.persist.step_folder import StepName, UnusableError
+from nodeclient.persist.step_folder import BUFFERS_FILE, StepName, UnusableError
 from nodeclient.persist.steps_on_disk import Complaints, Notify, StepsOnDisk
 from workerlib.keep.manifest import ManifestError
 
@@ -109,7 +109,8 @@ class Persister:
         order, name = attempt.order, _name_of(attempt)
         try:
             parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_of(order.parts)]
-            await self._thread.do(lambda: self._write_all(name, parts, progress), progress, attempt.note_bytes)
+            work = partial(self._write_all, name, parts, progress, order.in_vain)
+            await self._thread.do(work, progress, attempt.note_bytes)
         except GivenUpError:
             return
         except (OperationalError, ManifestError, OSError) as error:
@@ -126,14 +127,24 @@ class Persister:
             raise UnusableError(f"this node does not keep step {order.step} of rank {rank} any more")
         return held
 
-    def _write_all(self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress) -> None:
+    def _write_all(
+        self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, in_vain: tuple[int, ...]
+    ) -> None:
+        """Write the parts of this node. If that fails or is given up, nobody makes the step whole: then none stays."""
+        step_folder.drop_attempts(self.steps.folder, name.run, in_vain, progress)
         folder = step_folder.begin(self.steps.folder, name)
         first = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
-        for kind, held in parts:
-            if kind is Kind.BIG:
-                write_big(folder, name, held, progress)
-            elif not held.commit.pending:
-                write_small(folder, name, held, progress, buffers=held.commit.rank in first)
+        try:
+            for kind, held in parts:
+                if kind is Kind.BIG:
+                    write_big(folder, name, held, progress)
+                elif not held.commit.pending:
+                    write_small(folder, name, held, progress, buffers=held.commit.rank in first)
+        except BaseException:
+            with suppress(OSError):
+                names = [file_name(kind, held) for kind, held in parts]
+                step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if first else [])])
+            raise
 
     async def _commit(self, attempt: PersistAttempt, before: int | None = None) -> None:
         """Make a step whole; without a coordinator, none is deleted, since other nodes may read or write it."""

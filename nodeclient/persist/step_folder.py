@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -278,6 +278,28 @@ def drop(job: Path, names: Collection[str]) -> None:
             (folder / MANIFEST).unlink(missing_ok=True)
             flush_folder(folder)
             shutil.rmtree(folder)
+
+
+def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
+    """Delete what a run has written in attempts that were in vain. What cannot be deleted stays. Raises `OSError`.
+
+    All nodes that write do so at the same time, so files may be gone that were there a moment ago.
+    """
+    ends = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
+    for folder in _folders(job) if ends else ():
+        if folder.name.split("-", 4)[-1] in ends and not (folder / MANIFEST).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            progress.note(LOOKED_AT)
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Delete the files of parts of a step that does not become whole. Notes go first: they say that a file is there.
+
+    The folder stays, since other nodes may be about to write into it. Raises `OSError`.
+    """
+    for name in names:
+        (folder / f"{name}{NOTE}").unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
 
 
 def begin(job: Path, of: StepName) -> Path:

@@ -145,6 +145,7 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
         _in_use(run, member) if commit else None,
         small=work.small_states if commit else 0,
         attempt=work.attempt,
+        in_vain=run.kept.disk.in_vain,
     )
 
 

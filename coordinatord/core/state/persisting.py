@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
-from coordinatord.protocol.persisted_state import PersistedStep, PersistReport, PersistState
+from coordinatord.protocol.persisted_state import IN_VAIN_MAX, PersistedStep, PersistReport, PersistState
 
 RETRY_S = 30.0
 """The pause after an attempt that failed, in seconds: a disk that is full or missing stays so for a while."""
@@ -89,6 +89,8 @@ class Persisting:
         self.work: PersistWork | None = None
         self.attempts = 0
         """The number of the last attempt."""
+        self.in_vain: tuple[int, ...] = ()
+        """The last attempts that ended before anybody was told to make their step whole, since one last became so."""
         self.every_s: float | None = None
         """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
         self.since = math.inf
@@ -131,12 +133,23 @@ class Persisting:
         assert self.work is not None  # noqa: S101 - the caller has looked
         self.step, self.since = self.work.at, now
         self.work, self.wanted, self.problem, self.failed_at = None, False, "", None
+        self.in_vain = ()  # the node that made it whole deletes what is left of them
         self.retry_at, self.ends_at = -math.inf, None  # nodes that go may have a newer step, and time for that as well
 
     def give_up(self, why: str, now: float, at: KeptStep | None = None, pause_s: float = RETRY_S) -> None:
         """Note that the attempt to write a step has failed; the next one comes after a pause."""
-        self.work, self.problem, self.retry_at = None, why, now + pause_s
+        self.drop_work()
+        self.problem, self.retry_at = why, now + pause_s
         self.failed_at = max((step for step in (self.failed_at, at) if step is not None), default=None)
+
+    def drop_work(self) -> None:
+        """End the attempt that is on, if there is one.
+
+        Who was told to make its step whole may still do so. Otherwise nobody does, whatever they write or hear.
+        """
+        if self.work is not None and not self.work.committing:
+            self.in_vain = (*self.in_vain, self.work.attempt)[-IN_VAIN_MAX:]
+        self.work = None
 
     def note_end(self, now: float, longest_s: float, *, ends: bool) -> None:
         """Note whether nodes are about to go. A step is tried at once then, however short ago an attempt has failed."""

@@ -149,7 +149,8 @@ def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
     """
     work = run.kept.disk.work
     if work is not None and not work.committing and len(run.kept.protected or ()) >= PROTECTED_MAX:
-        run.kept.disk.work = run.kept.pinned = None
+        run.kept.disk.drop_work()
+        run.kept.pinned = None
     _stop(run, reason, decision, planned=True)
 
 

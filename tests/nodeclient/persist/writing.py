@@ -31,9 +31,9 @@ async def train(node: KeepingNode, *steps: int, run: str = RUN) -> KeepingWorker
     return worker
 
 
-def report(node: KeepingNode) -> PersistReport | None:
+def report(node: KeepingNode, run: str = RUN) -> PersistReport | None:
     """Return what a node reports of the write."""
-    holding = node.holding(workers=True)
+    holding = node.holding(workers=True, run=run)
     return None if holding is None else holding.persisting
 
 
@@ -41,7 +41,7 @@ async def write(node: KeepingNode, order: PersistOrder, run: str = RUN) -> Persi
     """Have a node carry out an order; return what comes of it."""
     node.keeper.carry_out(Persist(run, order))
     ends = {PersistState.FAILED, PersistState.COMMITTED if order.commit else PersistState.WRITTEN}
-    await node.until(lambda: (found := report(node)) is not None and found.state in ends)
-    found = report(node)
+    await node.until(lambda: (found := report(node, run)) is not None and found.state in ends)
+    found = report(node, run)
     assert found is not None
     return found
