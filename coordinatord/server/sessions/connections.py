@@ -102,7 +102,7 @@ class Connections:
             lambda: limits.silent_beside(0 if sessions is None else sessions.size),
             lambda silent: silent.force_close(),
         )
-        self._whole = deque[_Newcomer]()
+        self._whole = deque[_NewConnection]()
         """Connections with a whole request for a session, in the order in which these came."""
         self._tasks = tasks
         self._closed = False
@@ -121,10 +121,10 @@ class Connections:
         loop = asyncio.get_running_loop()
         for listener in listeners:
             if tls is None:
-                self._servers.append(await loop.create_server(self._newcomer, sock=listener, backlog=BACKLOG))
+                self._servers.append(await loop.create_server(self._make_connection, sock=listener, backlog=BACKLOG))
             else:
                 listener.listen(BACKLOG)
-                self._servers.append(TlsListener(listener, tls, self._newcomer, self._silent, self._tasks))
+                self._servers.append(TlsListener(listener, tls, self._make_connection, self._silent, self._tasks))
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -185,56 +185,56 @@ class Connections:
         while self._servers:
             self._servers.pop().close()
 
-    def _newcomer(self) -> _Newcomer:
-        return _Newcomer(self)
+    def _make_connection(self) -> _NewConnection:
+        return _NewConnection(self)
 
-    # For a newcomer
+    # For a new connection
 
-    def note_made(self, newcomer: _Newcomer, transport: asyncio.BaseTransport) -> None:
+    def note_made(self, connection: _NewConnection, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for a request, unless this came after the end."""
         if self._closed:
-            newcomer.force_close()
+            connection.force_close()
             return
-        self._silent.add(newcomer, site_of(transport))
+        self._silent.add(connection, site_of(transport))
 
-    def note_lost(self, newcomer: _Newcomer) -> None:
+    def note_lost(self, connection: _NewConnection) -> None:
         """Note that a connection has ended without a request."""
-        self._silent.discard(newcomer)
+        self._silent.discard(connection)
 
-    def recognize(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> bool:
+    def recognize(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> bool:
         """Hand a connection over by what it has sent, at once or in its turn; return whether that was enough for it."""
         if self._sessions is None or not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
-            self._hand_to_http(newcomer, transport, data)
+            self._hand_to_http(connection, transport, data)
             return True
         if data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) < 0 and len(data) < HEAD_BYTES_MAX:
             return False
-        self._silent.discard(newcomer)
+        self._silent.discard(connection)
         transport.pause_reading()
         if not self._whole:
             self._loop.call_soon(self._begin_some)
-        self._whole.append(newcomer)
+        self._whole.append(connection)
         return True
 
     def _begin_some(self) -> None:
         for _ in range(min(BEGUN_AT_ONCE, len(self._whole))):
-            newcomer = self._whole.popleft()
-            if newcomer.transport is not None:
-                newcomer.transport.resume_reading()
-                self._begin(newcomer, newcomer.transport, newcomer.data)
+            connection = self._whole.popleft()
+            if connection.transport is not None:
+                connection.transport.resume_reading()
+                self._begin(connection, connection.transport, connection.data)
         if self._whole:
             self._loop.call_soon(self._begin_some)
 
-    def _begin(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> None:
+    def _begin(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> None:
         end = data.find(END_OF_HEAD, 0, HEAD_BYTES_MAX) + len(END_OF_HEAD)
         found = self._plain_request(transport, data[len(SESSION_REQUEST) : end])
         if found is None or self._sessions is None:
-            self._hand_to_http(newcomer, transport, data)
+            self._hand_to_http(connection, transport, data)
         else:
             answer, caller = found
             self._sessions.open(transport, answer, data[end:], caller)
 
-    def _hand_to_http(self, newcomer: _Newcomer, transport: asyncio.Transport, data: bytes) -> None:
-        self._silent.discard(newcomer)
+    def _hand_to_http(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> None:
+        self._silent.discard(connection)
         handler = self._http()
         self._silent.add(handler, site_of(transport))
         transport.set_protocol(handler)
@@ -296,7 +296,7 @@ class Connections:
         return answer, shown_by(transport, caller)
 
 
-class _Newcomer(asyncio.Protocol):
+class _NewConnection(asyncio.Protocol):
     """A connection that has not sent enough to know what it is."""
 
     __slots__ = ("_connections", "_is_known", "data", "transport")

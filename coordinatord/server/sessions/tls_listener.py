@@ -44,15 +44,15 @@ class TlsListener:
         self,
         listener: socket.socket,
         tls: TlsNow,
-        newcomer: Callable[[], asyncio.Protocol],
+        make_protocol: Callable[[], asyncio.Protocol],
         silent: Unproven[Silent],
         tasks: Tasks,
     ) -> None:
-        """Begin to accept; `newcomer` makes the protocol of a connection that has agreed on TLS as `tls` says then."""
+        """Begin to accept; `make_protocol` makes that of a connection that has agreed on TLS as `tls` says then."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._tls = tls
-        self._newcomer = newcomer
+        self._make_protocol = make_protocol
         self._silent = silent
         self._tasks = tasks
         self._pause: asyncio.TimerHandle | None = None
@@ -101,7 +101,7 @@ class TlsListener:
         send_alert.set(accepted.send)
         try:
             await self._loop.connect_accepted_socket(
-                self._newcomer, accepted, ssl=self._tls(), ssl_handshake_timeout=ASK_WITHIN_S
+                self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=ASK_WITHIN_S
             )
         except OSError as error:  # it speaks no TLS, takes too long, or went away
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
