@@ -90,7 +90,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class ChaosStack:
     """A coordinator, two real nodes with two gloo workers each, and a fleet."""
 
     lives: Lives
@@ -122,7 +122,7 @@ class Scene:
 
 
 @contextmanager
-def scene(nodes: int) -> Iterator[Scene]:
+def chaos_stack(nodes: int) -> Iterator[ChaosStack]:
     """Set everything up, and take it down."""
     with ExitStack() as stack:
         lives = Lives(Path(stack.enter_context(tempfile.TemporaryDirectory())))
@@ -137,10 +137,10 @@ def scene(nodes: int) -> Iterator[Scene]:
         fleet.await_attached(since=0.0)
         for job in (GLOO, FLEET):
             lives.now.await_job(job, state="running")
-        yield Scene(lives, real, fleet, {job: MemberState.of(lives.now, job) for job in (GLOO, FLEET)})
+        yield ChaosStack(lives, real, fleet, {job: MemberState.of(lives.now, job) for job in (GLOO, FLEET)})
 
 
-def kill(on: Scene, kills: int, chance: random.Random, report: Report) -> None:
+def kill(on: ChaosStack, kills: int, chance: random.Random, report: Report) -> None:
     """Kill coordinatord at random moments. Raises `BrokenError`."""
     done = early = 0
     served, real, simulated, whole = [], [], [], []
@@ -171,7 +171,7 @@ def kill(on: Scene, kills: int, chance: random.Random, report: Report) -> None:
     report.add_times("from the kill until all are attached", whole)
 
 
-def stop(on: Scene, report: Report) -> None:
+def stop(on: ChaosStack, report: Report) -> None:
     """Stop coordinatord for longer than a lease. Raises `BrokenError`."""
     stopped_at = time.monotonic()
     on.lives.now.signal(signal.SIGSTOP)
@@ -187,7 +187,7 @@ def stop(on: Scene, report: Report) -> None:
     )
 
 
-def finish(on: Scene) -> None:
+def finish(on: ChaosStack) -> None:
     """Let the training end well, to see that it was alive. Raises `BrokenError`."""
     rank_0 = next(event for event in on.nodes[0].events if event["rank"] == 0)
     kill_quietly(rank_0["pid"], signal.SIGUSR1)
@@ -258,7 +258,7 @@ def main() -> None:
         print(
             f"coordinatord is killed {options.kills} times under 4 gloo workers and {options.nodes} nodes:", flush=True
         )
-        with scene(options.nodes) as on:
+        with chaos_stack(options.nodes) as on:
             kill(on, options.kills, chance, report)
             stop(on, report)
             finish(on)

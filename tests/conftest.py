@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.support.programs import forget_ended, said_by_all
+from tests.support.programs import forget_ended, output_of_all
 from tests.support.source import Source, sources
 
 LONGEST = (
@@ -76,7 +76,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     """Show what the programs of a test that failed have said: now, since xdist sends the report away next."""
     report = yield
     if report.failed:
-        report.sections += said_by_all()
+        report.sections += output_of_all()
     return report
 
 

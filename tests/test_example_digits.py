@@ -152,7 +152,7 @@ def steps_by_round(folder: Path) -> dict[int, list[int]]:
     return rounds
 
 
-def accuracy_said(text: str) -> float:
+def accuracy_in(text: str) -> float:
     """Return the accuracy from the last line of rank 0."""
     found = re.fullmatch(r"accuracy (0\.\d{4})", text.splitlines()[-1])
     assert found, text
@@ -179,8 +179,8 @@ def test_a_disturbed_run_ends_like_an_undisturbed_one(tmp_path: Path) -> None:
         stopped_at = checkpoint(disturbed)["steps"]
 
         with started(disturbed, 3, world_size=1) as workers:
-            accuracy = accuracy_said(finish(workers))
-        accuracy_undisturbed = accuracy_said(finish(alone))
+            accuracy = accuracy_in(finish(workers))
+        accuracy_undisturbed = accuracy_in(finish(alone))
 
     steps = steps_by_round(disturbed)
     last = checkpoint(undisturbed)["steps"]

@@ -70,6 +70,8 @@ def test_the_glossary_has_the_states_of_nodes() -> None:
 RETIRED = {
     "accounts": "diagnosis",
     "blame": "root cause",
+    "blamed": "culprit",
+    "blames": "culprit",
     "chapter": "event",
     "companion": "embedded coordinator",
     "door": "nodeclient",

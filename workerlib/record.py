@@ -51,7 +51,7 @@ def _write(path: Path, error: Exception) -> None:
     trace = error.__traceback__.tb_next if error.__traceback__ else None  # without this module's own frame
     content = {
         "message": {
-            "message": _said(error),
+            "message": _describe(error),
             "extraInfo": {
                 "py_callstack": "".join(traceback.format_exception(type(error), error, trace)),
                 "timestamp": str(int(time.time())),  # noqa: TID251  # for people, and torch compares it
@@ -70,7 +70,7 @@ def _write(path: Path, error: Exception) -> None:
             temporary.unlink()
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # an exception's own __str__ may be what is broken

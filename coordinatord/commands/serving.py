@@ -110,7 +110,7 @@ async def _lead(
     loop = asyncio.get_running_loop()
     where = (settings.host, settings.port)
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
-    may_speak = (lambda: True) if candidate is None else candidate.holds
+    may_act = (lambda: True) if candidate is None else candidate.holds
     shared = (lambda: None) if candidate is None else candidate.status
     resigned: asyncio.Task[None] | None = None
     try:
@@ -122,7 +122,7 @@ async def _lead(
             settings.allowed_hosts,
             crashes,
             security,
-            may_speak=may_speak,
+            may_act=may_act,
             shared=shared,
         ) as server:
             if candidate is not None:

@@ -135,7 +135,7 @@ async def serve(
     crashes: Path | None = None,
     security: Security | None = None,
     limits: ConnectionLimits | None = None,
-    may_speak: Callable[[], bool] = lambda: True,
+    may_act: Callable[[], bool] = lambda: True,
     shared: Callable[[], SharedStatus | None] = lambda: None,
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
@@ -143,7 +143,7 @@ async def serve(
     If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
     `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
     `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
-    as this process may have descriptors for. `may_speak` is as of `Driver`, and `shared` says who shares the
+    as this process may have descriptors for. `may_act` is as of `Driver`, and `shared` says who shares the
     store. Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
@@ -151,7 +151,7 @@ async def serve(
     listeners = listeners_at(host, port, passed)
     loop, tasks, counters = asyncio.get_running_loop(), Tasks(), Counters()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
-    driver = Driver(machine, store, tasks, counters, crashes, may_speak)
+    driver = Driver(machine, store, tasks, counters, crashes, may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.stack_reads, tasks)
@@ -202,7 +202,7 @@ def _while_leading(driver: Driver) -> Middleware:
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not driver.may_speak():
+        if not driver.may_act():
             raise TurnedDownError(HTTPStatus.SERVICE_UNAVAILABLE, "standby", OVER)
         return await handler(request)
 

@@ -68,11 +68,11 @@ class Driver:
         tasks: Tasks,
         counters: Counters,
         crashes: Path | None = None,
-        may_speak: Callable[[], bool] = lambda: True,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         """Drive the machine; a bug of it leaves a crash file in `crashes`.
 
-        `may_speak` says whether this coordinator still is the one that decides; once it is not, nothing is said.
+        `may_act` says whether this coordinator still is the one that decides; once it is not, nothing is sent.
         """
         self.machine = machine
         self._counters = counters
@@ -82,10 +82,10 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._timer = DeadlineTimer(self._loop, lambda now: self._handle(Tick(), now))
         self._journal = Journal()
-        self._effects = PacedEffects(self._release, may_speak)
+        self._effects = PacedEffects(self._release, may_act)
         self._recorder = FlightRecorder(RECORDED, machine)
         self._crashes = crashes
-        self.may_speak = may_speak
+        self.may_act = may_act
         """Whether this coordinator still is the one that decides."""
         self._closed = False
         self._writing = False
@@ -133,7 +133,7 @@ class Driver:
         return self.machine.jobs.get(job)
 
     def _handle(self, event: Event, now: float) -> None:
-        if not self.may_speak():
+        if not self.may_act():
             self._tasks.fail(LeadershipLostError(OVER))
             return
         self._recorder.note(event, now)
@@ -157,7 +157,7 @@ class Driver:
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
-            if not self.may_speak():
+            if not self.may_act():
                 raise LeadershipLostError(OVER)
             self._effects.put_many(self._journal.finish())
             self._show(entries)

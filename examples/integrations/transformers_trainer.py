@@ -31,7 +31,7 @@ class Counting(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": numbers, "labels": numbers}
 
 
-class Say(TrainerCallback):
+class PrintSteps(TrainerCallback):
     """Says where this round begins."""
 
     def on_train_begin(
@@ -64,7 +64,7 @@ def main() -> None:
             use_cpu=not torch.cuda.is_available(),
         ),
         train_dataset=Counting(),
-        callbacks=[elastic, Say()],
+        callbacks=[elastic, PrintSteps()],
     )
     trainer.train(resume_from_checkpoint=last_checkpoint(arguments.checkpoints))
     if elastic.stopped:

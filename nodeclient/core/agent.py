@@ -152,7 +152,7 @@ class Agent:
         if desired.run == self.run and desired.round < self.round:
             return  # sent before a message that this node has already received
         self._effects += self._connection.news_in(desired, now, again=let_in)
-        self._departure.hear(desired, now)
+        self._departure.take_in(desired, now)
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:

@@ -41,7 +41,7 @@ class Departure:
         """Leave the decision to the coordinator, for a while."""
         self.decide_by = now + LEAVE_WITHIN_S
 
-    def hear(self, desired: Desired, now: float) -> None:
+    def take_in(self, desired: Desired, now: float) -> None:
         """Take in what the coordinator wants: it may be the decision."""
         if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self.decide_by = None  # a leaving node waits for this decision

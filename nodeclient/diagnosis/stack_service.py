@@ -103,8 +103,8 @@ class _Responder:
 
 
 @frozen
-class _Told:
-    """What a worker has told, or why it has not."""
+class _Inspection:
+    """What was found out about a worker, or why nothing was."""
 
     origin: StackOrigin = StackOrigin.NONE
     answer: WorkerAnswer = WorkerAnswer()
@@ -233,10 +233,10 @@ class StackService:
         if (wanted.run, wanted.round) == self._round:
             asked = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
             first, most = self._first_rank, wanted.most
-            told = await asyncio.gather(
+            found = await asyncio.gather(
                 *(self._arrivals_of(first + rank, responder, most) for rank, responder in asked)
             )
-            workers, problem = tuple(filter(None, told)), ""
+            workers, problem = tuple(filter(None, found)), ""
         now = self._loop.time()
         respond(Arrivals(wanted.request, now, now - began_at, workers, problem))
 
@@ -261,18 +261,18 @@ class StackService:
         after = look_at(pid) if before is not None else None
         took_s = self._loop.time() - began_at
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
-        told = await self._told(responder, packet, after)
-        answer = told.answer
+        inspection = await self._inspect(responder, packet, after)
+        answer = inspection.answer
         shown, most = (answer.threads[:1], BRIEF_BYTES_MAX) if brief else (answer.threads, PACKED_BYTES_MAX)
         return WorkerStacks(
             rank=rank,
-            origin=told.origin,
+            origin=inspection.origin,
             stacks=pack_stacks(shown, most - len(answer.stands_at.encode())),
             state=clip(state_between(before, after), 16),
             waits_in=clip(after.waits_in, 64) if after is not None else "",
             cpus=round(max(0.0, used_s) / took_s, CPUS_DIGITS),
             collective=answer.collective,
-            problem=told.problem if after is not None else "its process has ended",
+            problem=inspection.problem if after is not None else "its process has ended",
             pid=pid,
             io_bytes=min(after.io_bytes, STEP_MAX) if after is not None else 0,
             network_bytes=answer.network_bytes,
@@ -281,21 +281,23 @@ class StackService:
             stands_at=answer.stands_at,
         )
 
-    async def _told(self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None) -> _Told:
-        """Return what a worker has told by the packet; without one, the signal has it write its stacks."""
+    async def _inspect(
+        self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None
+    ) -> _Inspection:
+        """Return what the packet shows of a worker; without one, the signal has the worker write its stacks."""
         if responder is None:
-            return _Told(problem=UNKNOWN)
+            return _Inspection(problem=UNKNOWN)
         if packet == b"":
-            return _Told(problem="its process has ended")
+            return _Inspection(problem="its process has ended")
         try:
             if packet is not None:
-                return _Told(StackOrigin.WORKER, read_answer(packet, _folder()))
+                return _Inspection(StackOrigin.WORKER, read_answer(packet, _folder()))
             if state is None or state.state in HALTED:
                 return _halted(state)
             answer = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
         except (OSError, StrangeAnswerError) as error:
-            return _Told(problem=clip(str(error), LINE_MAX))
-        return _Told(StackOrigin.SIGNAL, answer) if answer.threads else _Told(problem="it does not answer")
+            return _Inspection(problem=clip(str(error), LINE_MAX))
+        return _Inspection(StackOrigin.SIGNAL, answer) if answer.threads else _Inspection(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
         """Return the answer to a packet; None if there is none in time.
@@ -350,8 +352,8 @@ def _folder() -> str:
         return "/"
 
 
-def _halted(state: ProcessState | None) -> _Told:
-    return _Told(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
+def _halted(state: ProcessState | None) -> _Inspection:
+    return _Inspection(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
 
 
 def _unread(pipe: FileIO) -> bytes:

@@ -46,26 +46,26 @@ def test_every_command_works_over_tls_and_the_events_name_the_token(place: Place
     node = place.node(*flags, script="import time; print('hello', flush=True); time.sleep(600)")
     node.await_line("hello")
 
-    def said(*command: str) -> str:
+    def output_of(*command: str) -> str:
         done = place.ask(*command)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "running" in said("status")
-    assert json.loads(said("status", "--json"))["jobs"][0]["job"] == "j"
-    wait_until("its log", lambda: "hello" in said("logs", "j", "--rank", "0"))
-    assert "j" in said("report", "j")
-    link = said("page").strip()
+    assert "running" in output_of("status")
+    assert json.loads(output_of("status", "--json"))["jobs"][0]["job"] == "j"
+    wait_until("its log", lambda: "hello" in output_of("logs", "j", "--rank", "0"))
+    assert "j" in output_of("report", "j")
+    link = output_of("page").strip()
     assert re.fullmatch(rf"https://{place.endpoint}/#enter=[a-z2-7]+", link)
-    said("restart", "j", "--reason", "once more")
+    output_of("restart", "j", "--reason", "once more")
     node.await_line("starting round 2")
-    said("drain", "gpu9", "--ahead", "--reason", "fan")
-    said("undrain", "gpu9")
-    said("stop", "j", "--reason", "enough")
+    output_of("drain", "gpu9", "--ahead", "--reason", "fan")
+    output_of("undrain", "gpu9")
+    output_of("stop", "j", "--reason", "enough")
     assert node.wait() == ExitCode.STOPPED
-    before = said("events")
-    said("forget", "j")
-    acted = [line for line in f"{before}{said('events')}".splitlines() if "(token first-admin)" in line]
+    before = output_of("events")
+    output_of("forget", "j")
+    acted = [line for line in f"{before}{output_of('events')}".splitlines() if "(token first-admin)" in line]
     for word in ("once more", "fan", "undrained", "enough", "forgotten"):
         assert any(word in line for line in acted), (word, acted)
 
@@ -77,7 +77,7 @@ def test_every_command_works_over_tls_and_the_events_name_the_token(place: Place
     assert "the token watchers was revoked" in place.ask("status", environ=watcher).stderr
 
 
-def told(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[Mapping[str, str], str]:
+def fetch(url: str, method: str = "GET", body: bytes | None = None, **headers: str) -> tuple[Mapping[str, str], str]:
     """Return the headers and the text of an answer to what a browser sends."""
     request = urllib.request.Request(url, body, headers, method=method)  # noqa: S310 - https
     with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=pinned_context(lambda _: None)) as answer:  # noqa: S310
@@ -89,10 +89,10 @@ def test_the_link_of_the_page_becomes_a_cookie_that_no_script_can_read(place: Pl
     code = place.ask("page").stdout.strip().partition("#enter=")[2]
     url, body = f"https://{place.endpoint}", json.dumps({"code": code}).encode()
     own = {"Content-Type": "application/json", "Origin": url}
-    headers, _ = told(f"{url}/v1/page/session", "POST", body, **own)
+    headers, _ = fetch(f"{url}/v1/page/session", "POST", body, **own)
     cookie, *attributes = headers["Set-Cookie"].split("; ")
     assert {"HttpOnly", "SameSite=Strict", "Secure", "Path=/"} <= set(attributes)
-    assert '"jobs"' in told(f"{url}/v1/jobs", Cookie=cookie, Accept="application/json")[1]
+    assert '"jobs"' in fetch(f"{url}/v1/jobs", Cookie=cookie, Accept="application/json")[1]
 
 
 # Certificates of an organisation

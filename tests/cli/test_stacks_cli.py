@@ -41,10 +41,10 @@ def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tu
     for name in "ab":
         cluster.join(name, "--nnodes", "2", "--nproc-per-node", "2", *flags, command=command)
 
-    def told() -> bool:
+    def is_shown() -> bool:
         return [len(group["workers"]) for group in groups(cluster) if group["threads"]] == [3, 1]
 
-    wait_until("all workers stand", told)
+    wait_until("all workers stand", is_shown)
     code, text = stacks(cluster)
     assert code == 0
     first, second = text.split("\n\n")[1:3]

@@ -72,7 +72,7 @@ async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in
     older = SPOKEN[-1]
     observed: list[bytes] = []
 
-    async def speak_older(socket: web.WebSocketResponse) -> None:
+    async def serve_older(socket: web.WebSocketResponse) -> None:
         if msgpack.unpackb(joins[-1])["version"] != older:
             await socket.send_bytes(encode(OTHER_VERSION))
             return
@@ -80,7 +80,7 @@ async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in
         observed.append(await socket.receive_bytes())
         await socket.send_bytes(encode(DONE, older))
 
-    async with joining(speak_older) as (node, joins):
+    async with joining(serve_older) as (node, joins):
         assert await end_of(node) == 0
         assert "refused" not in node.output
     assert decode(joins[-1], Join).version == older

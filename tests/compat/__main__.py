@@ -34,11 +34,11 @@ def main() -> int:
         if interpreter is None:
             outcomes.append(Outcome(pair, "skipped: there is no such Python here, nor a way to fetch it", failed=False))
             continue
-        say(f"== {pair}")
+        write_line(f"== {pair}")
         outcomes.append(try_pair(pair, interpreter, envs, tests, given.pytest))
     width = max((len(str(outcome.pair)) for outcome in outcomes), default=0)
     for outcome in outcomes:
-        say(f"{outcome.pair!s:{width}}  {outcome.text}")
+        write_line(f"{outcome.pair!s:{width}}  {outcome.text}")
     return int(any(outcome.failed for outcome in outcomes))
 
 
@@ -47,7 +47,7 @@ def newest() -> list[Pair]:
     return [Pair(python) for python in reversed(PYTHONS) if find(python)][:1]
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     """Write a line at once, so that it stands in its place among the output of the programs run here."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -76,7 +76,7 @@ def training(notes: Path, ranks: Sequence[int], how: str, *flags: str, hosts: Ho
         yield cluster
 
 
-def said(nodes: list[Node]) -> str:
+def output_of(nodes: list[Node]) -> str:
     """Return all that the nodes have written, for whoever reads why a test failed."""
     return "\n".join(node.output for node in nodes)
 
@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_or_stopped_at_any_phase_changes_no_step(
 ) -> None:
     ranks = [number % WORLD_SIZE for number in range(len(PLACES))]
     with training(notes, ranks, how, *flags) as cluster:
-        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, said(cluster.nodes)
+        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, output_of(cluster.nodes)
     check_processes(notes, ranks, replaced=True)
     check_steps(notes, ranks, undisturbed)
 
@@ -135,6 +135,6 @@ def test_a_host_that_is_cut_off_at_any_phase_changes_no_step(
                 if node.name != asked.stem:
                     node.await_line(f"stopping the workers of round {number}")
             hosts.mend(asked.stem)
-        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, said(cluster.nodes)
+        assert [node.wait() for node in cluster.nodes] == [0] * WORLD_SIZE, output_of(cluster.nodes)
     check_processes(notes, ranks, replaced=False)
     check_steps(notes, ranks, undisturbed)

@@ -28,7 +28,7 @@ def command(folder: Path, *ends: str) -> tuple[str, ...]:
     return (sys.executable, "-m", "tests.support.rounds_program", str(folder), str(STEPS), *ends)
 
 
-def said(nodes: list[Node]) -> str:
+def output_of(nodes: list[Node]) -> str:
     """Return all that the nodes have written, for whoever reads why a test failed."""
     return "\n".join(node.output for node in nodes)
 
@@ -46,7 +46,7 @@ def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_differen
         nodes[0].await_line("round 2: 1 worker runs, begun in place")
         coordinator.close()
         coordinator = Coordinator(*QUICK, port=coordinator.port, state_dir=tmp_path)
-        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, said(nodes)
+        assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
     finally:
         cluster.close()
         coordinator.close()
@@ -106,7 +106,7 @@ def test_a_stopped_worker_is_ended_and_the_others_get_out_of_their_collective(cl
     wait_until("the worker to be stopped", lambda: stopped(frozen))
     done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
     assert done.returncode == 0, done.stderr
-    assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, said(nodes)
+    assert [node.wait() for node in nodes] == [0] * WORLD_SIZE, output_of(nodes)
     by_rank = processes_of(notes)
     assert by_rank[0][1] == by_rank[0][2], by_rank
     assert by_rank[1][1] != by_rank[1][2], by_rank

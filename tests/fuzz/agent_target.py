@@ -59,7 +59,7 @@ class Host:
         if self._agent.exited:
             self._handle(events.Tick())
         elif step < 6:
-            self._hear()
+            self._receive()
         elif step < 10:
             self._do_next()
         elif step == 10 and self._alive and self._has_started:
@@ -72,7 +72,7 @@ class Host:
         elif step == 14:
             self._close()
         elif self._choices.one_in(4) and self._alive and self._has_started:
-            self._tell_of_kept_state()
+            self._report_kept_state()
         elif self._choices.one_in(8):
             self._handle(events.LeaveRequested(self._choices.of((15, 2))))
 
@@ -96,7 +96,7 @@ class Host:
 
     # What happens to it
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if not self._open:
             self._open = True
             self._handle(events.SessionOpened("coordinator"))
@@ -145,7 +145,7 @@ class Host:
                 else:
                     self._handle(events.Swept(PORT + self._choices.byte()))
 
-    def _tell_of_kept_state(self) -> None:
+    def _report_kept_state(self) -> None:
         within_s = self._choices.of((1.0, 0.0, 30.0))
         rank, of_error = min(self._alive), events.Diagnosis(pid=1, error="boom\n")
         told: tuple[events.Event, ...] = (

@@ -344,16 +344,16 @@ def main() -> int:
         for part in pool.imap_unordered(explore, parts):
             found.add(part)
             if found.runs % TOLD_EVERY == 0 or part.false_alarms:
-                _tell(*part.false_alarms, f"{found.runs:,} runs, {len(found.false_alarms):,} false alarms")
+                _print_lines(*part.false_alarms, f"{found.runs:,} runs, {len(found.false_alarms):,} false alarms")
     counted = ", ".join(f"{name} {number:,}" for name, number in sorted(found.counts.items()))
-    _tell(
+    _print_lines(
         f"{found.runs:,} healthy runs, {len(found.false_alarms):,} false alarms; {counted}",
         f"{found.runs / max(found.cpu_s, 1e-9):,.0f} runs in a second of one CPU",
     )
     return 1 if found.false_alarms else 0
 
 
-def _tell(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()
 

@@ -295,7 +295,7 @@ class SimulatedCoordinator(abc.ABC):
 
     def _handle(self, event: Event) -> None:
         if not self._joins.is_overtaken(event, self.life, self.machine):
-            self._laws.hears(event)
+            self._laws.note_event(event)
         batch = self.machine.handle(event, self.clock.read())
         for look in batch.looks if self._world.daemon is self else ():
             self._looks.begin(look)

@@ -142,7 +142,7 @@ class Etcd:
             return error
         if path == "/v3/lease/grant":
             self._renew(answer["ID"])
-        self._tell(before)
+        self._notify_watchers(before)
         return answer
 
     # Leases
@@ -160,7 +160,7 @@ class Etcd:
         before = self.leader
         self._ends.pop(lease, None)
         self._model.expire(lease)
-        self._tell(before)
+        self._notify_watchers(before)
 
     # Watches
 
@@ -171,7 +171,7 @@ class Etcd:
         else:
             self._watchers[by] = changed
 
-    def _tell(self, before: KeyValue | None) -> None:
+    def _notify_watchers(self, before: KeyValue | None) -> None:
         leader = self.leader
         if leader == before:
             return

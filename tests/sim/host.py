@@ -358,7 +358,7 @@ class Host:
         observed = self.workers.with_steps(observed, self._begun)
         if self.memory is not None:
             observed = replace(observed, kept=self.memory.holding(observed))
-        self._world.invariants.says(self, observed)
+        self._world.invariants.note_sent(self, observed)
         return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:

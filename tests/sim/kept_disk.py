@@ -191,7 +191,7 @@ class KeptDisk:
         """Whether an attempt is over; a disk that hangs for long ends it."""
         hangs = attempt == self._attempt and self._world.disks.fault is DiskFault.HANGS
         if hangs and self._world.queue.now >= began_at + STALL_S:
-            self._say(PersistState.FAILED, "the disk hangs")
+            self._report(PersistState.FAILED, "the disk hangs")
         return attempt != self._attempt or self.report is None or self.report.state is PersistState.FAILED
 
     def _write(self, attempt: int, began_at: float) -> None:
@@ -205,19 +205,19 @@ class KeptDisk:
             for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
                 if not self._write_rank((run, order.at), rank, big=wanted.big, small=wanted.small):
                     return
-        self._say(PersistState.WRITTEN)
+        self._report(PersistState.WRITTEN)
         self._commit_if_wanted()
 
     def _write_rank(self, of: Step, rank: int, *, big: bool, small: bool) -> bool:
         """Write the state of a rank; return whether it is there, and is what was saved."""
         stored = self._memory.find(*of, rank)
         if self._world.disks.fault is DiskFault.FULL:
-            self._say(PersistState.FAILED, "no space left")
+            self._report(PersistState.FAILED, "no space left")
         elif stored is None:
             self._world.invariants.kept.persisted.judge_missing(self._memory, of)
-            self._say(PersistState.FAILED, "it is not kept any more")
+            self._report(PersistState.FAILED, "it is not kept any more")
         elif stored.damaged:
-            self._say(PersistState.FAILED, "it is damaged")
+            self._report(PersistState.FAILED, "it is damaged")
             self._memory.withdraw(stored)
         else:
             files = self._directory.files[of]
@@ -238,13 +238,13 @@ class KeptDisk:
         if self._world.disks.fault is DiskFault.HANGS:
             self._memory.later(AGAIN_S, self._commit, attempt, began_at)
         elif self._world.disks.fault is DiskFault.FULL:
-            self._say(PersistState.FAILED, "no space left")
+            self._report(PersistState.FAILED, "no space left")
         elif directory.find(of) is None and not directory.has_all(of, order.shards, order.small):
-            self._say(PersistState.FAILED, "not all is found: is it one directory?")
+            self._report(PersistState.FAILED, "not all is found: is it one directory?")
         else:
             self._make_whole(directory, of, order)
             self._find()
-            self._say(PersistState.COMMITTED)
+            self._report(PersistState.COMMITTED)
 
     def _make_whole(self, directory: Directory, of: Step, order: PersistOrder) -> None:
         if directory.find(of) is None:
@@ -326,7 +326,7 @@ class KeptDisk:
         """Note that the node begins with a run."""
         self._before = max((step.serial for step in self._directory.whole), default=0)
 
-    def _say(self, state: PersistState, problem: str = "") -> None:
+    def _report(self, state: PersistState, problem: str = "") -> None:
         assert self.report is not None
         self.report = replace(self.report, state=state, bytes=self.report.bytes + 1, problem=problem)
         self._host.submit(KeptChanged())

@@ -37,7 +37,7 @@ class Trace:
     def records(self, what: str, records: Iterable[Record]) -> None:
         """Write a line for each record."""
         for record in records:
-            self.note("%s: %s", what, _Told(record))
+            self.note("%s: %s", what, _RecordText(record))
 
     @property
     def digest(self) -> str:
@@ -48,7 +48,7 @@ class Trace:
         return "\n".join(_line(line) for line in self._lines)
 
 
-class _Told:
+class _RecordText:
     """A record in a few words, which are made only if they are read."""
 
     def __init__(self, record: Record) -> None:

@@ -71,7 +71,7 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._agent = Agent(SETTINGS, MASTER_PORT, self._loop.time())
         self._session = CoordinatorConnection(
-            [place.coordinator], place.access, make_join=self._join, submit=self._hear
+            [place.coordinator], place.access, make_join=self._join, submit=self._receive
         )
         self._events = AgentLoop(self._agent, self._carry_out, _give_up)
         self._opened_at = 0.0
@@ -88,7 +88,7 @@ class Node:
         """Let the agent handle an event."""
         self._events.submit(event)
 
-    def _hear(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self.submit(event)
         self._note(event)
 

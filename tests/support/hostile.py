@@ -68,7 +68,7 @@ async def held(opened: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
     writer.transport.abort()
 
 
-async def heard(opened: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+async def read_answer(opened: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
     """Wait for the end of a connection, or for a while."""
     reader, writer = await opened
     with suppress(TimeoutError):
@@ -81,20 +81,20 @@ async def heard(opened: Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 def garbage(victim: Victim) -> Awaitable[None]:
     """Send noise where a message belongs."""
     noise = random.randbytes(4_096)  # noqa: S311 - it keeps no secret
-    return heard(victim.open(victim.asking() + noise))
+    return read_answer(victim.open(victim.asking() + noise))
 
 
 def flood(victim: Victim) -> Awaitable[None]:
     """Join a job of one's own, as another node each time, which is recorded; and send without end."""
     beat = message(encode(replace(IDLE, beat=True)))
     name = random.randbytes(8).hex()  # noqa: S311 - it keeps no secret
-    return heard(victim.open(victim.asking() + message(encode(join(name, job="theirs", nodes=2))) + beat * FLOOD))
+    return read_answer(victim.open(victim.asking() + message(encode(join(name, job="theirs", nodes=2))) + beat * FLOOD))
 
 
 def stolen(victim: Victim) -> Awaitable[None]:
     """Join as a younger process of a live node of others."""
     claim = join(victim.node, job="fleet", incarnation=2**62)
-    return heard(victim.open(victim.asking() + message(encode(claim))))
+    return read_answer(victim.open(victim.asking() + message(encode(claim))))
 
 
 def slow(victim: Victim) -> Awaitable[None]:
@@ -105,10 +105,10 @@ def slow(victim: Victim) -> Awaitable[None]:
 KINDS: dict[str, Callable[[Victim], Awaitable[None]]] = {
     "silent": lambda victim: held(victim.open(b"", tls=False)),
     "half open": lambda victim: held(victim.open(b"\x16\x03\x01\x02", tls=False)),
-    "no TLS": lambda victim: heard(victim.open(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", tls=False)),
+    "no TLS": lambda victim: read_answer(victim.open(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", tls=False)),
     "half a request": lambda victim: held(victim.open(b"GET /v1/jobs HTTP/1.1\r\nHost:")),
-    "no token": lambda victim: heard(victim.open(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")),
-    "wrong token": lambda victim: heard(victim.open(victim.asking(token=victim.token[:-4] + "aaaa"))),
+    "no token": lambda victim: read_answer(victim.open(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")),
+    "wrong token": lambda victim: read_answer(victim.open(victim.asking(token=victim.token[:-4] + "aaaa"))),
     "no join": lambda victim: held(victim.open(victim.asking())),
     "garbage": garbage,
     "flood": flood,

@@ -128,7 +128,7 @@ class Keep:
             shards = next(iter(bigs.values()))[1].shards
             done = [commit.rank for _, commit, big in here if commit.has_small or not (big or commit.pending)]
             if len(bigs) == shards and done:
-                return self._tell(at, bigs, here)
+                return self._send_resume(at, bigs, here)
         self._offer([])
         self.resume = NOTHING
         return NOTHING
@@ -139,7 +139,7 @@ class Keep:
         for file in held:
             os.close(file)
 
-    def _tell(self, at: tuple[int, int], bigs: dict[int, Any], here: list[Any]) -> ResumeFrom:
+    def _send_resume(self, at: tuple[int, int], bigs: dict[int, Any], here: list[Any]) -> ResumeFrom:
         parts: dict[tuple[int, int], Part] = {}
         for file, commit, big in here:
             old = parts.get((file, commit.rank), Part(commit.rank, big=False, small=False, pending=False))
@@ -190,7 +190,7 @@ class Keep:
                 return message
         return None
 
-    def await_said(self, number: int, *kinds: type[Any]) -> Message | Gone:
+    def await_message(self, number: int, *kinds: type[Any]) -> Message | Gone:
         """Wait until a worker has said something of these kinds; return it."""
         node = self.nodes[number]
         with self.heard:

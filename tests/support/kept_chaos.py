@@ -3,10 +3,10 @@
 What may happen is drawn from the seed: workers die at a point of a step, or at a line of what saves and restores;
 agents die at a line of what keeps, transfers and writes to a disk, or are paused for a while; bits flip in their
 memory and on the wire, right before a digest is compared; the disk is full; the coordinator is killed at a moment
-between the death of a worker and the next step. A scene ends when the training does, and then all that its workers have
-noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the undisturbed
-one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be asked for.
-Where workers alone are killed, no step that was done is done again. What is on the disk has to be whole.
+between the death of a worker and the next step. A script ends when the training does, and then all that its workers
+have noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the
+undisturbed one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be
+asked for. Where workers alone are killed, no step that was done is done again. What is on the disk has to be whole.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ LINES = {
 """The most lines of a place that a process lives for: a few times what one save, transfer or restart takes."""
 
 DISKS = 0.4
-"""The share of scenes that have a disk."""
+"""The share of scripts that have a disk."""
 
 FLIPS = 0.4
-"""The share of scenes in which bits flip."""
+"""The share of scripts in which bits flip."""
 
 OCCASIONS = {"memory": 5, "wire": 20}
 """The most occasions that pass until a bit flips: there are five or so with each part that is transferred."""
@@ -89,7 +89,7 @@ Notes = dict[int, dict[int, list[tuple[int, str]]]]
 
 @dataclass(slots=True)
 class Script:
-    """What happens in a scene, drawn from its seed."""
+    """What happens in a script, drawn from its seed."""
 
     seed: int
     kind: str
@@ -167,7 +167,7 @@ def _line(chance: random.Random, *places: str) -> str:
     return f"{place}:{chance.randint(1, LINES[place])}"
 
 
-class Scene:
+class ScriptRun:
     """The programs of one script."""
 
     def __init__(self, script: Script, folder: Path, stack: ExitStack) -> None:
@@ -265,7 +265,7 @@ class Scene:
 
 @dataclass(slots=True)
 class Verdict:
-    """What is to be seen of a scene when it is over."""
+    """What is to be seen of a run when it is over."""
 
     rounds: int
     deaths: int
@@ -279,7 +279,7 @@ class Verdict:
     """The rounds that were ended by the death of workers alone: none of their steps was done again."""
 
     def add(self, other: Verdict) -> None:
-        """Add what is to be seen of another scene."""
+        """Add what is to be seen of another run."""
         self.rounds += other.rounds
         self.deaths += other.deaths
         self.redone += other.redone
@@ -294,23 +294,23 @@ class Verdict:
         return f"{words}, {self.on_disk} whole steps on the disk" if self.on_disk else words
 
 
-def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
+def judge(played: ScriptRun, undisturbed: Undisturbed) -> Verdict:
     """Judge what the workers have noted. Raises `AssertionError` with what is wrong."""
-    said, begins = notes_of(scene.notes), notes_of(scene.notes, "begins")
+    said, begins = notes_of(played.notes), notes_of(played.notes, "begins")
     by_round: dict[int, set[int]] = {}
     for rank, steps in begins.items():
         for step, found in steps.items():
             for round_, digest in found:
                 by_round.setdefault(round_, set()).add(step)
                 if step >= 0:
-                    _compare(scene, undisturbed, rank, step, digest, f"round {round_} begins")
+                    _compare(played, undisturbed, rank, step, digest, f"round {round_} begins")
     for round_, begun in by_round.items():
         assert len(begun) == 1, f"ranks of round {round_} begin at steps {sorted(begun)}"
     alike: dict[tuple[int, int], set[str]] = {}
     for rank, by_step in said.items():
         for step, found in by_step.items():
             for round_, digest in found:
-                _compare(scene, undisturbed, rank, step, digest, f"round {round_}")
+                _compare(played, undisturbed, rank, step, digest, f"round {round_}")
                 alike.setdefault((round_, step), set()).add(digest.split("-")[0])
     for (round_, step), digests in alike.items():
         assert len(digests) == 1, f"ranks of round {round_} differ after step {step}"
@@ -319,9 +319,9 @@ def judge(scene: Scene, undisturbed: Undisturbed) -> Verdict:
     # An agent that dies at the very end costs a round in which no step is left to do.
     assert (last, STEPS - 1) in alike or by_round[last] == {STEPS - 1}, "the last step was not done"
     redone = sum(len(found) - 1 for found in said[0].values())
-    lone_deaths = _judge_lone_deaths(said, last - 1) if scene.script.kills_workers_alone else 0
-    flipped = scene.output.count(FLIPPED)
-    return Verdict(last, scene.deaths + last - 1, redone, _judge_disk(scene), flipped, lone_deaths)
+    lone_deaths = _judge_lone_deaths(said, last - 1) if played.script.kills_workers_alone else 0
+    flipped = played.output.count(FLIPPED)
+    return Verdict(last, played.deaths + last - 1, redone, _judge_disk(played), flipped, lone_deaths)
 
 
 def _judge_lone_deaths(said: Notes, deaths: int) -> int:
@@ -332,9 +332,9 @@ def _judge_lone_deaths(said: Notes, deaths: int) -> int:
     return deaths
 
 
-def _judge_disk(scene: Scene) -> int:
+def _judge_disk(played: ScriptRun) -> int:
     """Check that each step whose manifest is there can be read, to the last bit; return how many there are."""
-    folder = job_folder(scene.disk, JOB)
+    folder = job_folder(played.disk, JOB)
     whole, problems = find_whole(folder)
     assert not problems, f"the disk has steps that are of no use: {problems}"
     for manifest in whole:
@@ -349,8 +349,8 @@ def _room(size: int, commit: Commit) -> Place:
     return empty_place(max(size, commit.length))
 
 
-def _compare(scene: Scene, undisturbed: Undisturbed, rank: int, step: int, digest: str, when: str) -> None:
-    if not scene.script.loses_memory:
+def _compare(played: ScriptRun, undisturbed: Undisturbed, rank: int, step: int, digest: str, when: str) -> None:
+    if not played.script.loses_memory:
         expected = undisturbed[rank][step]
         assert digest == expected, f"{when}: rank {rank} has {digest} after step {step}, and undisturbed {expected}"
 
@@ -373,12 +373,12 @@ def play(seed: int, folder: Path, undisturbed: dict[str, Undisturbed]) -> Verdic
     """Play one seed and judge it. Raises `AssertionError` with all that the nodes have said."""
     script = draw(seed)
     with ExitStack() as stack:
-        scene = Scene(script, folder, stack)
+        played = ScriptRun(script, folder, stack)
         try:
-            scene.play()
-            return judge(scene, undisturbed[script.kind])
+            played.play()
+            return judge(played, undisturbed[script.kind])
         except BaseException as error:
-            raise AssertionError(f"seed {seed}: {error}\n{script}\n{scene.output}") from error
+            raise AssertionError(f"seed {seed}: {error}\n{script}\n{played.output}") from error
 
 
 def undisturbed_training(kind: str, folder: Path) -> Undisturbed:

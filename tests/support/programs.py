@@ -208,7 +208,7 @@ def forget_ended() -> None:
     _started[:] = [program for program in _started if program.reading]
 
 
-def said_by_all() -> list[tuple[str, str]]:
+def output_of_all() -> list[tuple[str, str]]:
     """Return what each program has said that ran in this test, with its command: for whoever reads why it failed."""
     return [(program.command, program.output) for program in _started]
 

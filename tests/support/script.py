@@ -113,10 +113,10 @@ class Stage:
             "arrived": self._arrived,
             "keep": self._keep,
             "fetch": self._fetch,
-            "write": lambda words, options: self._say(self.puppets[words[0]], **wrote(self.puppets, words, options)),
+            "write": lambda words, options: self._send(self.puppets[words[0]], **wrote(self.puppets, words, options)),
             "die": lambda words, _: self._die(seconds_of(words[0])),
             "ask": self._ask,
-            "leave": self._each(lambda puppet: self._say(puppet, leaving=True)),
+            "leave": self._each(lambda puppet: self._send(puppet, leaving=True)),
             "drop": self._each(self._drop),
             "silence": self._each(lambda puppet: setattr(puppet, "silent", True)),
             "heal": self._each(self._heal),
@@ -198,7 +198,7 @@ class Stage:
 
     def _announce(self, puppet: Puppet) -> None:
         """Have a node announce with a heartbeat that its workers will report steps."""
-        self._say(puppet, steps=(None,), beat=True)
+        self._send(puppet, steps=(None,), beat=True)
 
     def _step(self, words: list[str], options: dict[str, str]) -> None:
         """Have a node report its workers' last step with a heartbeat: `step n1 7 age=0.5s`."""
@@ -207,14 +207,14 @@ class Stage:
         age_s = seconds_of(options.get("age", "0s"))
         puppet.observed = dataclasses.replace(puppet.observed, steps=(int(step),), step_age_s=age_s)
         puppet.stepped_at = self.now - age_s
-        self._say_again(puppet)
+        self._resend(puppet)
 
     def _section(self, words: list[str], options: dict[str, str]) -> None:
         """Have a node report the section that its workers are in: `section n1 eval limit=60s`; `section n1` ends it."""
         puppet = self.puppets[words[0]]
         section = Section(words[1], seconds_of(options["limit"]), 0.0, 0) if words[1:] else None
         puppet.observed, puppet.section_at = dataclasses.replace(puppet.observed, section=section), self.now
-        self._say_again(puppet)
+        self._resend(puppet)
 
     def _seen(self, words: list[str], options: dict[str, str]) -> None:
         """Answer the last look: `seen waits stands` is what it shows of rank 0 and rank 1."""
@@ -269,7 +269,7 @@ class Stage:
 
     def _heal(self, puppet: Puppet) -> None:
         puppet.silent = False
-        self._say_again(puppet)
+        self._resend(puppet)
 
     def _advance(self, seconds: float) -> None:
         end = self.now + seconds
@@ -333,9 +333,9 @@ class Stage:
             here = (desired.run, desired.round) == (observed.run, observed.round)
             said = {} if here else {"failure": None, "steps": (), "step_age_s": None}
             changes = said | {"run": desired.run, "round": desired.round} | changes
-        self._say(puppet, **changes)
+        self._send(puppet, **changes)
 
-    def _say(self, puppet: Puppet, **changes: Any) -> None:
+    def _send(self, puppet: Puppet, **changes: Any) -> None:
         puppet.observed = dataclasses.replace(puppet.observed, **changes)
         self._handle(Reported(puppet.session, self._aged(puppet)))
 
@@ -347,14 +347,14 @@ class Stage:
             section = dataclasses.replace(section, age_s=self.now - puppet.section_at)
         return dataclasses.replace(puppet.observed, step_age_s=age_s, section=section, **changes)
 
-    def _say_again(self, puppet: Puppet) -> None:
+    def _resend(self, puppet: Puppet) -> None:
         self._handle(Reported(puppet.session, self._aged(puppet, beat=True)))
 
     def _beat(self) -> None:
         self._next_beat = self.now + self._heartbeat_s
         for puppet in list(self.puppets.values()):
             if puppet.session in self._open and not puppet.silent:
-                self._say_again(puppet)
+                self._resend(puppet)
 
     # Messages of the coordinator
 

@@ -21,7 +21,7 @@ from nodeclient.torchrun.stores import connect, serve
 ADDRESS = sys.argv[1]
 
 
-def serve_until_told(port: int, ready: int) -> None:
+def serve_until_line(port: int, ready: int) -> None:
     """Serve a store with one key in it."""
     store = serve(port)
     store.set("key", "value")
@@ -35,7 +35,7 @@ def main() -> None:
     done, ready = os.pipe()
     child = os.fork()
     if child == 0:
-        serve_until_told(reservation.port, ready)
+        serve_until_line(reservation.port, ready)
     os.read(done, 1)  # until then the name server refuses, at once
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((ADDRESS, 53))

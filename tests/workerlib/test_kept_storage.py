@@ -100,14 +100,14 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     keep = Keep(tmp_path, 1)
     node = keep.nodes[0]
     with workers(keep, save_five, 1, 1, tmp_path) as [process]:
-        keep.await_said(0, Saved)
+        keep.await_message(0, Saved)
         wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.said) == 3)
         assert node.arena is not None
         node.arena.protect([(1, 0), (1, 1)])  # and step 2 is the newest, so no place is left
         (tmp_path / "protected").touch()
         process.join(TIMEOUT_S)
         assert process.exitcode == 0
-    keep.await_said(0, Gone)
+    keep.await_message(0, Gone)
     assert [message.skipped for message in node.said if isinstance(message, Interval)] == [1, 2]
     assert all(message.seconds > 0 for message in node.said if isinstance(message, Saved))
     assert {commit.step for commit in keep.commits(0)} == {0, 1, 2}

@@ -90,7 +90,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def told() -> list[tuple[str, int, str]]:
+def answered() -> list[tuple[str, int, str]]:
     """Return what the worker tells of its collectives."""
     found = json.loads(responder._answer())["collectives"]
     return [(each.get("operation", ""), int(each["number"]), each["state"]) for each in found]
@@ -99,7 +99,7 @@ def told() -> list[tuple[str, int, str]]:
 def test_a_wait_in_either_of_two_backends_is_told_first(install: Install) -> None:
     done, waits = entry("nccl:all_reduce", 100, retired=True), entry("gloo:barrier", 7, retired=False)
     install(nccl=Recorder([done]), gloo=Recorder([waits]))
-    assert told() == [("gloo:barrier", 7, "waits"), ("nccl:all_reduce", 100, "done")]
+    assert answered() == [("gloo:barrier", 7, "waits"), ("nccl:all_reduce", 100, "done")]
 
 
 @pytest.mark.parametrize("moving", ["nccl", "gloo"])
@@ -107,20 +107,20 @@ def test_a_worker_whose_one_backend_gets_on_waits_in_neither(install: Install, m
     still = Recorder([entry("nccl:all_reduce", 100, retired=False)])
     moves = Recorder([entry("gloo:all_reduce", 7, retired=False)], gets_on=True)
     install(**{"nccl": still, "gloo": still, moving: moves})
-    assert {state for _, _, state in told()} == {"moves"}
+    assert {state for _, _, state in answered()} == {"moves"}
     assert still.dumped + still.held_lock + moves.dumped + moves.held_lock == 0, "its training goes on undisturbed"
 
 
 def test_a_recorder_is_read_beside_the_lock_of_python_where_torch_can_do_that(install: Install) -> None:
     recorder = Recorder([entry("gloo:all_reduce", 7, retired=False)])
     install(gloo=recorder)
-    assert told() == [("gloo:all_reduce", 7, "waits")]
+    assert answered() == [("gloo:all_reduce", 7, "waits")]
     assert (recorder.dumped, recorder.held_lock) == (1, 0)
 
 
 def test_an_older_torch_is_read_all_the_same(install: Install) -> None:
     install(handlers=False, nccl=Recorder([entry("nccl:all_reduce", 7, retired=False)]))
-    assert told() == [("nccl:all_reduce", 7, "waits")]
+    assert answered() == [("nccl:all_reduce", 7, "waits")]
 
 
 def test_a_process_that_ends_tells_where_it_stands_too(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,21 +128,21 @@ def test_a_process_that_ends_tells_where_it_stands_too(install: Install, monkeyp
     responder._await_dump()
     recorder = Recorder([entry("gloo:barrier", 7, retired=False)])
     install(gloo=recorder)
-    assert told() == [("gloo:barrier", 7, "waits")]
+    assert answered() == [("gloo:barrier", 7, "waits")]
     assert (recorder.dumped, recorder.held_lock) == (0, 1)
 
 
 def test_of_two_recorders_one_may_be_strange(install: Install) -> None:
     strange = Recorder([{"collective_seq_id": 5}])
     install(nccl=strange, gloo=Recorder([entry("gloo:barrier", 7, retired=False)]))
-    assert told() == [("gloo:barrier", 7, "waits")]
+    assert answered() == [("gloo:barrier", 7, "waits")]
 
 
 def test_without_a_recorder_nothing_is_told(install: Install) -> None:
     install()
-    assert told() == []
+    assert answered() == []
     install(nccl=Recorder([]), gloo=Recorder([]))
-    assert told() == []
+    assert answered() == []
 
 
 def test_the_arrivals_of_both_backends_of_a_group_are_told_apart(install: Install) -> None:
@@ -160,7 +160,7 @@ def test_the_first_of_very_many_that_are_not_over_is_told(install: Install) -> N
     done = [entry("gloo:all_reduce", number, retired=True) for number in range(1, 301)]
     pending = [entry("gloo:all_reduce", number, retired=False) for number in range(301, 501)]
     install(gloo=Recorder([*done, *pending]))
-    assert told() == [("gloo:all_reduce", 301, "waits")]
+    assert answered() == [("gloo:all_reduce", 301, "waits")]
     assert len(responder._pending_entries(Recorder([*done, *pending]).text, GLOO)) == 201, (
         "no more than it takes are read"
     )
@@ -171,7 +171,7 @@ def test_what_is_sent_from_rank_to_rank_is_no_collective(install: Install) -> No
     done = entry("nccl:all_reduce", 7, retired=True)
     receives = {**entry("nccl:recv 1<-0", 7, retired=False), "is_p2p": True}
     install(nccl=Recorder([done, receives]))
-    assert told() == [("nccl:all_reduce", 7, "done")]
+    assert answered() == [("nccl:all_reduce", 7, "done")]
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ def test_nothing_is_told_of_the_groups_of_a_round_that_is_over(monkeypatch: pyte
     responder.begin_round()
     left = Pair()
     left.begin()
-    assert told() == [("gloo:all_reduce", 1, "waits")]
+    assert answered() == [("gloo:all_reduce", 1, "waits")]
     responder.begin_round()
-    assert told() == []
+    assert answered() == []
     assert json.loads(responder._arrivals(b"arrivals 4"))["arrivals"] == []
     now = Pair()
     now.begin()
     now.end()
     now.begin()
-    wait_until("the second one to be told of", lambda: told() == [("gloo:all_reduce", 2, "waits")])
+    wait_until("the second one to be told of", lambda: answered() == [("gloo:all_reduce", 2, "waits")])
     for pair in (left, now):
         pair.end()
 
@@ -251,7 +251,7 @@ def test_a_group_of_this_round_is_told_whose_number_another_backend_had_before(
     install(nccl=nccl, gloo=gloo)
     responder.begin_round()
     gloo.entries = [*gloo.entries, entry("gloo:barrier", 2, retired=False, group=1)]
-    assert told() == [("gloo:barrier", 2, "waits")]
+    assert answered() == [("gloo:barrier", 2, "waits")]
 
 
 def test_of_connections_only_a_worker_tells_that_does_not_get_on(install: Install) -> None:

@@ -26,16 +26,16 @@ _is_set_aside = False
 """Whether `set_aside` has set objects aside that this process made itself."""
 
 
-def is_of_collective(error: BaseException, *, told: bool = False) -> bool:
+def is_of_collective(error: BaseException, *, asked: bool = False) -> bool:
     """Whether a collective has failed, or a process group could not be made: the fault is not in this worker.
 
-    If it was `told` to leave, a group may be gone that it was about to use.
+    If it was `asked` to leave, a group may be gone that it was about to use.
     """
     import torch.distributed
 
     if isinstance(error, torch.distributed.DistError):
         return True
-    if told and type(error) is ValueError and any(sign in str(error) for sign in GONE_SIGNS):
+    if asked and type(error) is ValueError and any(sign in str(error) for sign in GONE_SIGNS):
         return True
     return type(error) is RuntimeError and any(sign in str(error) for sign in COLLECTIVE_SIGNS)
 
@@ -49,15 +49,15 @@ def is_of_device(error: BaseException) -> bool:
     return any(found)
 
 
-def end_of_round(error: BaseException, *, told: bool = False) -> BaseException | None:
+def end_of_round(error: BaseException, *, asked: bool = False) -> BaseException | None:
     """Return the error that ends the round for this worker, whatever a script has made of it; None for any other one.
 
     It is an error of a collective, or `LeftRoundError`: the error itself, what it was raised from, or what was being
     handled when it was raised; or all that an exception group holds. What ends the process on purpose, such as
     `SystemExit`, is the script's own whatever stands behind it. So is any in which a GPU has failed. More errors do if
-    the worker was `told` to leave.
+    the worker was `asked` to leave.
     """
-    return None if is_of_device(error) else _end_in(error, set(), told=told)
+    return None if is_of_device(error) else _end_in(error, set(), asked=asked)
 
 
 def _all_behind(error: BaseException | None) -> Iterator[BaseException]:
@@ -72,21 +72,21 @@ def _all_behind(error: BaseException | None) -> Iterator[BaseException]:
             rest += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
 
 
-def _end_in(error: BaseException | None, seen: set[int], *, told: bool) -> BaseException | None:
+def _end_in(error: BaseException | None, seen: set[int], *, asked: bool) -> BaseException | None:
     from workerlib.keep.kept_errors import LeftRoundError
 
     if error is None or id(error) in seen:
         return None
     seen.add(id(error))
-    if isinstance(error, LeftRoundError) or is_of_collective(error, told=told):
+    if isinstance(error, LeftRoundError) or is_of_collective(error, asked=asked):
         return error
     if isinstance(error, BaseExceptionGroup):
-        ends = [_end_in(inner, seen, told=told) for inner in error.exceptions]
+        ends = [_end_in(inner, seen, asked=asked) for inner in error.exceptions]
         return ends[0] if all(ends) else None
     if not isinstance(error, Exception):
         return None
     shown = None if error.__suppress_context__ else error.__context__
-    return _end_in(error.__cause__, seen, told=told) or _end_in(shown, seen, told=told)
+    return _end_in(error.__cause__, seen, asked=asked) or _end_in(shown, seen, asked=asked)
 
 
 def forget_frames(error: BaseException | None) -> None:

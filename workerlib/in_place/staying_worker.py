@@ -51,7 +51,7 @@ class StayingWorker:
         self._line = line
         self._round = round_number
         self._sockets = GroupSockets()
-        self._told = threading.Event()
+        self._asked = threading.Event()
         """Set when nodeclient has asked to leave the round."""
         self._out = threading.Event()
         """Set when the main thread is out of the round."""
@@ -79,7 +79,7 @@ class StayingWorker:
         self._attend_groups()
         with self._sockets.gathering():
             yield
-        if self._told.is_set():
+        if self._asked.is_set():
             raise LeftRoundError
 
     def _attend_groups(self) -> None:
@@ -100,7 +100,7 @@ class StayingWorker:
     def note_keeper(self, keeper: StepKeeper) -> None:
         """Note the keeper of this round's state."""
         self._keeper, self._keeps = keeper, True
-        if self._told.is_set():
+        if self._asked.is_set():
             keeper.let_leave()
 
     def end(self) -> None:
@@ -116,20 +116,20 @@ class StayingWorker:
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it, and not the training; return whether it does."""
-        is_told = self._told.is_set()
-        end = leftovers.end_of_round(error, told=is_told)
+        is_asked = self._asked.is_set()
+        end = leftovers.end_of_round(error, asked=is_asked)
         if end is None:
             self._line.send(Refusing(self._round, f"{type(error).__name__} ended the script in a worker"[:WORDS_MAX]))
             return False
-        if not is_told and (why := self._obstacle(planned=False)):
+        if not is_asked and (why := self._obstacle(planned=False)):
             self._line.send(Refusing(self._round, why))
             return False
-        if not is_told:
+        if not is_asked:
             self._report(error, end)
         del end
         self._out.set()
         self._vain = self._vain_rounds()
-        if not is_told:  # its peers are waiting for nothing any more
+        if not is_asked:  # its peers are waiting for nothing any more
             self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
         if self._keeper is not None:
@@ -155,7 +155,7 @@ class StayingWorker:
         responder.begin_round()
         progress.begin_round()
         self._sockets.close()
-        self._told.clear()
+        self._asked.clear()
         self._out.clear()
         self.has_left = False
         with self._turn:
@@ -198,7 +198,7 @@ class StayingWorker:
         if why := self._obstacle(planned=asked.planned):
             self._line.send(Refusing(number, why))
             return
-        self._told.set()
+        self._asked.set()
         keeper = self._keeper
         if keeper is not None:
             keeper.let_leave()

@@ -40,7 +40,7 @@ class SaveInterval:
         self._save_s = 0.0
         self._began_at: float | None = None
         self._skipped = 0
-        self._told = Interval(0, 0.0, 0)
+        self._reported = Interval(0, 0.0, 0)
 
     def begin_step(self, now: float) -> None:
         """Note when a step begins: after what its predecessor has saved."""
@@ -77,9 +77,9 @@ class SaveInterval:
     def news(self) -> Interval | None:
         """Return what nodeclient is to show, if the interval has changed or a save was skipped."""
         now = Interval(self.steps, self._save_s, self._skipped)
-        if (now.steps, now.skipped) == (self._told.steps, self._told.skipped):
+        if (now.steps, now.skipped) == (self._reported.steps, self._reported.skipped):
             return None
-        self._told = now
+        self._reported = now
         return now
 
     def due(self, step: int) -> bool:

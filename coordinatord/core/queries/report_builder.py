@@ -27,7 +27,7 @@ def report_on(run: Run, now: float) -> Report | None:
     others = sorted((failure for failure in run.failures.values() if failure is not cause), key=lambda each: each.at)
     consequences = [*_followers(cause, same_error=True)]
     for other in others:
-        same = is_same_error(_said(other.failure), _said(cause.failure))
+        same = is_same_error(_error_text(other.failure), _error_text(cause.failure))
         consequences.append(SecondaryFailure(other.node, other.failure.rank, other.failure.exit_code, same))
         consequences += _followers(other, same_error=same)
     step, stragglers = _stragglers(run)
@@ -54,7 +54,7 @@ def _followers(cause: WorkerFailure, *, same_error: bool) -> list[SecondaryFailu
     ]
 
 
-def _said(failure: Failure) -> str:
+def _error_text(failure: Failure) -> str:
     return failure.error or failure.message
 
 
@@ -111,7 +111,7 @@ def repeats_of(run: Run, report: Report | None, now: float) -> int:
     if spent(run, now).total - current.formed_at > run.policy.repeat_within_s:
         return 0
     previous, failure = last.failure, report.failure
-    alike = _said(previous) == _said(failure) or is_same_error(_said(previous), _said(failure))
+    alike = _error_text(previous) == _error_text(failure) or is_same_error(_error_text(previous), _error_text(failure))
     return run.durable.repeats + 1 if alike and previous.exit_code == failure.exit_code else 0
 
 

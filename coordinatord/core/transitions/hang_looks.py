@@ -1,4 +1,4 @@
-"""Has the workers of a stalled round looked at, takes in what is seen, and blames the one that holds up the others."""
+"""Has the workers of a stalled round looked at, takes in what is seen, and names the one that holds up the others."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from coordinatord.core.values.look_comparison import (
     first_named,
     may_hang,
     stands_since,
+    why_inconclusive,
     why_unseen,
-    why_untold,
 )
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
@@ -71,7 +71,7 @@ def take_in(run: Run, event: Looked, now: float) -> None:
     if not watch.asked or (event.round, event.number) != (run.durable.round, watch.asked):
         return
     if next_look(run) is None or section_until(run) > now or not may_hang(look):
-        watch.notice = why_unseen(look) or why_untold(look)
+        watch.notice = why_unseen(look) or why_inconclusive(look)
         watch.give_up(now)
         return
     if watch.first is None or run.progress.sections.ended_at > watch.first_at:

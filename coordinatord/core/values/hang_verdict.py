@@ -82,14 +82,14 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
         return None
     rest = [worker for worker in seen_workers if _state(worker) is not CollectiveState.WAITS]
     if rest:
-        kind, blamed = _culprits(rest)
-        who, does, wait = _name_workers(blamed), _describe_blamed(kind, blamed), _longest_wait(waiting)
-        if kind is HangKind.ABSENT and all(worker.now is not None for worker in blamed):
-            has = "has" if len(blamed) == 1 else "have"
+        kind, culprits = _culprits(rest)
+        who, does, wait = _name_workers(culprits), _describe_culprits(kind, culprits), _longest_wait(waiting)
+        if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
+            has = "has" if len(culprits) == 1 else "have"
             sentence = f"{who} {has} ended; {_describe_waiting(waiting)} for {wait}"
         else:
             sentence = f"{who} {does} for {wait}; {_describe_waiting(waiting)}"
-        return _verdict(kind, blamed, waiting, sentence)
+        return _verdict(kind, culprits, waiting, sentence)
     if any(_moves_bytes(worker) for worker in waiting):
         return None
     return _judge_waiting(waiting)
@@ -99,7 +99,7 @@ def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
     """Say whom the others wait for, and what that one does: `waiting for rank 0 on node a, which computes in ...`."""
     ranks = set(verdict.ranks)
     named = [worker for worker in seen_workers if worker.rank in ranks]
-    return f"waiting for {_name_workers(named)}, which {_describe_blamed(verdict.kind, named)}"
+    return f"waiting for {_name_workers(named)}, which {_describe_culprits(verdict.kind, named)}"
 
 
 def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
@@ -110,9 +110,9 @@ def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
 
 
 def _verdict(
-    kind: HangKind, blamed: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
+    kind: HangKind, culprits: Sequence[SeenWorker], waiting: Collection[SeenWorker], sentence: str
 ) -> HangVerdict:
-    ranks = tuple(sorted(worker.rank for worker in blamed))
+    ranks = tuple(sorted(worker.rank for worker in culprits))
     return HangVerdict(kind, ranks, clip(sentence, MESSAGE_MAX), len(waiting))
 
 
@@ -215,8 +215,8 @@ def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorke
     (place, first), *more = others[:NAMED_MAX]
     named = f"{_name_workers(first)} {_wait(first)} in {place}"
     named += "".join(f" and {_name_workers(workers)} in {place}" for place, workers in more)
-    blamed = [worker for _, workers in others for worker in workers]
-    return _verdict(HangKind.MISMATCHED, blamed, waiting, f"{named}{where}, for {_longest_wait(waiting)}")
+    culprits = [worker for _, workers in others for worker in workers]
+    return _verdict(HangKind.MISMATCHED, culprits, waiting, f"{named}{where}, for {_longest_wait(waiting)}")
 
 
 def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
@@ -263,9 +263,9 @@ def _main(worker: WorkerStacks) -> bytes:
 # Sentences
 
 
-def _describe_blamed(kind: HangKind, blamed: Sequence[SeenWorker]) -> str:
+def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
     """Describe what the workers do that are to blame, and where the first of them does it."""
-    alone, first = len(blamed) == 1, blamed[0].now
+    alone, first = len(culprits) == 1, culprits[0].now
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
     place = _place(first)
@@ -353,11 +353,11 @@ def _count_waiting(seen_workers: Sequence[SeenWorker]) -> str:
     return f"rank {seen_workers[0].rank} waits" if len(seen_workers) == 1 else f"{len(seen_workers)} others wait"
 
 
-def _name_workers(blamed: Sequence[SeenWorker]) -> str:
+def _name_workers(culprits: Sequence[SeenWorker]) -> str:
     """Name those who are to blame, and their nodes."""
-    named = ", ".join(str(worker.rank) for worker in blamed[:NAMED_MAX])
-    more = f" and {len(blamed) - NAMED_MAX} more" if len(blamed) > NAMED_MAX else ""
-    return f"rank{'' if len(blamed) == 1 else 's'} {named}{more} on {_name_nodes(blamed)}"
+    named = ", ".join(str(worker.rank) for worker in culprits[:NAMED_MAX])
+    more = f" and {len(culprits) - NAMED_MAX} more" if len(culprits) > NAMED_MAX else ""
+    return f"rank{'' if len(culprits) == 1 else 's'} {named}{more} on {_name_nodes(culprits)}"
 
 
 def _name_nodes(seen_workers: Sequence[SeenWorker]) -> str:

@@ -1,6 +1,6 @@
 """Compares two looks at the workers of a round: only what stands still in both of them is a hang.
 
-One look may meet any training between two of its collectives. So a worker is blamed only if none has got on from one
+One look may meet any training between two of its collectives. So a worker is named only if none has got on from one
 look to the next, and all of them could be seen.
 """
 
@@ -36,7 +36,9 @@ _SILENT_STATES = frozenset({"stopped", "ended", ""})
 """States of a process that say why it does not answer; it is gone if it has none. One that a debugger holds is not
 among them: a person is at work on it, who would lose it by a restart."""
 
-UNTOLD = "no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+NO_COLLECTIVES = (
+    "no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+)
 
 UNASKED = "a node cannot be asked where its workers stand"
 
@@ -56,10 +58,10 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
     return ""
 
 
-def why_untold(look: Sequence[SeenWorker]) -> str:
+def why_inconclusive(look: Sequence[SeenWorker]) -> str:
     """Return why no look at these workers will ever show a hang; empty if one may."""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
-    return UNTOLD if answers and all(answer.collective is None for answer in answers) else ""
+    return NO_COLLECTIVES if answers and all(answer.collective is None for answer in answers) else ""
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:

@@ -187,7 +187,7 @@ class LiveUpdates:
         """Send changes to one viewer, until it goes or the daemon ends."""
         sent: dict[str, bytes] = {}
         sent_at = self._driver.now
-        while not self._closed and self._driver.may_speak():
+        while not self._closed and self._driver.may_act():
             for topic in topics:
                 await self._renew(topic, has_seen=topic.name in sent)
                 if sent.get(topic.name) is not topic.frame:

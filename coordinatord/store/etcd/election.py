@@ -87,7 +87,7 @@ class Election:
         pause_s = RETRY_S if left_s is None else self.renew_every_s
         return min(pause_s, self.term.until - now)
 
-    def may_speak(self, now: float) -> bool:
+    def may_act(self, now: float) -> bool:
         """Whether this one, if it led, still leads as far as it can know."""
         return not self.term.is_over(now)
 

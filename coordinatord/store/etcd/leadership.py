@@ -187,7 +187,7 @@ class Candidate:
 
     def holds(self) -> bool:
         """Whether this one may speak as the leader now."""
-        return self.election.may_speak(self._clock())
+        return self.election.may_act(self._clock())
 
     def demand(self) -> None:
         """Raise `LeadershipLostError` if this one may not speak as the leader now."""

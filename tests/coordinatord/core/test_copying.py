@@ -34,7 +34,7 @@ class Job:
     def have(self, node: str, *parts: tuple[int, int], problem: str = "", shards: int = 3) -> None:
         """Let a node keep these parts, each a step and a rank, and protect those that it was told to protect."""
         puppet = self.stage.puppets[node]
-        named = {at.step for at in self.told(node).protected or ()}
+        named = {at.step for at in self.sent(node).protected or ()}
         kept = tuple(
             kept_parts(1, step, range(rank, rank + 1), world_size=3, shards=shards, protected=step in named)
             for step, rank in parts
@@ -51,7 +51,7 @@ class Job:
             for rank, node in enumerate(self.nodes[:3]):
                 self.have(node, *((step, rank) for step in steps))
 
-    def told(self, node: str) -> Desired:
+    def sent(self, node: str) -> Desired:
         """Return what a node was told last."""
         return desired_of(self.stage, node)
 
@@ -59,14 +59,14 @@ class Job:
         """Return the copies that a node is to get: the step, the node that has it and the rank."""
         return [
             (copy.step, copy.source.node, part.first_rank)
-            for copy in self.told(node).copies
+            for copy in self.sent(node).copies
             for part in copy.source.parts
         ]
 
     @property
     def named(self) -> list[int]:
         """Return the steps that nodes are told to protect."""
-        return [at.step for at in self.told("n1").protected or ()]
+        return [at.step for at in self.sent("n1").protected or ()]
 
     @property
     def copied(self) -> KeptStep | None:

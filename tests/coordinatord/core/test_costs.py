@@ -50,13 +50,13 @@ class Cluster:
 
     def handle(self, event: Event) -> None:
         """Handle an event."""
-        self._say(self.journal.take(self.machine.handle(event, self.now), self.now))
+        self._send(self.journal.take(self.machine.handle(event, self.now), self.now))
 
     def commit(self) -> None:
         """Make durable what was decided, until there is nothing more to be."""
         while decided := self.journal.begin():
             self.commits.append([type(record) for _, record in decided])
-            self._say(self.journal.finish())
+            self._send(self.journal.finish())
 
     def report(self, phase: Phase, *, beat: bool = False) -> None:
         """Have all nodes that are there report their phase in the current round."""
@@ -93,7 +93,7 @@ class Cluster:
         self.sends.clear()
         return self
 
-    def _say(self, effects: Iterable[Effect]) -> None:
+    def _send(self, effects: Iterable[Effect]) -> None:
         self.sends += [effect for effect in effects if isinstance(effect, Send)]
 
 

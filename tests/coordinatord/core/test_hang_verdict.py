@@ -158,15 +158,15 @@ def test_a_worker_that_was_busy_in_the_look_before_may_rest_for_a_moment() -> No
     assert not found.is_hang
 
 
-def test_while_one_is_busy_no_other_is_blamed() -> None:
+def test_while_one_is_busy_no_other_is_the_culprit() -> None:
     found = find_hang(job(seen_worker(0, replace(BUSY, rank=0)), seen_worker(5, STUCK)))
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.BUSY, (0,))
 
 
 def test_several_are_named_with_the_place_of_the_first() -> None:
-    blamed = [seen_worker(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
-    found = find_hang(job(*blamed))
+    culprits = [seen_worker(rank, replace(STUCK, rank=rank)) for rank in range(6, 12)]
+    found = find_hang(job(*culprits))
     assert found is not None
     assert found.sentence.startswith("ranks 6, 7, 8, 9 and 2 more on nodes gpu0, gpu1 stand in DataLoader.__next__ (")
     assert found.waiting == 10
@@ -272,7 +272,7 @@ def test_a_broadcast_that_is_over_for_some_is_cut_off_from_the_others(operation:
         )
 
 
-def test_nobody_who_waits_is_blamed_while_data_moves_wherever_it_is() -> None:
+def test_nobody_who_waits_is_a_culprit_while_data_moves_wherever_it_is() -> None:
     apart = [("dp 0", 5), ("dp 0", 5), ("dp 1", 5), ("dp 1", 6)]
     before = [stands(rank, replace(WAITS, group=group, number=number)) for rank, (group, number) in enumerate(apart)]
     for moved in range(4):
@@ -308,7 +308,7 @@ def test_other_sizes_are_no_mismatch_where_they_may_differ(operation: str) -> No
     assert found.kind is HangKind.NETWORK
 
 
-def test_nobody_is_blamed_while_somebody_gets_on_or_nobody_waits() -> None:
+def test_nobody_is_a_culprit_while_somebody_gets_on_or_nobody_waits() -> None:
     assert find_hang(job(seen_worker(5, stands(5, MOVES)))) is None
     assert find_hang([seen_worker(rank, replace(BUSY, rank=rank)) for rank in range(4)]) is None
     assert find_hang([seen_worker(rank, stands(rank, None)) for rank in range(4)]) is None

@@ -48,7 +48,7 @@ def arrivals_in(
     return [[ASKED_AT - now + at for at in own] for own in times]
 
 
-def told_of(
+def answers_of(
     times: list[list[float]],
     *,
     clocks: tuple[float, ...] = (),
@@ -79,7 +79,7 @@ def lateness(told: list[NodeArrivals], step_s: float | None = STEP_S) -> Latenes
 @pytest.mark.parametrize("buckets", [1, 2, 5])
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_a_rank_whose_backward_takes_a_tenth_longer_is_named_within_50_steps(ranks: int, buckets: int) -> None:
-    found = lateness(told_of(arrivals_in(200 // max(4, buckets), {1: 1.1}, ranks=ranks, buckets=buckets)))
+    found = lateness(answers_of(arrivals_in(200 // max(4, buckets), {1: 1.1}, ranks=ranks, buckets=buckets)))
     assert found.laggard is not None
     assert (found.laggard.rank, found.laggard.node) == (1, "n2")
     assert found.laggard.last > 0.9
@@ -90,14 +90,14 @@ def test_a_rank_whose_backward_takes_a_tenth_longer_is_named_within_50_steps(ran
 @pytest.mark.parametrize("ranks", [2, 3, 16])
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.2])
 def test_nobody_is_named_where_all_are_equally_fast(ranks: int, noise: float) -> None:
-    found = lateness(told_of(arrivals_in(50, {}, ranks=ranks, noise=noise)))
+    found = lateness(answers_of(arrivals_in(50, {}, ranks=ranks, noise=noise)))
     assert found.laggard is None
     assert found.factor == 1
     assert sum(worker.last for worker in found.ranks) == pytest.approx(1)
 
 
 def test_the_first_of_the_ranks_is_not_slow_though_it_always_waits() -> None:
-    found = lateness(told_of(arrivals_in(50, {0: 1.1, 1: 1.1, 2: 1.1})))
+    found = lateness(answers_of(arrivals_in(50, {0: 1.1, 1: 1.1, 2: 1.1})))
     assert {worker.rank for worker in found.ranks if worker.last == 0} == {3}
     assert found.laggard is None, "three of four are as slow as the job is"
 
@@ -105,7 +105,7 @@ def test_the_first_of_the_ranks_is_not_slow_though_it_always_waits() -> None:
 @pytest.mark.parametrize("nodes", [2, 4])
 def test_a_slow_node_is_named_where_its_workers_take_turns(nodes: int) -> None:
     slow = dict.fromkeys(range(4, 8), 1.1)
-    found = lateness(told_of(arrivals_in(50, slow, ranks=4 * nodes), per_node=4)).laggard
+    found = lateness(answers_of(arrivals_in(50, slow, ranks=4 * nodes), per_node=4)).laggard
     assert found is not None
     assert (found.node, found.rank) == ("n2", None)
     assert found.late_s == pytest.approx(0.1 * BACKWARD * STEP_S, rel=0.2)
@@ -113,7 +113,7 @@ def test_a_slow_node_is_named_where_its_workers_take_turns(nodes: int) -> None:
 
 def test_a_node_with_most_of_the_workers_is_not_named_for_that() -> None:
     times = arrivals_in(50, {}, ranks=8, noise=0.1)
-    first, second = told_of(times[:7], per_node=7), told_of(times[7:])
+    first, second = answers_of(times[:7], per_node=7), answers_of(times[7:])
     [alone] = second
     alone = replace(alone, node="n2", workers=(replace(alone.workers[0], rank=7),), clock_s=50.0)
     assert lateness([*first, alone]).laggard is None
@@ -121,21 +121,21 @@ def test_a_node_with_most_of_the_workers_is_not_named_for_that() -> None:
 
 def test_offsets_of_clocks_are_no_lateness_and_what_they_hide_is_not_named() -> None:
     times = arrivals_in(50, {1: 1.05})
-    assert (laggard := lateness(told_of(times)).laggard) is not None
+    assert (laggard := lateness(answers_of(times)).laggard) is not None
     assert laggard.rank == 1
-    vague = lateness(told_of(times, error_s=0.02))
+    vague = lateness(answers_of(times, error_s=0.02))
     assert vague.laggard is None, "20 ms to either side hide 13 ms"
     assert vague.error_s == pytest.approx(0.04)
-    on_one_host = lateness(told_of(times, error_s=0.02, per_node=4))
+    on_one_host = lateness(answers_of(times, error_s=0.02, per_node=4))
     assert on_one_host.error_s == 0, "its workers share a clock"
     assert on_one_host.laggard is not None
 
 
 def test_only_collectives_that_all_have_told_of_are_compared() -> None:
     times = arrivals_in(50, {2: 1.1})
-    told = told_of(times)
-    [early] = told_of([times[0][:-30]])
-    [late] = told_of([times[3][120:]], first=121)
+    told = answers_of(times)
+    [early] = answers_of([times[0][:-30]])
+    [late] = answers_of([times[3][120:]], first=121)
     late = replace(late, node="n4", workers=(replace(late.workers[0], rank=3),), clock_s=150.0)
     found = lateness([early, *told[1:3], late])
     assert found.collectives == 50
@@ -149,14 +149,14 @@ def test_too_little_is_not_compared() -> None:
     nothing: list[list[float]] = [[], []]
     for times in (few, alone, nothing):
         watch = LatenessWatch()
-        watch.take_in(told_of(times), STEP_S, ASKED_AT)
+        watch.take_in(answers_of(times), STEP_S, ASKED_AT)
         assert watch.known is None
 
 
 def test_a_rank_of_several_groups_counts_by_the_one_in_which_it_is_the_latest() -> None:
     times = arrivals_in(50, {1: 1.1})
     told = []
-    for answer in told_of(times):
+    for answer in answers_of(times):
         [worker] = answer.workers
         pair = replace(worker.groups[0], group=f"mesh_tp {worker.rank // 2}")
         told.append(replace(answer, workers=(replace(worker, groups=(worker.groups[0], pair)),)))
@@ -167,7 +167,7 @@ def test_a_rank_of_several_groups_counts_by_the_one_in_which_it_is_the_latest() 
 
 
 def test_without_steps_the_lateness_is_that_of_a_collective() -> None:
-    found = lateness(told_of(arrivals_in(50, {1: 1.1}, buckets=1)), None)
+    found = lateness(answers_of(arrivals_in(50, {1: 1.1}, buckets=1)), None)
     assert found.laggard is not None
     assert found.laggard.late_s == pytest.approx(0.1 * BACKWARD * STEP_S, rel=0.15)
     assert found.factor == 1, "nobody knows how long a step is"
@@ -175,7 +175,7 @@ def test_without_steps_the_lateness_is_that_of_a_collective() -> None:
 
 def test_looks_that_agree_are_counted() -> None:
     watch = LatenessWatch()
-    slow, other, fast = (told_of(arrivals_in(50, slow)) for slow in ({1: 1.1}, {2: 1.1}, {}))
+    slow, other, fast = (answers_of(arrivals_in(50, slow)) for slow in ({1: 1.1}, {2: 1.1}, {}))
     counted = []
     for told in (slow, slow, slow, other, slow, fast, slow, []):
         watch.take_in(told, STEP_S, ASKED_AT)
@@ -203,7 +203,7 @@ def test_an_offset_that_a_new_answer_rules_out_counts_no_more() -> None:
 
 def test_an_old_offset_is_as_wrong_as_its_clock_may_have_drifted() -> None:
     offset = Offset(10.0, 0.001, 0.0)
-    [told] = told_of(arrivals_in(10, {}, ranks=1))
+    [told] = answers_of(arrivals_in(10, {}, ranks=1))
     [(_, arrival)] = arrivals_of(told, offset, 100.0)
     assert arrival.error_s == pytest.approx(0.001 + 100 * DRIFT)
 
@@ -237,7 +237,7 @@ class Named(str):
 def test_the_work_of_a_look_does_not_grow_with_the_square_of_the_nodes() -> None:
     """A round may have thousands, and all heartbeats wait for the end of a look. Here each node is its own group."""
     nodes, pairs = 100, []
-    for number, told in enumerate(told_of(arrivals_in(20, {}, ranks=2 * nodes), per_node=2)):
+    for number, told in enumerate(answers_of(arrivals_in(20, {}, ranks=2 * nodes), per_node=2)):
         groups = [replace(worker.groups[0], group=f"pair {number}") for worker in told.workers]
         own = (replace(worker, groups=(group,)) for worker, group in zip(told.workers, groups, strict=True))
         pairs.append(replace(told, node=Named(told.node), workers=tuple(own)))

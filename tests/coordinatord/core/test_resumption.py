@@ -38,7 +38,7 @@ def formed(stage: Stage) -> list[ResumePoint | None]:
     return [record.resume for _, record in stage.past if isinstance(record, RoundFormed)]
 
 
-def told(stage: Stage, node: str) -> Resume | None:
+def resume_sent(stage: Stage, node: str) -> Resume | None:
     return desired_of(stage, node).resume
 
 
@@ -77,7 +77,7 @@ def test_no_node_resumes_where_one_cannot() -> None:
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
     assert formed(stage) == [None, None]
-    assert told(stage, "n1") is None
+    assert resume_sent(stage, "n1") is None
 
 
 def test_what_a_node_keeps_of_another_run_does_not_count() -> None:
@@ -108,7 +108,7 @@ def test_a_spare_that_kept_a_part_is_a_source() -> None:
     stage.play("running n1 n2")
     stage.play("advance 1s")
     break_round(stage, "n1", "n2")
-    resume = told(stage, "n1")
+    resume = resume_sent(stage, "n1")
     assert resume is not None
     assert [source.node for source in resume.sources] == ["n3"]
 
@@ -133,11 +133,11 @@ def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
     stage.play("advance 2s")
-    assert told(stage, "n2") is not None
+    assert resume_sent(stage, "n2") is not None
     stage.play("fetch n2 ready")
     stage.play("advance 1s")
-    assert told(stage, "n2") is None
-    assert told(stage, "n1") is not None
+    assert resume_sent(stage, "n2") is None
+    assert resume_sent(stage, "n1") is not None
 
 
 def count_plans(patch: pytest.MonkeyPatch) -> list[ResumePlan]:
@@ -163,7 +163,7 @@ def test_a_round_is_planned_once_and_not_for_each_node_that_is_told(monkeypatch:
             made = count_plans(patch)
             break_round(stage, *nodes)
             stage.play("advance 5s")
-        assert all(told(stage, node) is not None for node in nodes)
+        assert all(resume_sent(stage, node) is not None for node in nodes)
         counts.append(len(made))
     assert counts[0] == counts[1]
 
@@ -174,12 +174,12 @@ def test_after_a_restart_a_node_waits_until_the_holders_are_heard() -> None:
     break_round(stage, "n1", "n2")
     stage.play("die 1s")
     stage.play("reconnect n1")
-    waiting = told(stage, "n1")
+    waiting = resume_sent(stage, "n1")
     assert waiting is not None
     assert (waiting.complete, waiting.sources) == (False, ())
     stage.play("reconnect n2")
     stage.play("advance 1s")
-    known = told(stage, "n1")
+    known = resume_sent(stage, "n1")
     assert known is not None
     assert known.complete
     assert [source.node for source in known.sources] == ["n2"]
@@ -192,13 +192,13 @@ def test_after_a_restart_no_node_is_told_before_the_small_state_of_all_ranks_is_
     break_round(stage, "n1", "n2")
     stage.play("die 1s")
     stage.play("reconnect n1")
-    waiting = told(stage, "n1")
+    waiting = resume_sent(stage, "n1")
     assert waiting is not None
     assert not waiting.complete
     stage.play("reconnect n2")
     stage.play("advance 1s")
     for node in ("n1", "n2"):
-        known = told(stage, node)
+        known = resume_sent(stage, node)
         assert known is not None
         assert known.complete
         assert [source.node for source in known.sources] == [node]
@@ -208,7 +208,7 @@ def test_the_key_of_a_node_is_in_no_record_and_no_text() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:8")
     break_round(stage, "n1", "n2")
-    resume = told(stage, "n2")
+    resume = resume_sent(stage, "n2")
     assert resume is not None
     assert [source.key for source in resume.sources] == [KEY]
     assert KEY not in repr(resume)

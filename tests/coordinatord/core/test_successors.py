@@ -152,7 +152,7 @@ def test_a_run_that_had_a_round_waits_for_its_lost_nodes_for_as_long_as_they_may
 # What a waiting node receives
 
 
-def told_to_wait(batch: Batch, session: int) -> float | None:
+def wait_sent(batch: Batch, session: int) -> float | None:
     """Return how long the node is to wait."""
     (message,) = [send.message for send in batch.effects if isinstance(send, Send) and send.session == session]
     assert message.goal is Goal.WAIT
@@ -162,22 +162,22 @@ def told_to_wait(batch: Batch, session: int) -> float | None:
 def test_while_there_are_too_few_nodes_the_wait_is_the_join_timeout() -> None:
     coordinator = a_coordinator()
     batch = connect(coordinator, 1, "n1", a_spec(2, 4), 0.0, offer=an_offer("n1", join_timeout_s=60))
-    assert told_to_wait(batch, 1) == 60.0
+    assert wait_sent(batch, 1) == 60.0
 
 
 def test_when_there_are_enough_the_wait_is_the_rest_of_the_settle_window() -> None:
     coordinator = a_coordinator(settle_s=2.0)
     spec, beat = a_spec(1, 3), an_observed(beat=True)
-    assert told_to_wait(connect(coordinator, 1, "n1", spec, 0.0), 1) == 2.0
-    assert told_to_wait(coordinator.handle(Reported(1, beat), 0.5), 1) == 1.5
-    assert told_to_wait(connect(coordinator, 2, "n2", spec, 1.0), 2) == 2.0
-    assert told_to_wait(coordinator.handle(Reported(1, beat), 1.25), 1) == 1.75
+    assert wait_sent(connect(coordinator, 1, "n1", spec, 0.0), 1) == 2.0
+    assert wait_sent(coordinator.handle(Reported(1, beat), 0.5), 1) == 1.5
+    assert wait_sent(connect(coordinator, 2, "n2", spec, 1.0), 2) == 2.0
+    assert wait_sent(coordinator.handle(Reported(1, beat), 1.25), 1) == 1.75
 
 
 def test_a_join_timeout_that_ends_within_the_settle_window_is_what_is_sent() -> None:
     coordinator = a_coordinator(settle_s=2.0)
     batch = connect(coordinator, 1, "n1", a_spec(1, 3), 0.0, offer=an_offer("n1", join_timeout_s=0.5))
-    assert told_to_wait(batch, 1) == 0.5
+    assert wait_sent(batch, 1) == 0.5
 
 
 # The size of a run

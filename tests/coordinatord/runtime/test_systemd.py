@@ -31,7 +31,7 @@ def notified(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def heard(notified: socket.socket) -> str:
+def received(notified: socket.socket) -> str:
     """Wait for the next message."""
     return notified.recv(4096).decode()
 
@@ -43,7 +43,7 @@ def systemd(notified: socket.socket, **environ: str) -> SystemdNotifier:
 
 def test_assignments_go_together_in_one_message(notified: socket.socket) -> None:
     systemd(notified).notify("READY=1", status_of("serving\nwell"))
-    assert heard(notified) == "READY=1\nSTATUS=serving well"
+    assert received(notified) == "READY=1\nSTATUS=serving well"
 
 
 def test_a_name_in_the_abstract_namespace_is_understood() -> None:
@@ -95,14 +95,14 @@ def test_a_watchdog_is_for_the_process_that_systemd_means(said: dict[str, str], 
 @pytest.mark.asyncio
 async def test_an_event_loop_that_turns_shows_it_and_one_that_is_stuck_does_not(notified: socket.socket) -> None:
     alive = asyncio.ensure_future(systemd(notified, WATCHDOG_USEC="1000").keep_alive())
-    assert [await asyncio.to_thread(heard, notified) for _ in range(3)] == ["WATCHDOG=1"] * 3
+    assert [await asyncio.to_thread(received, notified) for _ in range(3)] == ["WATCHDOG=1"] * 3
     notified.setblocking(False)
     with suppress(BlockingIOError):
         while True:  # from here on the loop does not turn
-            heard(notified)
+            received(notified)
     notified.settimeout(SEVERAL_SIGNS_S)
     with pytest.raises(TimeoutError):
-        heard(notified)
+        received(notified)
     alive.cancel()
 
 
@@ -117,7 +117,7 @@ async def test_a_status_is_sent_when_it_changes(notified: socket.socket, monkeyp
     monkeypatch.setattr("coordinatord.runtime.systemd.LOOK_EVERY_S", 0.001)
     texts = iter(["waiting", "waiting", "running", "running"])
     informing = asyncio.ensure_future(systemd(notified).keep_informed(lambda: next(texts, "done")))
-    said = [await asyncio.to_thread(heard, notified) for _ in range(3)]
+    said = [await asyncio.to_thread(received, notified) for _ in range(3)]
     informing.cancel()
     assert said == ["STATUS=waiting", "STATUS=running", "STATUS=done"]
 

@@ -189,7 +189,7 @@ async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptu
 async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
     speaks = True
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_speak=lambda: speaks) as server,
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_act=lambda: speaks) as server,
         aiohttp.ClientSession() as http,
     ):
         async with http.get(f"{server.url}/v1/jobs") as answer:
@@ -220,7 +220,7 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
 async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:
     speaks = True
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_speak=lambda: speaks) as server,
+        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_act=lambda: speaks) as server,
         connect(server.url, join("a")) as peer,
     ):
         await peer.receive(Desired)

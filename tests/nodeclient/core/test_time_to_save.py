@@ -39,7 +39,7 @@ def leave_alone(bench: Bench) -> None:
     bench.leave()
 
 
-def be_told(bench: Bench) -> None:
+def be_stopped(bench: Bench) -> None:
     bench.receive(Goal.STOP, planned=True)
 
 
@@ -47,7 +47,7 @@ def be_refused(bench: Bench) -> None:
     bench.refused(RefusalCode.FORGOTTEN, retry=False)
 
 
-ENDS = [cut_off, leave, leave_alone, be_told, be_refused]
+ENDS = [cut_off, leave, leave_alone, be_stopped, be_refused]
 
 
 @pytest.mark.parametrize("end", ENDS)
@@ -72,7 +72,7 @@ def test_whoever_has_not_saved_in_time_is_killed_and_named(end: Callable[[Bench]
 
 def test_only_those_that_were_killed_are_named() -> None:
     bench = Bench().running()
-    be_told(bench)
+    be_stopped(bench)
     bench.exited(0, 0)
     bench.advance(SAVE_S)
     assert "rank 1 did not end within 10 s of SIGTERM and was killed: what it had not" in bench.last(Notice).text
@@ -80,7 +80,7 @@ def test_only_those_that_were_killed_are_named() -> None:
 
 def test_of_many_the_first_few_are_named() -> None:
     bench = Bench(dataclasses.replace(SETTINGS, workers=100)).running()
-    be_told(bench)
+    be_stopped(bench)
     bench.advance(SAVE_S)
     assert bench.last(Notice).text.startswith("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more did not end")
     assert bench.observed.killed == Killed(tuple(range(8)), 100, SAVE_S)
@@ -88,7 +88,7 @@ def test_of_many_the_first_few_are_named() -> None:
 
 def test_workers_that_end_in_time_are_not_talked_of() -> None:
     bench = Bench().running()
-    be_told(bench)
+    be_stopped(bench)
     bench.advance(SAVE_S / 2)
     bench.all_exited(-15)
     bench.swept()
@@ -116,7 +116,7 @@ def test_a_person_who_does_not_want_to_wait_knows_what_that_means() -> None:
 
 def test_the_coordinator_hears_of_it_at_once_and_until_the_next_round() -> None:
     bench = Bench().running()
-    be_told(bench)
+    be_stopped(bench)
     bench.advance(SAVE_S)
     assert bench.last(SendObserved).observed.killed == Killed((0, 1), 2, SAVE_S)
     bench.all_exited(-9)
@@ -138,7 +138,7 @@ def test_a_coordinator_that_comes_back_does_not_cut_the_time_of_workers_that_it_
 
 def test_workers_of_torchrun_are_not_killed_here() -> None:
     bench = Bench(dataclasses.replace(SETTINGS, kills=False)).running()
-    be_told(bench)
+    be_stopped(bench)
     bench.advance(SAVE_S)
     assert bench.count(Kill) == 1, "torchrun is late, which is said in words of its own"
     assert KILLED not in bench.effects

@@ -200,7 +200,7 @@ class Job:
         return await answer
 
 
-async def heard(told: IO[str], word: str) -> None:
+async def await_line(told: IO[str], word: str) -> None:
     """Wait for a line; gloo writes others."""
     while (line := await asyncio.to_thread(told.readline)) != f"{word}\n":
         assert line
@@ -219,12 +219,12 @@ async def hung(
     tell.flush()
     try:
         for _ in job.variables:
-            await heard(told, "ready")
+            await await_line(told, "ready")
         yield job
     finally:
         tell.write("\n")
         tell.flush()
-        await heard(told, "ended")
+        await await_line(told, "ended")
         for service in job.services.values():
             service.close()
         await tasks.cancel()
@@ -264,7 +264,7 @@ async def test_the_culprit_is_named(
         assert kind is HangKind.MISMATCHED or found.sentence.endswith("; the 2 others wait in all_reduce 4")
 
 
-async def test_a_network_that_is_cut_is_blamed(isolated: subprocess.Popen[str], tmp_path: Path) -> None:
+async def test_a_network_that_is_cut_is_found(isolated: subprocess.Popen[str], tmp_path: Path) -> None:
     async with hung(isolated, tmp_path, "cut") as job:
         found = await verdict(job, HangKind.NETWORK)
         async with asyncio.timeout(60):
@@ -313,7 +313,7 @@ async def test_workers_may_wait_at_several_places_while_their_data_comes_and_goe
         assert may_be_slow(found, once), "so whoever asks is told of a second look"
 
 
-async def test_a_network_that_is_cut_is_blamed_where_groups_use_it(
+async def test_a_network_that_is_cut_is_found_where_groups_use_it(
     isolated: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     async with hung(isolated, tmp_path, "halves cut", PAIRS) as job:

@@ -160,7 +160,7 @@ def test_what_is_no_first_packet_is_refused(packet: bytes) -> None:
 NOW_S = 1.7e9
 
 
-def told(*ages_s: float, group: str = "default_pg", first: int = 7) -> dict[str, Any]:
+def arrivals_sent(*ages_s: float, group: str = "default_pg", first: int = 7) -> dict[str, Any]:
     return {"group": group, "first": first, "times_ns": [round((NOW_S - age_s) * 1e9) for age_s in ages_s]}
 
 
@@ -169,27 +169,27 @@ def arrivals(*groups: Any) -> bytes:
 
 
 def test_arrivals_are_given_as_ages() -> None:
-    [found] = read_arrivals(arrivals(told(3.0, 2.5, 0.25)), NOW_S)
+    [found] = read_arrivals(arrivals(arrivals_sent(3.0, 2.5, 0.25)), NOW_S)
     assert (found.group, found.first) == ("default_pg", 7)
     assert unpack_ages(found.ages) == pytest.approx([3.0, 2.5, 0.25], abs=1e-5)
 
 
 def test_arrivals_that_are_too_old_for_a_message_are_left_out() -> None:
     old_s = AGE_US_MAX / 1e6 + 1
-    [found] = read_arrivals(arrivals(told(old_s + 1, old_s, 2.0, 1.0), told(old_s)), NOW_S)
+    [found] = read_arrivals(arrivals(arrivals_sent(old_s + 1, old_s, 2.0, 1.0), arrivals_sent(old_s)), NOW_S)
     assert found.first == 9
     assert unpack_ages(found.ages) == pytest.approx([2.0, 1.0], abs=1e-5)
 
 
 def test_of_too_many_arrivals_and_groups_the_last_and_the_first_are_told() -> None:
-    found = read_arrivals(arrivals(*[told(*[1.0] * (ARRIVALS_MAX + 3))] * (GROUPS_MAX + 1)), NOW_S)
+    found = read_arrivals(arrivals(*[arrivals_sent(*[1.0] * (ARRIVALS_MAX + 3))] * (GROUPS_MAX + 1)), NOW_S)
     assert len(found) == GROUPS_MAX
     assert len(unpack_ages(found[0].ages)) == ARRIVALS_MAX
     assert found[0].first == 10
 
 
 def test_an_arrival_after_the_present_is_of_the_present() -> None:
-    [found] = read_arrivals(arrivals(told(0.5, -0.5)), NOW_S)
+    [found] = read_arrivals(arrivals(arrivals_sent(0.5, -0.5)), NOW_S)
     assert unpack_ages(found.ages) == pytest.approx([0.5, 0.0], abs=1e-5)
 
 

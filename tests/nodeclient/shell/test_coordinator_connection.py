@@ -127,7 +127,7 @@ async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_on
     *newer, older = SPOKEN
     phase = Phase.PREPARING
 
-    async def speak_older(socket: web.WebSocketResponse) -> None:
+    async def serve_older(socket: web.WebSocketResponse) -> None:
         version = msgpack.unpackb(joins[-1])["version"]
         refused = Refused(RefusalCode.VERSION, "another version", retry=False)
         await socket.send_bytes(encode(WAIT, older) if version == older else encode(refused))
@@ -135,7 +135,7 @@ async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_on
     def join() -> Join:
         return a_join(observed=an_observed(phase=phase))
 
-    async with strange_coordinator(speak_older) as (address, joins), attending([address], join) as heard:
+    async with strange_coordinator(serve_older) as (address, joins), attending([address], join) as heard:
         await until(lambda: len(heard) >= 4)
         assert {decode(frame, Join).version for frame in joins} == set(newer)
         (reason,) = {event.reason for event in heard if isinstance(event, SessionClosed)}

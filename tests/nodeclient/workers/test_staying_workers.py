@@ -98,7 +98,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
         await tasks.cancel()
 
 
-def heard(worker: socket.socket) -> RoundMessage:
+def received(worker: socket.socket) -> RoundMessage:
     return ROUND_CODEC.decode(worker.recv(PACKET_BYTES))
 
 
@@ -108,7 +108,7 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
             worker = on.connect(HELLO)
             assert await on.event() == WorkerStays(0)
             on.staying.carry_out(effects.LeaveRound())
-            assert heard(worker) == AskToLeave(1)
+            assert received(worker) == AskToLeave(1)
             worker.send(ROUND_CODEC.encode(Left(1)))
             assert await on.event() == WorkerLeft(0)
             on.staying.begin(2, NEXT)
@@ -122,7 +122,7 @@ def test_a_worker_leaves_and_gets_the_next_round(tmp_path: Path) -> None:
                 os.close(file)
                 assert (tmp_path / name).read_text() == name
             on.staying.carry_out(effects.LeaveRound())
-            assert heard(worker) == AskToLeave(2), "it is in another round now"
+            assert received(worker) == AskToLeave(2), "it is in another round now"
 
     asyncio.run(play())
 

@@ -33,7 +33,7 @@ def slots() -> Iterator[Slots]:
     slots.close()
 
 
-def said(slots: Slots, run: str = "e-1", number: int = 1, **values: Any) -> Observed:
+def completed(slots: Slots, run: str = "e-1", number: int = 1, **values: Any) -> Observed:
     """Return the report of a node that is in this round."""
     return slots.complete(an_observed(run=run, round=number, phase=Phase.RUNNING, **values))
 
@@ -55,11 +55,11 @@ def write(environ: Mapping[str, str], *words: int) -> None:
 
 def test_steps_are_those_of_each_worker_with_the_age_of_the_newest(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
-    assert said(slots) == an_observed(run="e-1", round=1, phase=Phase.RUNNING), "none has said any"
+    assert completed(slots) == an_observed(run="e-1", round=1, phase=Phase.RUNNING), "none has said any"
     before = time.monotonic()
     work(environs[2], 10)
     work(environs[0], 7, 8, 9)
-    observed = said(slots)
+    observed = completed(slots)
     assert observed.steps == (9, None, 10)
     assert observed.step_age_s is not None
     assert 0 < observed.step_age_s < time.monotonic() - before
@@ -69,11 +69,11 @@ def test_that_steps_are_to_come_is_said_until_there_is_one(slots: Slots) -> None
     environs = slots.begin("e-1", 1)
     announce = "from workerlib import progress; progress.announce()"
     subprocess.run([sys.executable, "-c", announce], env={**os.environ, **environs[1]}, check=True)
-    assert (said(slots).steps, said(slots).step_age_s) == ((None, None, None), None)
+    assert (completed(slots).steps, completed(slots).step_age_s) == ((None, None, None), None)
     work(environs[0], 7)
-    assert said(slots).steps == (7, None, None)
+    assert completed(slots).steps == (7, None, None)
     slots.begin("e-1", 2)
-    assert said(slots, number=2).steps == (), "of the next round's workers none has said so"
+    assert completed(slots, number=2).steps == (), "of the next round's workers none has said so"
 
 
 def test_where_a_round_stopped_is_said_until_there_is_another(slots: Slots) -> None:
@@ -83,7 +83,7 @@ def test_where_a_round_stopped_is_said_until_there_is_another(slots: Slots) -> N
     for other in (an_observed(run="e-1", round=2), an_observed(run="e-2", round=1), an_observed()):
         assert slots.complete(other) is other, "it speaks of another round, in which no worker has been started"
     slots.begin("e-1", 2)
-    assert said(slots, number=2).steps == ()
+    assert completed(slots, number=2).steps == ()
     assert slots.complete(stopped) is stopped
 
 
@@ -94,19 +94,19 @@ def test_a_worker_of_an_old_round_does_not_speak_in_the_next(slots: Slots) -> No
     at = time.monotonic_ns()
     os.pwrite(old, b"".join(word.to_bytes(8, sys.byteorder) for word in (5, at, 5 ^ at)), 0)
     os.close(old)
-    assert said(slots, number=2).steps == ()
+    assert completed(slots, number=2).steps == ()
 
 
 def test_a_slot_that_is_being_written_counts_as_it_was(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     at = time.monotonic_ns()
     write(environs[0], 5, at, 5 ^ at)
-    assert said(slots).steps == (5, None, None)
+    assert completed(slots).steps == (5, None, None)
     for words in ((6, at, 5 ^ at), (6, at + 9, 5 ^ at), (5, at + 9, 5 ^ at), (6, at, 6 ^ (at + 9))):
         write(environs[0], *words)
-        assert said(slots).steps == (5, None, None), words
+        assert completed(slots).steps == (5, None, None), words
     write(environs[0], 6, at + 9, 6 ^ (at + 9))
-    assert said(slots).steps == (6, None, None)
+    assert completed(slots).steps == (6, None, None)
 
 
 def test_whatever_workers_write_what_is_said_is_within_bounds(slots: Slots) -> None:
@@ -115,12 +115,12 @@ def test_whatever_workers_write_what_is_said_is_within_bounds(slots: Slots) -> N
     write(environs[0], STEP_MAX + 1, now, (STEP_MAX + 1) ^ now)
     write(environs[1], 2**64 - 2, 2**64 - 2, 0)
     write(environs[2], 4, 0, 4)
-    assert said(slots).steps == (), "no step is so high, and none was done before the host began"
+    assert completed(slots).steps == (), "no step is so high, and none was done before the host began"
     future = 2**63
     write(environs[0], STEP_MAX, future, STEP_MAX ^ future)
-    assert (said(slots).steps, said(slots).step_age_s) == ((STEP_MAX, None, None), 0.0)
+    assert (completed(slots).steps, completed(slots).step_age_s) == ((STEP_MAX, None, None), 0.0)
     write(slots.begin("e-1", 2)[0], 1, 1, 1 ^ 1)
-    age_s = said(slots, number=2).step_age_s
+    age_s = completed(slots, number=2).step_age_s
     assert age_s is not None
     assert 0 < age_s <= DURATION_S_MAX, "since the host began, but not more than the protocol has room for"
 
@@ -150,9 +150,9 @@ def test_a_node_that_gets_no_memory_says_so_once_and_goes_on_without_steps() -> 
         begun = [slots.begin("e-1", 1), slots.begin("e-1", 2)]
     assert begun == [[{}, {}], [{}, {}]]
     assert complaints == ["the steps of the workers cannot be known: no shared memory, File too large"]
-    assert said(slots, number=2) == an_observed(run="e-1", round=2, phase=Phase.RUNNING)
+    assert completed(slots, number=2) == an_observed(run="e-1", round=2, phase=Phase.RUNNING)
     work(slots.begin("e-1", 3)[0], 6)
-    assert said(slots, number=3).steps == (6, None)
+    assert completed(slots, number=3).steps == (6, None)
     slots.close()
 
 
@@ -181,25 +181,25 @@ def test_a_section_is_told_with_its_age_and_the_one_that_may_go_on_for_the_longe
     words = [env.pack_section("eval", 60, now - 5 * 10**9), env.pack_section("save", 10.2, now), env.NO_SECTION]
     for environ, section in zip(environs, words, strict=True):
         write(environ, 7, now, 7 ^ now, 0, *section)
-    told = said(slots).section
+    told = completed(slots).section
     assert told is not None
     assert (told.name, told.limit_s, told.local_rank) == ("eval", 60.0, 0)
     assert 5.0 <= told.age_s < 5.0 + TIMEOUT_S
     write(environs[0], 7, now, 7 ^ now, 0, *env.NO_SECTION)
-    told = said(slots).section
+    told = completed(slots).section
     assert told is not None
     assert (told.name, told.limit_s, told.local_rank) == ("save", 11.0, 1)
     write(environs[1], 7, now, 7 ^ now, 0, *env.NO_SECTION)
-    assert said(slots).section is None
+    assert completed(slots).section is None
 
 
 def test_a_section_that_is_being_written_is_as_it_was_before(slots: Slots) -> None:
     environs = slots.begin("e-1", 1)
     section = env.pack_section("eval", 60, time.monotonic_ns())
     write(environs[0], 0, 0, 0, 0, *section)
-    before = said(slots).section
+    before = completed(slots).section
     write(environs[0], 0, 0, 0, 0, section[0] + 1, *section[1:])
-    told = said(slots).section
+    told = completed(slots).section
     assert before is not None
     assert told is not None
     assert (told.name, told.limit_s) == (before.name, before.limit_s)
@@ -209,5 +209,5 @@ def test_a_section_that_is_being_written_is_as_it_was_before(slots: Slots) -> No
 def test_a_section_is_read_with_bounds_whatever_is_in_it(slots: Slots, words: tuple[int, ...]) -> None:
     environs = slots.begin("e-1", 1)
     write(environs[0], 7, 1, 7 ^ 1, 0, *words)
-    told = said(slots)
+    told = completed(slots)
     assert decode(encode(told), Observed) == told

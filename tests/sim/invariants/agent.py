@@ -54,7 +54,7 @@ class Conduct:
         self.port = host.agent._port if host.agent else 0
         """The port that it holds."""
         self.alone_since: float | None = now
-        self.heard = False
+        self.answered = False
         """The coordinator has sent something in the present session."""
         self.leave_asked_at: float | None = None
         self.leave_signal: int = signal.SIGTERM
@@ -135,13 +135,13 @@ class AgentInvariants(NodeInvariants):
         assert agent is not None
         match event:
             case events.SessionOpened():
-                conduct.heard = False
+                conduct.answered = False
                 conduct.said = _ageless(agent.observed(now, beat=False))
             case events.DesiredReceived() | events.CoordinatorDegraded():
-                conduct.heard, conduct.alone_since = True, None
+                conduct.answered, conduct.alone_since = True, None
             case events.SessionClosed():
-                if conduct.heard:
-                    conduct.heard, conduct.alone_since = False, now
+                if conduct.answered:
+                    conduct.answered, conduct.alone_since = False, now
             case events.LeaveRequested():
                 conduct.leave_asked_at = now if conduct.leave_asked_at is None else conduct.leave_asked_at
                 conduct.leave_signal = event.signum

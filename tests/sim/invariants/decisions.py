@@ -103,21 +103,21 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self._joins[key] = (join, first)
         self._came.setdefault(key, self.world.queue.now)
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        super().hears(event)
+        super().note_event(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
         if now - self._event_at > 2 * self.world.scenario.policy.heartbeat_s:
             self._slept_at = now
         if now - self._event_at > machine.policy.heartbeat_s / ROUGHLY:
             self._dozed_at, self._dozed_s = now, self._dozed_s + now - self._event_at
-        self._outages.hears(event, now, troubled=machine.store_error is not None)
-        self._pauses.hears(event)
-        self.identities.hears(event)
-        self.kept.hears(event)
-        late = self._preparing.hears(event)
+        self._outages.note_event(event, now, troubled=machine.store_error is not None)
+        self._pauses.note_event(event)
+        self.identities.note_event(event)
+        self.kept.note_event(event)
+        late = self._preparing.note_event(event)
         self.check(late is None, "enough nodes are ready, and wait for %.2f s too long", late)
-        self.departures.hears(event, self._upset_at)
+        self.departures.note_event(event, self._upset_at)
         self._event_at = now
         self._judge_forgiven()
         if isinstance(event, Connected):

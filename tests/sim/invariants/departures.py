@@ -51,7 +51,7 @@ class Departures:
         if host.well and not slow and since <= host.booted_at and host.session is not None:
             self._killed.add((host.node, host.incarnation))
 
-    def hears(self, event: Event, upset_at: float) -> None:
+    def note_event(self, event: Event, upset_at: float) -> None:
         """Take in an event that the coordinator is about to handle."""
         now, machine = self._world.queue.now, self._world.daemon.machine
         grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S

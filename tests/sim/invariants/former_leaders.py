@@ -54,7 +54,7 @@ class FormerLeaders:
 
     # Messages
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Check that it goes on only while it cannot know better."""
         since_s = self._world.queue.now - self._led_at
         self._check(since_s < LEASE_S, "another one leads since %.1f s, and a former one hears %s", since_s, event)

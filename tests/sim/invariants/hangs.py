@@ -104,7 +104,7 @@ class HangInvariants:
         # From here on it is a failure like any other.
         self._world.invariants.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 
-    def hears(self, run: Run) -> None:
+    def note_run(self, run: Run) -> None:
         """Check that a round which hangs is ended in time: one worker alone waits for nobody."""
         key, now = (run.id, run.durable.round), self._world.queue.now
         training = self._world.trainings.get(key)

@@ -35,7 +35,7 @@ class Identities:
         self.claims = 0
         """How many claims of others were refused."""
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note which token a node has that comes, or comes back, and which one is revoked."""
         if isinstance(event, Connected):
             self._tokens[event.join.node, event.join.incarnation] = event.token

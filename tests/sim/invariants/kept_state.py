@@ -53,11 +53,11 @@ class KeptStateInvariants:
         self.resumed = 0
         """How many rounds began from a step that was kept."""
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note what a node says, which the coordinator is about to handle."""
         self._note_lonely()
         if self._world.scenario.persist_every_s is not None:
-            self.persisted.hears(self._world.daemon.machine)
+            self.persisted.note_state(self._world.daemon.machine)
         if self._world.scenario.copies and not self._world.scenario.network.harsh:
             for run in self._world.daemon.machine.jobs.values():
                 self._judge_copies(run)

@@ -32,7 +32,7 @@ class NodeInvariants:
         """How many rounds were charged to the budget for that. None should be; see "How it is proved" in DESIGN.md."""
         self.disturbed: set[Round] = set()
         """Rounds of which a node ended its workers of its own accord."""
-        self._told: dict[tuple[str, int, str], int] = {}
+        self._sent: dict[tuple[str, int, str], int] = {}
         """The latest round of each run that an incarnation of a host's nodeclient has received."""
         self._started: set[tuple[str, int, Round]] = set()
 
@@ -45,8 +45,8 @@ class NodeInvariants:
         """Check a desired state that a node receives."""
         self.check(bool(desired.reason), "%s receives no reason", host.name)
         key = (host.name, host.incarnation, desired.run)
-        if desired.round > self._told.get(key, -1):
-            self._told[key] = desired.round
+        if desired.round > self._sent.get(key, -1):
+            self._sent[key] = desired.round
             self.world.touch()
             self.world.trace.note("%s: hears %s round %d: %s", host.name, desired.goal, desired.round, desired.reason)
 
@@ -56,7 +56,7 @@ class NodeInvariants:
         alive = host.workers.alive
         self.check(host.prepared, "%s starts round %d, and still imports", host.name, start.round)
         self.check(not alive, "%s starts round %d over workers of %s", host.name, start.round, host.workers.round)
-        latest = self._told[host.name, host.incarnation, start.run]
+        latest = self._sent[host.name, host.incarnation, start.run]
         self.check(start.round == latest, "%s starts round %d, and heard of %d", host.name, start.round, latest)
         once = (host.name, host.incarnation, key)
         self.check(once not in self._started, "%s starts round %d twice", host.name, start.round)

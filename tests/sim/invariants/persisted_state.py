@@ -35,7 +35,7 @@ class PersistedStateInvariants:
         self._world = world
         self._newest: dict[int, OnDisk] = {}
         """The newest step that was whole in each directory, by its identity."""
-        self._told: set[tuple[str, int]] = set()
+        self._sent: set[tuple[str, int]] = set()
         """Runs of which the coordinator was told in this life that the disk has a step of theirs."""
         self._finders: dict[tuple[str, int], set[str]] = {}
         """The nodes that have told this life of the coordinator that they find a step, of whatever run; by their own
@@ -112,7 +112,7 @@ class PersistedStateInvariants:
         if chosen is None:
             some = next((member.node for member in nodes if found[member.node] or self._is_hindered(member)), None)
             self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
-            told = (run.id, self._world.daemon.life) in self._told
+            told = (run.id, self._world.daemon.life) in self._sent
             self._check(not told, "round %d begins anew, and its run has a step on the disk", record.round)
             finders = self._note_finders(run)
             self._check(not finders, "round %d begins anew, and %s had found a step", record.round, finders)
@@ -182,7 +182,7 @@ class PersistedStateInvariants:
 
     # At any time
 
-    def hears(self, machine: Coordinator) -> None:
+    def note_state(self, machine: Coordinator) -> None:
         """Note which nodes find a step on the disk, and who is not heard yet, as it is known before the next event.
 
         Check that no step waits for the disk: there may be no record for long.
@@ -212,7 +212,7 @@ class PersistedStateInvariants:
         self._check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
-                self._told.add((run.id, self._world.daemon.life))
+                self._sent.add((run.id, self._world.daemon.life))
             self._judge_work(run)
             said = run.kept.disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)

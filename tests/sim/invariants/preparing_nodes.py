@@ -45,7 +45,7 @@ class PreparingNodes:
         """Return when the first node became ready from a moment on, by the world's time; infinite if none did."""
         return min((at for at in self._first_ready.values() if at >= since), default=math.inf)
 
-    def hears(self, event: Event) -> float | None:
+    def note_event(self, event: Event) -> float | None:
         """Take in an event that the coordinator is about to handle.
 
         Return by how many seconds more than they may enough nodes wait until then, if they do.

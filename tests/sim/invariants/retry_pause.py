@@ -38,7 +38,7 @@ class RetryPauses:
         self._behind: set[str] = set()
         """Nodes that were left behind: each comes back when it likes."""
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle: an operator's restart ends a pause."""
         if isinstance(event, AdminRequested) and isinstance(event.request, RestartJob):
             self._quiet = False

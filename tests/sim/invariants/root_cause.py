@@ -83,12 +83,12 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             if not lost_connection(observed.failure):
                 self._complained.setdefault((observed.run, observed.round), set()).add(node)
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        super().hears(event)
+        super().note_event(event)
         run = self.world.daemon.machine.jobs.get("job")
         if run is not None:
-            self.hangs.hears(run)
+            self.hangs.note_run(run)
 
     def decided(self, records: Sequence[Record]) -> None:
         """Note which nodes have done their part."""

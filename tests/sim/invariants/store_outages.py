@@ -19,7 +19,7 @@ class StoreOutages:
         self._spans: list[tuple[float, float]] = []
         self._since: float | None = None
 
-    def hears(self, event: Event, now: float, *, troubled: bool) -> None:
+    def note_event(self, event: Event, now: float, *, troubled: bool) -> None:
         """Note an event that the coordinator is about to handle, and whether it is degraded already."""
         if not troubled and not isinstance(event, StoreFailed):
             return

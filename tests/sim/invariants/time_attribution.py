@@ -94,9 +94,9 @@ class TimeInvariants(LedgerInvariants):
 
     # What happens
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
-        super().hears(event)
+        super().note_event(event)
         now, machine = self.world.queue.now, self.world.daemon.machine
         asleep = now - self._event_seen_at > 2 * self.world.scenario.policy.heartbeat_s
         self._event_seen_at = now

@@ -168,7 +168,7 @@ class LedgerInvariants(RoundInvariants):
         super().set_back(records, now)
         self._durable_pages.clear()
 
-    def hears(self, event: Event) -> None:
+    def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
         sessions = self.world.daemon.machine._sessions
         run = sessions[event.session][0] if isinstance(event, Reported) and event.session in sessions else None

@@ -41,7 +41,7 @@ class ProgressInvariants(RoundInvariants):
         self._steps_known: dict[tuple[int, Life], Steps] = {}
         """The present coordinator's last knowledge of it."""
 
-    def says(self, host: Host, observed: Observed) -> None:
+    def note_sent(self, host: Host, observed: Observed) -> None:
         """Check a node's report of its workers."""
         key = (host.node, host.incarnation, (observed.run, observed.round))
         before = self._steps_last.get(key, ())

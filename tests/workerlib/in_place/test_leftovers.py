@@ -129,8 +129,8 @@ def test_an_error_of_the_script_is_its_own(error: BaseException) -> None:
 
 
 def test_a_group_that_is_gone_ends_the_round_for_a_worker_that_was_told_to_leave() -> None:
-    assert leftovers.end_of_round(no_group(), told=True)
-    assert leftovers.end_of_round(ValueError("a mistake"), told=True) is None
+    assert leftovers.end_of_round(no_group(), asked=True)
+    assert leftovers.end_of_round(ValueError("a mistake"), asked=True) is None
 
 
 def test_errors_in_a_circle_are_looked_at_once() -> None:

@@ -57,7 +57,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StepKeep
     node.close()
 
 
-def tell(node: socket.socket, message: RoundMessage, *files: int) -> None:
+def send_to(node: socket.socket, message: RoundMessage, *files: int) -> None:
     """Send a message, and wait until the thread of the worker that listens has read it."""
     socket.send_fds(node, [ROUND_CODEC.encode(message)], files)
     wait_until("the message is read", lambda: _unread(node) == 0)
@@ -73,8 +73,8 @@ def test_a_round_that_is_over_before_the_worker_has_taken_it_is_left(tmp_path: P
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        tell(node, NextRound(2, {}), 1, 2)  # the streams that this process has already
-        tell(node, AskToLeave(2))
+        send_to(node, NextRound(2, {}), 1, 2)  # the streams that this process has already
+        send_to(node, AskToLeave(2))
         staying.take_next_round()
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))
         assert isinstance(answer, Refusing), "nothing was given to ctx.keep"
@@ -100,12 +100,12 @@ def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step
         lost = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
         for number in range(1, VAIN_MAX):
             assert staying.leaves(lost)
-            assert isinstance(heard(node), Failed)
-            assert heard(node) == Left(number)
-            tell(node, NextRound(number + 1, {}), 1, 2)
+            assert isinstance(received(node), Failed)
+            assert received(node) == Left(number)
+            send_to(node, NextRound(number + 1, {}), 1, 2)
             staying.take_next_round()
         assert not staying.leaves(lost)
-        assert heard(node) == Refusing(VAIN_MAX, f"{VAIN_MAX} rounds in a row have ended without a step")
+        assert received(node) == Refusing(VAIN_MAX, f"{VAIN_MAX} rounds in a row have ended without a step")
         progress.step(7)
         assert staying.leaves(lost), "the round that ends has done a step"
 
@@ -115,7 +115,7 @@ def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
     with node:
         staying = StayingWorker(line, 1)
         assert not staying.leaves(ValueError("a mistake"))
-        assert heard(node) == Refusing(1, "ValueError ended the script in a worker")
+        assert received(node) == Refusing(1, "ValueError ended the script in a worker")
 
 
 @pytest.mark.parametrize("planned", [False, True])
@@ -127,12 +127,12 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
         staying = StayingWorker(line, 1)
         staying.note_keeper(keeper)
         monkeypatch.setattr(checkpoints, "_by_collective", False)
-        tell(node, AskToLeave(1, planned))
+        send_to(node, AskToLeave(1, planned))
         if planned:
-            assert heard(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
+            assert received(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
         assert staying.leaves(LeftRoundError())
         if not planned:
-            assert heard(node) == Left(1)
+            assert received(node) == Left(1)
 
 
 def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_path: Path, keeper: StepKeeper) -> None:
@@ -143,10 +143,10 @@ def test_a_worker_whose_script_holds_a_mesh_is_ended_before_the_next_round(tmp_p
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("a", "b"))
-        tell(node, AskToLeave(1))
-        wait_until("the worker is told", staying._told.is_set)
+        send_to(node, AskToLeave(1))
+        wait_until("the worker is asked to leave", staying._asked.is_set)
         assert staying.leaves(LeftRoundError())
-        refusal = heard(node)
+        refusal = received(node)
         assert isinstance(refusal, Refusing)
         assert refusal.why.startswith("the script holds a device mesh")
         assert mesh.ndim == 2, "it is held until here"
@@ -176,13 +176,13 @@ def test_a_worker_gets_out_of_a_collective_of_a_group_that_the_script_has_made(
             store = FileStore(place, 2)
             torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=2, timeout=patience)
         group = torch.distributed.new_group(timeout=patience)
-        tell(node, AskToLeave(1))
+        send_to(node, AskToLeave(1))
         with pytest.raises(RuntimeError, match="gloo") as failed:
             torch.distributed.all_reduce(torch.ones(1), group=group)
         assert staying.leaves(failed.value)
-        assert heard(node) == Left(1)
+        assert received(node) == Left(1)
         peer.kill()
-        tell(node, NextRound(2, {}), 1, 2)
+        send_to(node, NextRound(2, {}), 1, 2)
         staying.take_next_round()  # lets the connections go
         staying.end()
 
@@ -195,10 +195,10 @@ def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, ke
         store = HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         error = error_of_a_round_with_a_mesh()
-        tell(node, AskToLeave(1))
-        wait_until("the worker is told", staying._told.is_set)
+        send_to(node, AskToLeave(1))
+        wait_until("the worker is asked to leave", staying._asked.is_set)
         assert staying.leaves(error)
-        assert heard(node) == Left(1)
+        assert received(node) == Left(1)
 
 
 def error_of_a_round_with_a_mesh() -> BaseException:
@@ -214,7 +214,7 @@ def error_of_a_round_with_a_mesh() -> BaseException:
     return left.value
 
 
-def heard(node: socket.socket) -> RoundMessage:
+def received(node: socket.socket) -> RoundMessage:
     """Return the next message of the worker."""
     return ROUND_CODEC.decode(node.recv(PACKET_BYTES))
 
@@ -223,8 +223,8 @@ def test_a_worker_that_takes_no_further_round_says_so_of_one_that_it_was_given(t
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        tell(node, NextRound(2, {}), 1, 2)
-        tell(node, AskToLeave(2))
+        send_to(node, NextRound(2, {}), 1, 2)
+        send_to(node, AskToLeave(2))
         staying.end()
         assert ROUND_CODEC.decode(node.recv(PACKET_BYTES)) == Refusing(2, "the script has left its loop of rounds")
 
@@ -233,10 +233,10 @@ def test_a_round_that_the_worker_has_left_behind_is_not_left_again(tmp_path: Pat
     line, node = connected(tmp_path)
     with node:
         staying = StayingWorker(line, 1)
-        tell(node, NextRound(2, {}), 1, 2)
+        send_to(node, NextRound(2, {}), 1, 2)
         staying.take_next_round()
-        tell(node, AskToLeave(1))
-        tell(node, AskToLeave(2))
+        send_to(node, AskToLeave(1))
+        send_to(node, AskToLeave(2))
         answer = ROUND_CODEC.decode(node.recv(PACKET_BYTES))
         assert isinstance(answer, Refusing)
         assert answer.round == 2

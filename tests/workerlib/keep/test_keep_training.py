@@ -94,7 +94,7 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
         started[1].join(TIMEOUT_S)
         assert started[1].exitcode == -signal.SIGKILL
         for survivor in (0, 2):
-            keep.await_said(survivor, Reserve)
+            keep.await_message(survivor, Reserve)
         keep.save(0, 2)
     assert keep.choose().step == KILLED_AT - 1
     with workers(keep, train_ddp, WORLD_SIZE, 3, tmp_path, STEPS) as started:
@@ -111,7 +111,7 @@ def test_a_worker_killed_while_it_restores_has_its_own_state_once_more(
 @pytest.mark.slow
 def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep: Keep, tmp_path: Path) -> None:
     with workers(keep, train_ddp, 1, 1, tmp_path, 1_000_000):
-        keep.await_said(0, Saved)  # one of those at an interval: it trains
+        keep.await_message(0, Saved)  # one of those at an interval: it trains
         [answer] = keep.save(0)
         assert isinstance(answer, Saved), answer
         assert keep.choose().step == answer.step
@@ -141,7 +141,7 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
     """First where its state is that of no step, and then at the end of a round, while it saves its last step."""
     rounds = count(1)
     with workers(keep, train_alone, 1, next(rounds), tmp_path, ALONE_STEPS, NOBODY):
-        keep.await_said(0, Saved)
+        keep.await_message(0, Saved)
         keep.save(0)
     done = keep.choose().step
     for point in ("optimizer", "scheduler", "between"):
@@ -156,7 +156,7 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
     for lines in LAST_SAVE:
         keep.nodes[0].said.clear()
         with workers(keep, dying, 1, next(rounds), tmp_path, ALONE_STEPS, lines) as [process]:
-            keep.await_said(0, Reserve)
+            keep.await_message(0, Reserve)
             keep.save(0)
             process.join(TIMEOUT_S)
             assert process.exitcode == -signal.SIGKILL

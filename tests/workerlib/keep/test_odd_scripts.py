@@ -184,7 +184,7 @@ def test_what_grows_is_kept_at_its_next_step(script: Script) -> None:
                 notes["seen"] = [*range(2_000)]
             train(model, optimizer)
             kept.step(step)
-            script.node.await_said(0, Reserve)
+            script.node.await_message(0, Reserve)
             wait_until("memory", lambda: kept._saver.memory._waiting is None)
         train(model, optimizer)
         kept.step(20)
@@ -238,7 +238,7 @@ def test_where_training_has_ended_it_stands_still(script: Script) -> None:
         script.await_memory(kept)
         kept.close(failed=False)
         script.node.halt(0, BEFORE_NAMED)
-        assert script.node.await_said(0, Halted) == Halted(2, 1)
+        assert script.node.await_message(0, Halted) == Halted(2, 1)
         assert [answer.step for answer in script.node.halt(0, 2) if isinstance(answer, Saved)] == [2]
 
 

@@ -43,7 +43,7 @@ def test_renewals_follow_each_other_thrice_in_a_lease_and_sooner_where_etcd_is_s
     assert election.term.until == 108.0
     assert election.renewed(104.0, 105.0, None) == RETRY_S
     assert election.renewed(107.0, 107.8, None) == pytest.approx(0.2)
-    assert election.may_speak(107.9)
+    assert election.may_act(107.9)
 
 
 @pytest.mark.parametrize(("now", "left_s"), [(101.0, 0.0), (106.0, None), (112.0, LEASE_S)])
@@ -55,6 +55,6 @@ def test_it_leads_no_more_if_etcd_says_so_or_has_not_said_otherwise_in_time(
 
 def test_a_lease_that_is_over_by_itself_is_not_revoked(election: Election) -> None:
     assert election.resign(103.0) == 7
-    assert (election.lease, election.may_speak(103.0)) == (0, False)
+    assert (election.lease, election.may_act(103.0)) == (0, False)
     election.enrolled(8, LEASE_S, 110.0)
     assert election.resign(116.0) == 0

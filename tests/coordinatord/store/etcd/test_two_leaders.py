@@ -57,7 +57,7 @@ def _no_head(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "written_at", _holds_always)
 
 
-def _speaks_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def _writes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Speak before the commit is durable: take every try for done."""
     commit = History.commit
 
@@ -81,7 +81,7 @@ def _believes_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(History, "_try", sure)
 
 
-@pytest.mark.parametrize("mutate", [_no_fence, _no_head, _speaks_first, _believes_its_clock])
+@pytest.mark.parametrize("mutate", [_no_fence, _no_head, _writes_first, _believes_its_clock])
 def test_each_mutant_breaks_a_law(
     mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
