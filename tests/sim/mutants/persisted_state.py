@@ -194,8 +194,8 @@ MUTANTS = tuple(
             "newer-step-taken-along",
             "coordinatord.core.queries.handover",
             "a node with a newer step leaves while others write an older one",
-            "    at = step_to_write(run)\n    held = {}",
-            "    at = None if run.kept.disk.work is not None else step_to_write(run)\n    held = {}",
+            "    at, done = step_to_write(run), run.kept.disk.step",
+            "    at, done = None if run.kept.disk.work is not None else step_to_write(run), run.kept.disk.step",
         ),
         (
             "lost-step-not-named",
