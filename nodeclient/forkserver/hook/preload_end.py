@@ -151,6 +151,9 @@ def _end_early(preloaded: frozenset[str]) -> None:
     All else is done as Python does it (`Py_FinalizeEx` in pylifecycle.c): it writes what files hold, drops the error
     and the script's modules, and has destructors called. Threads that are still there end with the process, so they are
     not to tell of the names that they miss.
+
+    What C's `exit` calls is left out, the destructors of torch's libraries above all: the end of a script with torch
+    took 0.145 s, 0.127 s without the modules, and 0.032 s without `exit` as well.
     """
     try:
         for stream in (sys.stdout, sys.stderr):

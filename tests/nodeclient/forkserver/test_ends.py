@@ -33,6 +33,15 @@ def by_exception_after_words_of_c():
     import ctypes
     ctypes.CDLL(None).printf(b"printed by C, and never flushed")
     data.load("rank 0")
+def by_exception_with_functions_for_the_end():
+    import logging.handlers, multiprocessing.util, weakref
+    atexit.register(print, "registered first, called last")
+    weakref.finalize(kept, print, "finalized")
+    multiprocessing.util.Finalize(None, print, ["multiprocessing finalizes"], exitpriority=1)
+    memory = logging.handlers.MemoryHandler(100, target=logging.StreamHandler(sys.stdout))
+    memory.handle(logging.makeLogRecord({"msg": "logged, and never flushed"}))
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("the last thread"))).start()
+    data.load("rank 0")
 def by_exception_with_an_open_file():
     global notes
     notes = open("notes.txt", "w")
