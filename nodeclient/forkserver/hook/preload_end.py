@@ -152,8 +152,8 @@ def _end_early(preloaded: frozenset[str]) -> None:
     and the script's modules, and has destructors called. Threads that are still there end with the process, so they are
     not to tell of the names that they miss.
 
-    What C's `exit` calls is left out, the destructors of torch's libraries above all: the end of a script with torch
-    took 0.145 s, 0.127 s without the modules, and 0.032 s without `exit` as well.
+    What C's `exit` calls is left out, the destructors of torch's libraries above all: the end of a cold script with
+    torch took 0.145 s, 0.127 s with `exit` alone, and 0.032 s with neither that nor Python's own end (of three each).
     """
     try:
         for stream in (sys.stdout, sys.stderr):
