@@ -14,7 +14,7 @@ from tests.support.programs import BIN, Program, kill_quietly
 
 pytestmark = pytest.mark.slow
 
-COMMAND = (sys.executable, str(Path(__file__).resolve().parents[1] / "examples" / "rounds.py"))
+COMMAND = (sys.executable, str(Path(__file__).resolve().parents[1] / "examples" / "in_place.py"))
 
 BEGUN = r"round {}: rank \d of 2 is process (\d+), and goes on after step (\d+)"
 

@@ -1,7 +1,7 @@
 r"""Train in processes that outlive the loss of another worker: each round begins in place.
 
     nodeclient join --coord HOST --job-id rounds --nnodes 1:4 --max-restarts 3 --preload torch -- \
-        python examples/rounds.py
+        python examples/in_place.py
 
 Start it on some hosts, then on one more, or end one: the workers that are left say that they are the same processes,
 and go on after the last step. A script needs three habits for that:
