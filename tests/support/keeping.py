@@ -275,14 +275,17 @@ def _work(environ: dict[str, str], work: Callable[[], None]) -> None:
 
 
 def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnvironment:
-    """Return the environment of the one worker of a node."""
+    """Return the environment of the one worker of a node.
+
+    It says that there is no other node, so that each step may be saved: where several have to agree, saves are rarer.
+    """
     return WorkerEnvironment(
         rank=rank,
         local_rank=0,
         world_size=world_size,
         local_world_size=1,
         group_rank=rank,
-        group_world_size=world_size,
+        group_world_size=1,
         role="default",
         role_rank=rank,
         role_world_size=world_size,

@@ -15,6 +15,10 @@ written is then at most so much older than it need be."""
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
 
+HEARD_S = 1.5
+"""The least time between two saves where several nodes have to agree on a step, in seconds. A node is heard once a
+second, and a step that was saved over before all were heard is never agreed on."""
+
 STEPS_MAX = 1 << 20
 
 STEPS_BEFORE = 4

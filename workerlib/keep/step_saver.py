@@ -16,7 +16,7 @@ from workerlib.keep.arena import PENDING, Arena
 from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import Message, NotSaved, Saved
 from workerlib.keep.generations import Generations, NotNowError
-from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, SaveInterval
+from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, HEARD_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import PendingStates
 from workerlib.keep.restoring import RestorePoint
@@ -54,6 +54,8 @@ class StepSaver:
         """Whether the small state of each step is kept. Where buffers are on a GPU, each step waits for it then."""
         self._saves = self.alone or environment.local_rank < SAVERS
         self.interval = SaveInterval()
+        if environment.group_world_size > 1:
+            self.interval.least_s = HEARD_S
         self.at_intervals = self.alone or generations.on_device
         """Whether there are saves at an interval, because a save at the break may fail or come too late."""
         self._newest: int | None = None
