@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator, Node
+from tests.support.cluster import Cluster, Node, cluster_of_its_own
 from tests.support.programs import wait_until
 
 pytestmark = pytest.mark.slow
@@ -24,13 +24,8 @@ PATIENT = ("--preload", "torch", "--abort-timeout", "60")
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Return a job at a coordinator of its own."""
-    coordinator = Coordinator()
-    cluster = Cluster(coordinator, "interrupted")
-    try:
+    with cluster_of_its_own("interrupted") as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def join(cluster: Cluster, folder: Path, name: str, *flags: str) -> Node:

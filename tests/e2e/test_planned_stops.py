@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator
+from tests.support.cluster import Cluster, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
 
@@ -24,14 +24,9 @@ def command(folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Return a job at a coordinator of its own."""
-    coordinator = Coordinator("--settle", "10")  # so that the first round has all nodes, however late they come
-    cluster = Cluster(coordinator, "planned")
-    try:
+    """Return a job at a coordinator of its own, whose first round has all nodes, however late they come."""
+    with cluster_of_its_own("planned", "--settle", "10") as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def await_kept_step(cluster: Cluster) -> None:
@@ -140,13 +135,8 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
 @pytest.fixture
 def prompt_cluster() -> Iterator[Cluster]:
     """Return a job at a coordinator that waits for no further node once there are enough."""
-    coordinator = Coordinator("--settle", "0.1")
-    cluster = Cluster(coordinator, "planned")
-    try:
+    with cluster_of_its_own("planned", "--settle", "0.1") as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def test_a_node_that_arrives_is_taken_in_when_the_script_has_written_its_next_checkpoint(

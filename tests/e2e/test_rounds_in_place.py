@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import QUICK, Cluster, Coordinator, Node
+from tests.support.cluster import QUICK, Cluster, Coordinator, Node, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
 from tests.support.rounds_program import processes_of
@@ -64,13 +64,8 @@ def test_the_others_stay_when_workers_are_killed_or_fail_and_no_step_is_differen
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Return a job at a coordinator of its own, whose first round has all three nodes, however late they come."""
-    coordinator = Coordinator("--settle", "10")
-    cluster = Cluster(coordinator, "in-place")
-    try:
+    with cluster_of_its_own("in-place", "--settle", "10") as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def test_workers_stay_while_nodes_come_and_go(cluster: Cluster, notes: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster, Coordinator
+from tests.support.cluster import Cluster, cluster_of_its_own
 from tests.support.programs import BIN, run, wait_until
 
 pytestmark = pytest.mark.slow
@@ -22,13 +22,8 @@ PATIENT = ("--preload", "torch", "--abort-timeout", "60")
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """Return a job at a coordinator of its own."""
-    coordinator = Coordinator()
-    cluster = Cluster(coordinator, "odd")
-    try:
+    with cluster_of_its_own("odd") as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
 
 
 def command(kind: str, folder: Path) -> tuple[str, ...]:

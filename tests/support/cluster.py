@@ -11,6 +11,7 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -294,3 +295,15 @@ class Cluster:
         finally:
             for node in self.nodes:
                 node.close()
+
+
+@contextmanager
+def cluster_of_its_own(job: str, *flags: str) -> Iterator[Cluster]:
+    """Yield a job without nodes at a coordinator of its own, which has these flags; end all of it."""
+    coordinator = Coordinator(*flags)
+    cluster = Cluster(coordinator, job)
+    try:
+        yield cluster
+    finally:
+        cluster.close()
+        coordinator.close()

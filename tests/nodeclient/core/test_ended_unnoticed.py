@@ -9,8 +9,8 @@ import pytest
 from coordinatord.protocol.messages import Goal
 from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Kill, Terminate
-from tests.nodeclient.core.test_staying import RESUME, elastic
 from tests.support.bench import SETTINGS, Bench
+from tests.support.staying_bench import RESUME, elastic
 
 
 def began_without(bench: Bench, exit_codes: dict[int, int], seen_s_ago: float) -> WorkerStarts | None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
 
-from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
@@ -28,25 +26,7 @@ from nodeclient.core.effects import (
 from nodeclient.core.staying import HOLD_S
 from tests.support.bench import SETTINGS, Bench, kinds
 from tests.support.builders import LOST_PEER
-
-RESUME = Resume(1, 7, 2, 1, (), complete=True)
-
-
-def elastic(*, keeps: bool = False) -> Bench:
-    """Run workers of which all can stay."""
-    bench = Bench(dataclasses.replace(SETTINGS, keeps=keeps)).running()
-    bench.stays(0, 1)
-    return bench
-
-
-def held() -> Bench:
-    """Have both workers out of round 1, which is over."""
-    bench = elastic()
-    bench.receive(Goal.STOP)
-    bench.left(0)
-    bench.left(1)
-    bench.swept()
-    return bench
+from tests.support.staying_bench import RESUME, elastic, held
 
 
 @pytest.mark.parametrize("planned", [False, True])

@@ -9,27 +9,9 @@ from nodeclient.core.effects import Terminate
 from nodeclient.core.staying import HOLD_S
 from tests.support.bench import Bench
 from tests.support.builders import LOST_PEER
+from tests.support.staying_bench import RESUME, elastic, held
 
 REFUSAL = "it is not in the mood"
-
-RESUME = Resume(1, 7, 2, 1, (), complete=True)
-
-
-def elastic() -> Bench:
-    """Run workers of which all can stay."""
-    bench = Bench().running()
-    bench.stays(0, 1)
-    return bench
-
-
-def held() -> Bench:
-    """Have both workers out of round 1, which is over."""
-    bench = elastic()
-    bench.receive(Goal.STOP)
-    bench.left(0)
-    bench.left(1)
-    bench.swept()
-    return bench
 
 
 def starts_after(bench: Bench, resume: Resume | None = None) -> WorkerStarts | None:
