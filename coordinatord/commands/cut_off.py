@@ -16,7 +16,7 @@ from coordinatord.store.interface import LeadershipLostError
 LOOK_AGAIN_S = 0.5
 """The interval of looks whether any node is heard: nodes ask the others when they have missed this one for 5 s."""
 
-CUT_OFF = "no node is heard any more, as where this host's network fails"
+CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """Why such a leader leads no more."""
 
 
@@ -28,4 +28,4 @@ async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
     """Raise `CutOffError` once no node is heard any more, if etcd answers and somebody stands by."""
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
         await asyncio.sleep(LOOK_AGAIN_S)
-    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that another one leads, which nodes may reach")
+    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that the nodes may reach")

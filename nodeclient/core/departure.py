@@ -49,12 +49,12 @@ class Departure:
             self.await_decision(now)  # the decision before was not about its leaving
 
     def left(self) -> Exit:
-        """Return what a node ends with that leaves without a decision; it waits for none from here on."""
+        """Wait for no decision any more, and return what the program ends with where the node leaves without one."""
         self.decide_by = None
         return Exit(128 + (self.signum or 0), "left the job", Level.INFO)
 
     def begin_to_write(self, run: str, now: float) -> list[PersistAlone]:
-        """Have what the node keeps of its run written to the disk, once and if there is time: it goes with the node."""
+        """Have what the node keeps of its run written to the disk, unless that has begun or there is no time for it."""
         if not run or self.hurry or self._write_by is not None:
             return []
         self._write_by = now + WRITE_ALONE_S
