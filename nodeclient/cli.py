@@ -36,18 +36,18 @@ def _run() -> int:
         from nodeclient.access.keyring import forget_variable  # noqa: PLC0415
         from nodeclient.config.parse import parse  # noqa: PLC0415
 
-        chosen = parse()
+        config = parse()
         forget_variable()
-        if chosen.PROGRAM == "replay":
-            return _replay(chosen)
-        return _join(chosen) if chosen.PROGRAM == "node" else _operate(chosen)
+        if config.PROGRAM == "replay":
+            return _replay(config)
+        return _join(config) if config.PROGRAM == "node" else _operate(config)
     except KeyboardInterrupt:  # after the node has handled its signals
         return ExitCode.INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the last resort, and it says all there is to know
+    except Exception as error:  # noqa: BLE001 - the last resort, which logs the whole error
         return logs.explain_end("nodeclient", error)
 
 
-def _join(chosen: JoinConfig) -> int:
+def _join(config: JoinConfig) -> int:
     import asyncio  # noqa: PLC0415
     import os  # noqa: PLC0415
 
@@ -58,11 +58,11 @@ def _join(chosen: JoinConfig) -> int:
     from nodeclient.shell.node import Node  # noqa: PLC0415
     from nodeclient.workers.syscalls import look_for_pidfds  # noqa: PLC0415
 
-    logs.configure(chosen.log_level, "nodeclient", chosen.log_format)  # until the node shares its stderr with workers
+    logs.configure(config.log_level, "nodeclient", config.log_format)  # until the node shares its stderr with workers
     systemd = SystemdNotifier(os.environ, os.getpid())
 
     async def run() -> int:
-        async with coordinator_for(chosen) as (completed, embedded):
+        async with coordinator_for(config) as (completed, embedded):
             return await Node(completed, embedded, systemd).run()
 
     look_for_pidfds()
@@ -71,17 +71,17 @@ def _join(chosen: JoinConfig) -> int:
     return asyncio.run(run())
 
 
-def _operate(chosen: OperateConfig) -> int:
+def _operate(config: OperateConfig) -> int:
     from nodeclient.operate.cli import run  # noqa: PLC0415
 
-    return run(chosen)
+    return run(config)
 
 
-def _replay(chosen: CrashReplayConfig) -> int:
+def _replay(config: CrashReplayConfig) -> int:
     from coordinatord.runtime import flight_recorder  # noqa: PLC0415
     from nodeclient.core.agent import Agent  # noqa: PLC0415
     from nodeclient.core.agent_settings import Settings  # noqa: PLC0415
     from nodeclient.shell.agent_loop import RECORDED  # noqa: PLC0415
 
-    an_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # the recording contains its initial state
-    return flight_recorder.replay(chosen.crash, RECORDED, an_agent)
+    any_agent = Agent(Settings(1, 1.0, 1.0, 1.0), 1, 0.0)  # it takes its initial state from the recording
+    return flight_recorder.replay(config.crash, RECORDED, any_agent)

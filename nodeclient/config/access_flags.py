@@ -1,6 +1,6 @@
-"""The flags by which a node and an operator say who they are; none of them is a token itself.
+"""The flags with which a node and an operator authenticate.
 
-Everybody on a host can read a command line, and it stays in histories.
+No flag takes a token itself: everybody on a host can read a command line, and a shell's history keeps it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IN_COMMAND_LINE = (
 
 def add_access(parser: SettingsParser) -> None:
     """Add the flags; their variables begin with `NODECLIENT_` on each command line."""
-    for flag, words in {
+    for flag, description in {
         "--token-file": "file with the token of the coordinator (default: NODECLIENT_TOKEN, the credential"
         " nodeclient-token of systemd, or what is in ~/.config/coordinatord/tokens)",
         "--tls-ca": "authorities to trust, in PEM, where the coordinator has a certificate of an organisation"
@@ -29,7 +29,7 @@ def add_access(parser: SettingsParser) -> None:
         "--tls-cert": "certificate to show, in PEM, to a coordinator that wants one",
         "--tls-key": "its key, in PEM, without a password",
     }.items():
-        parser.add_setting(flag, type=_file, variables=(own_variable(flag),), metavar="FILE", help=words)
+        parser.add_setting(flag, type=_file, variables=(own_variable(flag),), metavar="FILE", help=description)
     parser.add_setting(
         "--insecure",
         action="store_true",
@@ -57,10 +57,10 @@ def read_access(
     )
 
 
-def refuse_tokens(parser: SettingsParser, words: Sequence[str]) -> None:
-    """Refuse a command line with a token in it, without repeating it. Raises `SettingsError`."""
-    ours = words[: words.index("--")] if "--" in words else words
-    if any(map(holds_token, ours)) or any(word.partition("=")[0] == "--token" for word in ours):
+def refuse_tokens(parser: SettingsParser, arguments: Sequence[str]) -> None:
+    """Refuse a command line with a token in it. Raises `SettingsError`, which does not show the token."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if any(map(holds_token, own)) or any(argument.partition("=")[0] == "--token" for argument in own):
         parser.error(IN_COMMAND_LINE)
 
 

@@ -1,4 +1,4 @@
-"""Turns the flags of any of the three command lines into the settings of a node. What these share is here."""
+"""Makes the settings of a node out of parsed flags, for each of the three command lines that start a node."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from coordinatord.protocol.messages import JobSpec
 from coordinatord.protocol.persisted_state import PersistOffer
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.settings import SettingsParser
+from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
@@ -35,10 +36,10 @@ KEEP_SHARE = 0.25
 A training on CPUs needs most of the memory itself."""
 
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables by which workers are told of the interface, unless the user has set them."""
+"""The variables that name the interface in the workers' environment, unless the user has set them."""
 
 UNHEEDED = {
-    "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer to talk to",
+    "TORCHELASTIC_ENABLE_FILE_TIMER": "nodeclient has no watchdog for torch.distributed.elastic.timer",
     "TORCHELASTIC_HEALTH_CHECK_PORT": "a node serves no health check, ask coordinatord's /healthz",
     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT": "nodeclient does not look for workers that hang in the kernel",
 }
@@ -63,7 +64,7 @@ class FrontEnd:
 def join_config(
     parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], front_end: FrontEnd
 ) -> JoinConfig:
-    """Return the settings, or end the program with a line that says what is wrong."""
+    """Make the settings. Raises `SettingsError`."""
     settings_file = () if parser.file is None else (f"settings from {parser.file.absolute()}",)
     remarks = [*settings_file, *parser.misspelt, *front_end.remarks, *_unheeded(environ)]
     from_scheduler = {} if given.standalone else _scheduler(parser, given, environ)
@@ -77,20 +78,9 @@ def join_config(
     shown = given.local_ranks_filter
     if shown is not None and not any(local_rank < workers for local_rank in shown):
         remarks.append(f"--local-ranks-filter keeps all {workers} workers of this node from the terminal")
-    address = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
-    if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-        flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
-        remarks.append(
-            f"{flag} {address} is of loopback, where no other host reaches this one: it counts in rounds on this host"
-            " alone"
-        )
+    address = _advertised_address(parser, given, environ, remarks)
     access = read_access(parser, given, environ, clear_allowed=front_end.own_coordinator)
-    own_coordinator = front_end.own_coordinator and (access.insecure or not access.is_given)
-    if own_coordinator is not front_end.own_coordinator:
-        remarks.append(
-            "a token was given, so this node brings no coordinator along, which would speak in the clear: start a"
-            " coordinatord there, or give --insecure"
-        )
+    own_coordinator = front_end.own_coordinator and _may_start_coordinator(access, remarks)
     config = JoinConfig(
         coordinators=given.coord,
         standalone=given.standalone,
@@ -101,9 +91,9 @@ def join_config(
         role=given.role,
         topology=given.topology,
         advertise_address=address,
-        join_timeout_s=_first(given.join_timeout, JOIN_TIMEOUT_S),
-        stop_timeout_s=_first(given.stop_timeout, STOP_TIMEOUT_S),
-        abort_timeout_s=_first(given.abort_timeout, ABORT_TIMEOUT_S),
+        join_timeout_s=_or_default(given.join_timeout, JOIN_TIMEOUT_S),
+        stop_timeout_s=_or_default(given.stop_timeout, STOP_TIMEOUT_S),
+        abort_timeout_s=_or_default(given.abort_timeout, ABORT_TIMEOUT_S),
         log_level=given.log_level or "info",
         command=front_end.command,
         group_rank=_group_rank(parser, given, nodes, from_scheduler, remarks, front_end.group_rank),
@@ -113,8 +103,8 @@ def join_config(
         virtual_local_rank=given.virtual_local_rank,
         preload=given.preload,
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
-        keep_rate=_first(given.keep_rate, KEEP_RATE),
-        keep_timeout_s=_first(given.keep_timeout, KEEP_TIMEOUT_S),
+        keep_rate=_or_default(given.keep_rate, KEEP_RATE),
+        keep_timeout_s=_or_default(given.keep_timeout, KEEP_TIMEOUT_S),
         persist=_persist(given, job or DEFAULT_JOB),
         error_file=_error_file(environ),
         own_coordinator=own_coordinator,
@@ -177,6 +167,31 @@ def _workers(
         parser.error(str(error))
 
 
+def _advertised_address(
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str], remarks: list[str]
+) -> str | None:
+    """Return the address that a flag gives for this host; None without such a flag. Raises `SettingsError`."""
+    address: str | None = given.advertise_addr or _address_of_interface(parser, given.interface, environ, remarks)
+    if address and ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        flag = "--advertise-addr" if given.advertise_addr else f"--interface {given.interface}:"
+        remarks.append(
+            f"{flag} {address} is of loopback, where no other host reaches this one: it counts in rounds on this host"
+            " alone"
+        )
+    return address
+
+
+def _may_start_coordinator(access: AccessSettings, remarks: list[str]) -> bool:
+    """Whether this node may start a coordinator. That has no TLS, which somebody who gives a token expects."""
+    if access.insecure or not access.is_given:
+        return True
+    remarks.append(
+        "a token was given, so this node brings no coordinator along, which would speak in the clear: start a"
+        " coordinatord there, or give --insecure"
+    )
+    return False
+
+
 def _address_of_interface(
     parser: SettingsParser, interface: str | None, environ: Mapping[str, str], remarks: list[str]
 ) -> str | None:
@@ -234,15 +249,15 @@ def _keep_bytes(given: float | None, remarks: list[str]) -> int:
 
 
 def _persist(given: argparse.Namespace, job: str) -> PersistSettings | None:
-    """Return where the state that workers keep is written to, and how often; None for nowhere."""
+    """Return where kept state is written to, and how often; None without `--persist`."""
     if given.persist is None:
         return None
-    every_s = _first(given.persist_every, PERSIST_EVERY_S)
+    every_s = _or_default(given.persist_every, PERSIST_EVERY_S)
     keep = PERSIST_KEEP if given.persist_keep is None else given.persist_keep
     return PersistSettings(given.persist.absolute(), job, PersistOffer(every_s, keep))
 
 
-def _first(given: float | None, default: float) -> float:
+def _or_default(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
@@ -256,7 +271,7 @@ def _unheeded(environ: Mapping[str, str]) -> list[str]:
 
 
 def _scheduler(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, Found]:
-    """Return the scheduler's values, if flags and variables of ours leave any of them open."""
+    """Return the scheduler's values; none if our own flags set all of them. Raises `SettingsError`."""
     if None not in {given.job_id, given.nnodes, given.node_rank}:
         return {}
     try:
@@ -270,11 +285,11 @@ def _nodes(from_scheduler: Mapping[str, Found], remarks: list[str]) -> tuple[int
     return None if number is None else (int(number), int(number))
 
 
-def _take(from_scheduler: Mapping[str, Found], key: str, words: str, remarks: list[str]) -> str | None:
+def _take(from_scheduler: Mapping[str, Found], key: str, noun: str, remarks: list[str]) -> str | None:
     """Return one value of the scheduler, and add a remark about it."""
     if key not in from_scheduler:
         return None
-    remarks.append(f"{words} {from_scheduler[key].value} from {from_scheduler[key].source}")
+    remarks.append(f"{noun} {from_scheduler[key].value} from {from_scheduler[key].source}")
     return from_scheduler[key].value
 
 
@@ -283,7 +298,7 @@ NOWHERE = Path(os.devnull)
 
 
 def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSettings:
-    """Return the settings. If files are wanted and no place is named, a place is chosen, and `remarks` names it."""
+    """Make the settings. If files are wanted without `--log-dir`, a directory is chosen, and `remarks` names it."""
     redirects, tee = given.redirects or Choice(), given.tee or Choice()
     log_dir = given.log_dir
     if log_dir == NOWHERE:
@@ -292,7 +307,7 @@ def output_settings(given: argparse.Namespace, remarks: list[str]) -> OutputSett
             remarks.append(f"with --log-dir {NOWHERE} there are no files, so all output goes to the terminal")
         redirects = tee = Choice()
     elif log_dir is None and _wants_files(given, redirects, tee):
-        # It is made with the first file.
+        # The directory is made with the first file.
         log_dir = Path(tempfile.gettempdir(), f"nodeclient-logs-{secrets.token_hex(8)}")
         remarks.append(f"the workers' output goes into files in {log_dir}: --log-dir names a place that is kept")
     return OutputSettings(

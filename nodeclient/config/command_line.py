@@ -1,4 +1,4 @@
-"""Says what each module with command lines gives to `parse`, which imports the chosen one."""
+"""What a module gives `parse` for each of its subcommands, in a dict with the name `COMMAND_LINES`."""
 
 from __future__ import annotations
 

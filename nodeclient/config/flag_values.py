@@ -1,4 +1,4 @@
-"""Reads one value of a flag or a variable; a wrong one is an `argparse.ArgumentTypeError` that says what is right."""
+"""Reads one value of a flag or a variable. A wrong one raises `argparse.ArgumentTypeError`, which shows a right one."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ RATE_MIN = 2_000_000
 """The lowest rate of transfers between agents: they drop a transfer that is half as fast."""
 
 HANG_TIMEOUT_MIN = 1.0
-"""The shortest hang timeout. A hang is found by two looks at the workers. These take longer than a smaller number, so
-nobody could keep to it."""
+"""The shortest hang timeout. A hang is found by two looks at the workers, which take longer than a smaller number."""
 
 LAGGARD_FACTOR_MIN = 1.05
 """The smallest factor of a laggard. A drain costs a stop and a start, and a worker that is late by less may be late by
@@ -51,7 +50,7 @@ _NAME_MAX = 128
 
 _YES = frozenset({"1", "true", "t", "yes", "y"})
 _NO = frozenset({"0", "false", "f", "no", "n"})
-"""The same values as in torch's `RendezvousParameters.get_as_bool`."""
+"""The values that torch's `RendezvousParameters.get_as_bool` knows."""
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:
@@ -186,11 +185,11 @@ def streams(text: str) -> Choice:
     if ":" not in text:
         return Choice(Streams(int(text)))
     pairs = (pair.split(":") for pair in text.split(","))
-    return Choice(by_local_rank={int(local_rank): Streams(int(which)) for local_rank, which in pairs})
+    return Choice(by_local_rank={int(local_rank): Streams(int(number)) for local_rank, number in pairs})
 
 
 def local_ranks(text: str) -> frozenset[int] | None:
-    """Read `0,1,2`; nothing, or None, means all of them."""
+    """Read `0,1,2`; an empty text means all of them, and so does the result None."""
     if not text:
         return None
     parts = [part.strip() for part in text.split(",")]
@@ -244,11 +243,11 @@ def rate(text: str) -> int:
 
 def modules(text: str) -> tuple[str, ...]:
     """Read names of Python modules, `torch,my.package`."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise argparse.ArgumentTypeError(f"{name!r} is no module name, such as torch or my.package")
-    return names
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for module in found:
+        if not all(word.isidentifier() for word in module.split(".")):
+            raise argparse.ArgumentTypeError(f"{module!r} is no module name, such as torch or my.package")
+    return found
 
 
 def signals(text: str) -> tuple[signal.Signals, ...]:

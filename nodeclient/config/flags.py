@@ -103,7 +103,7 @@ def _add_persist(parser: SettingsParser) -> None:
 def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], signals_variables: tuple[str, ...]) -> None:
     """Add the flags for how workers are started, how they see their devices, and which signals end them.
 
-    The variables of two flags are arguments, since not each command line names them by the usual rule.
+    The environment variables of two flags are arguments, since torchrun's names of them follow no common rule.
     """
     parser.add_setting(
         "--numa-binding",
@@ -170,14 +170,14 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
         metavar="DIR",
         help="all output goes into DIR/JOB/RUN/round_N/RANK/{stdout,stderr}.log, and to the terminal as well",
     )
-    which: dict[str, Any] = {"type": flag_values.streams, "toml": WHOLE_OR_TEXT, "metavar": "STREAMS"}
+    streams: dict[str, Any] = {"type": flag_values.streams, "toml": WHOLE_OR_TEXT, "metavar": "STREAMS"}
     add(
         "--redirects",
         "-r",
         help="streams that go into files only: 1 (stdout), 2 (stderr), 3 (both), or by local rank, such as 0:1,12:3",
-        **which,
+        **streams,
     )
-    add("--tee", "-t", help="streams that go into files and to the terminal, even if redirected", **which)
+    add("--tee", "-t", help="streams that go into files and to the terminal, even if redirected", **streams)
     add(
         "--log-line-prefix-template",
         variables=(template_variable, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"),
@@ -301,6 +301,6 @@ def add_file(parser: SettingsParser) -> None:
     parser.add_config_file(own_variable("--config"))
 
 
-def add_own(parser: SettingsParser, *flags: str, **options: Any) -> None:
+def add_own(parser: SettingsParser, flag: str, **options: Any) -> None:
     """Add a flag that torchrun does not have."""
-    parser.add_setting(*flags, variables=(own_variable(flags[0]),), **options)
+    parser.add_setting(flag, variables=(own_variable(flag),), **options)

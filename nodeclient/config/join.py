@@ -35,7 +35,7 @@ TORCHRUN_FLAGS = {
     "--print-completion": "nodeclient --print-completion",
     "--logs-specs": "--log-dir, --redirects and --tee",
 }
-"""Flags that people who come from torchrun type first."""
+"""Flags of torchrun, and what takes their place here."""
 
 MOVED = {"--outage-grace": "it is a flag of coordinatord now, the same for all nodes"}
 """Flags that were once ours."""
@@ -81,10 +81,10 @@ def add_join(parser: SettingsParser) -> None:
 
 def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
     """Make the settings of a node of `nodeclient join`."""
-    either = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
-    parser.exclude(given, "standalone", "coord", either)
+    advice = "give --coord HOST[:PORT], or --standalone for a job on this host alone, and not both"
+    parser.exclude(given, "standalone", "coord", advice)
     if not given.standalone and not given.coord:
-        parser.error("; ".join([either, *parser.misspelt]))
+        parser.error("; ".join([advice, *parser.misspelt]))
     command = tuple(given.command)
     if not command:
         parser.error("give the command that each worker runs, after --, such as: -- python train.py")
@@ -95,7 +95,7 @@ def read_join(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 
 def explain(flag: str) -> str | None:
-    """Return what a flag that `nodeclient join` does not know is called here; None if it is unknown everywhere."""
+    """Return a hint about a flag that `nodeclient join` does not have; None if torchrun has no such flag either."""
     if flag in TORCHRUN_FLAGS:
         return f"what torchrun calls {flag} is here {TORCHRUN_FLAGS[flag]}; or see nodeclient run"
     return MOVED.get(flag)

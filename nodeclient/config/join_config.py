@@ -1,4 +1,4 @@
-"""The settings of nodeclient as frozen records, which are handed down; each field says where it comes from."""
+"""The settings of a node, as one frozen record."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
-"""Each of them makes the node leave. torchrun handles the same ones but SIGUSR1, which many jobs have Slurm send."""
+"""The signals that make the node leave. torchrun handles them except SIGUSR1, which many jobs have Slurm send."""
 
 DEFAULT_JOB = "default"
-"""The job id of those who have one job only."""
+"""The job id if nothing names the job."""
 
 
 @frozen
@@ -49,7 +49,7 @@ class JoinConfig:
     """The group rank that this node asks for."""
     output: OutputSettings = field(default_factory=OutputSettings)
     signals: tuple[signal.Signals, ...] = SIGNALS
-    """Each of them makes the node leave."""
+    """The signals that make the node leave."""
     numa: str | None = None
     """How workers are bound to NUMA nodes, as with torchrun's `--numa-binding`."""
     virtual_local_rank: bool = False
@@ -72,7 +72,7 @@ class JoinConfig:
     interface: str | None = None
     """The network interface that gloo and NCCL use in the workers; None if they choose it."""
     access: AccessSettings = USUAL
-    """Where tokens may be, and how to speak to the coordinator."""
+    """Where tokens may be, and how to connect to the coordinator."""
     remarks: tuple[str, ...] = ()
     """Lines for the start: where values were taken from, and what is done instead of what was asked for."""
     log_format: str = "text"

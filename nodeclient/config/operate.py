@@ -22,7 +22,7 @@ LAST_LINES = 100
 
 
 class Verb(StrEnum):
-    """What can be done to a node or a job."""
+    """A command about nodes or a job."""
 
     DRAIN = "drain"
     UNDRAIN = "undrain"
@@ -44,7 +44,7 @@ class Last:
 
 @frozen
 class _OperatorConfig:
-    """What each of these commands needs."""
+    """The settings that all commands have."""
 
     PROGRAM: ClassVar[Literal["operate"]] = "operate"
 
@@ -54,7 +54,7 @@ class _OperatorConfig:
 
 @frozen
 class _ReadingConfig(_OperatorConfig):
-    """What each command needs that shows something of one job, or of all."""
+    """The settings of commands that show something of one job, or of all."""
 
     job: str | None
     json: bool
@@ -71,7 +71,7 @@ class StatusConfig(_ReadingConfig):
 
 @frozen
 class EventsConfig(_ReadingConfig):
-    """All settings of `nodeclient events`; without a job it shows those of all jobs, and those that belong to none."""
+    """All settings of `nodeclient events`; without a job it shows all events, also those that belong to no job."""
 
     follow: bool
     last: int | None = None
@@ -84,7 +84,7 @@ class EventsConfig(_ReadingConfig):
 
 @frozen
 class LogsConfig(_ReadingConfig):
-    """All settings of `nodeclient logs`; without a job it reads those of the only one."""
+    """All settings of `nodeclient logs`; without a job it reads the logs of the only one."""
 
     ranks: str
     """The ranks as they are written, such as `0-3,7`; empty: all."""
@@ -109,7 +109,7 @@ class StacksConfig(_ReadingConfig):
 
 @frozen
 class ReportConfig(_ReadingConfig):
-    """All settings of `nodeclient report`; without a job it shows that of the only one."""
+    """All settings of `nodeclient report`; without a job it shows the report of the only one."""
 
 
 @frozen
@@ -125,7 +125,7 @@ class CommandConfig(_OperatorConfig):
     job: str | None
     """None for the only job, or the only one that has not ended."""
     nodes: tuple[str, ...]
-    """The nodes of commands that are about nodes; empty for those about a job."""
+    """The nodes; empty for a command about a job."""
     reason: str
     ahead: bool = False
     """Whether to drain also nodes that join later."""
@@ -333,8 +333,8 @@ def _add_ranks(parser: SettingsParser) -> None:
     )
 
 
-def _add_job(parser: SettingsParser, which: str) -> None:
-    parser.add_argument("job", nargs="?", metavar="JOB", help=which)
+def _add_job(parser: SettingsParser, description: str) -> None:
+    parser.add_argument("job", nargs="?", metavar="JOB", help=description)
 
 
 def _job(parser: SettingsParser, given: argparse.Namespace) -> str | None:

@@ -41,22 +41,26 @@ SUBCOMMANDS = {
     "forget": ("operate", "drop a job that is over"),
     "replay": ("crash_replay", "run the events that led to a bug of nodeclient again"),
 }
-"""Each subcommand, with its help and the module of this package whose `COMMAND_LINES` has it. A module is imported when
-one of its subcommands is used. People wait for `nodeclient status`, and a node needs ten times as many imports."""
+"""The subcommands, each with the module of this package whose `COMMAND_LINES` has it, and its help. A module is
+imported when one of its subcommands is used: people wait for `nodeclient status`, and a node needs ten times as many
+imports."""
 
 _OF_TORCHRUN = frozenset({"run", "launch"})
 """Subcommands that take all flags of torchrun."""
 
 
 def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
-    """Read flags and environment (default: this process's), and a file. Raises `SettingsError`."""
+    """Read the command line and the environment (default: this process's), and a settings file if one is named.
+
+    Raises `SettingsError`.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
     refuse_tokens(parser, arguments)
     given, unknown = parser.parse_known_args(arguments)
     chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
-    unknown = unknown or _taken_for_the_program(given, arguments)
+    unknown = unknown or _flag_in_command(given, arguments)
     if unknown:
         own_parser.error(_not_understood(own_parser, chosen, unknown))
     config = chosen.read(own_parser, given, environ)
@@ -65,16 +69,16 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 
 
 @cache
-def _command_line(word: str) -> CommandLine[Config]:
-    module = import_module(f"nodeclient.config.{SUBCOMMANDS[word][0]}")
-    found: CommandLine[Config] = module.COMMAND_LINES[word]
+def _command_line(subcommand: str) -> CommandLine[Config]:
+    module = import_module(f"nodeclient.config.{SUBCOMMANDS[subcommand][0]}")
+    found: CommandLine[Config] = module.COMMAND_LINES[subcommand]
     return found
 
 
 def _make_parser(
     words: Collection[str], environ: Mapping[str, str]
 ) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
-    """Return the parser of the program, and those of its commands; only those in `words` have flags."""
+    """Return the parser of the program, and those of its subcommands; only the subcommands in `words` have flags."""
     parser = SettingsParser(
         prog="nodeclient",
         env_prefix="NODECLIENT",
@@ -84,16 +88,18 @@ def _make_parser(
     parser.add_argument("--version", action="version", version=f"nodeclient {__version__}")
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
     add_completion(parser, _whole_parser)
-    wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()  # to make the parsers of all takes a tenth of a status
-    for word, (_, summary) in SUBCOMMANDS.items():
-        if word not in wanted:
+    # Making the parsers of all subcommands would take a tenth of the time of `nodeclient status`.
+    wanted = SUBCOMMANDS.keys() & words or SUBCOMMANDS.keys()
+    for subcommand, (_, summary) in SUBCOMMANDS.items():
+        if subcommand not in wanted:
             continue
-        chosen = _command_line(word) if word in words else None  # errors in the variables of others do not matter
+        # The others get no flags, so that a wrong value in a variable of theirs is no error.
+        chosen = _command_line(subcommand) if subcommand in words else None
         prefix = "NODECLIENT" if chosen is None else chosen.env_prefix
-        own = commands.add_parser(word, help=summary, env_prefix=prefix, environ=environ)
+        own = commands.add_parser(subcommand, help=summary, env_prefix=prefix, environ=environ)
         if chosen is not None:
             chosen.add_flags(own)
-            if word in _OF_TORCHRUN:
+            if subcommand in _OF_TORCHRUN:
                 add_completion(own, _whole_parser)
     return parser, commands.choices
 
@@ -102,17 +108,17 @@ def _whole_parser() -> SettingsParser:
     return _make_parser(SUBCOMMANDS, {})[0]
 
 
-def _taken_for_the_program(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
+def _flag_in_command(given: argparse.Namespace, arguments: Sequence[str]) -> list[str]:
     """Return a flag that argparse took for the workers' command, as it does if its value has a blank: `--wrong=a b`."""
-    word = getattr(given, "script", None) or next(iter(getattr(given, "command", ())), "")
-    taken = word.startswith("--") and word in arguments and "--" not in arguments[: arguments.index(word)]
-    return [word] if taken else []
+    program = getattr(given, "script", None) or next(iter(getattr(given, "command", ())), "")
+    is_flag = program.startswith("--") and program in arguments and "--" not in arguments[: arguments.index(program)]
+    return [program] if is_flag else []
 
 
 def _not_understood(parser: SettingsParser, chosen: CommandLine[Config], unknown: Sequence[str]) -> str:
     flag = unknown[0].partition("=")[0].replace("_", "-")
-    words = f"not understood: {' '.join(unknown)}"
-    if why := chosen.explain(flag):
-        return f"{words}; {why}"
-    meant = parser.nearest(flag) if flag.startswith("--") else None
-    return f"{words}; did you mean {meant}?" if meant else words
+    problem = f"not understood: {' '.join(unknown)}"
+    if hint := chosen.explain(flag):
+        return f"{problem}; {hint}"
+    nearest = parser.nearest(flag) if flag.startswith("--") else None
+    return f"{problem}; did you mean {nearest}?" if nearest else problem

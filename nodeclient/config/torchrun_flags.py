@@ -35,7 +35,7 @@ LOG_LEVELS = {
     "critical": "error",
     "fatal": "error",
 }
-"""The values of LOGLEVEL, and which of our levels each is."""
+"""Our levels, by the values of LOGLEVEL."""
 
 
 def add_run(parser: SettingsParser) -> None:
@@ -83,8 +83,8 @@ def _add_both(parser: SettingsParser) -> None:
     _add_without_effect(parser)
     flags.add_file(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
-    rest = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
-    rest.required = False  # as in Python 3.12: a script may have none
+    arguments = parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="of the script")
+    arguments.required = False  # as in Python 3.12: a script may have none
 
 
 def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> JoinConfig:
@@ -96,33 +96,33 @@ def read_run(parser: SettingsParser, given: argparse.Namespace, environ: Mapping
     if given.no_python and not given.use_env:
         parser.error("--no-python needs --use-env: without it, the program would be given --local-rank=N")
     remarks = [*check_conf(parser, given.rdzv_conf)]
-    met = choose(parser, given, (given.nnodes or NODES)[1])
-    remarks.extend(met.remarks)
-    if not (met.coordinators or given.standalone or given.nnodes):
+    rendezvous = choose(parser, given, (given.nnodes or NODES)[1])
+    remarks.extend(rendezvous.remarks)
+    if not (rendezvous.coordinators or given.standalone or given.nnodes):
         remarks.extend(_left_alone(environ))
-    _translate(parser, given, met)
+    _translate(parser, given, rendezvous)
     given.log_level = given.log_level or _log_level(environ, remarks)
-    meets_strangers = met.coordinators and not met.own_coordinator
+    may_have_other_jobs = rendezvous.coordinators and not rendezvous.own_coordinator
     front_end = FrontEnd(
         nodes=NODES,
         command=worker_command(parser, given, environ),
-        group_rank=0 if met.static else None,  # as with torchrun's `static` only
-        own_coordinator=met.own_coordinator,
+        group_rank=0 if rendezvous.static else None,  # as with torchrun's `static` only
+        own_coordinator=rendezvous.own_coordinator,
         remarks=tuple(remarks),
-        remark_if_unnamed=UNNAMED if meets_strangers else "",
+        remark_if_unnamed=UNNAMED if may_have_other_jobs else "",
     )
     return join_config(parser, given, environ, front_end)
 
 
 def explain(flag: str) -> str | None:
-    """Return where a flag that `nodeclient run` does not know belongs; None if it is unknown everywhere."""
+    """Return a hint about a flag that `nodeclient run` does not have; None if no other command had it either."""
     return {**MOVED, "--use-env": "it is a flag of nodeclient launch; run always sets LOCAL_RANK"}.get(flag)
 
 
-def _translate(parser: SettingsParser, given: argparse.Namespace, met: Rendezvous) -> None:
+def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Rendezvous) -> None:
     """Translate torchrun's flags into those of `nodeclient join`; the latter win if both are given."""
-    given.coord = met.coordinators
-    given.standalone = not met.coordinators
+    given.coord = rendezvous.coordinators
+    given.standalone = not rendezvous.coordinators
     if given.job_id == "none":
         given.job_id = None  # torchrun's default, which some users give
     for key in ("join_timeout", "timeout"):
@@ -147,10 +147,10 @@ def _left_alone(environ: Mapping[str, str]) -> list[str]:
 
 def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
     """Read LOGLEVEL as torchrun does; other programs use the name too, so an unknown value is no error."""
-    asked = environ.get("LOGLEVEL")
-    level = LOG_LEVELS.get(asked.lower()) if asked else None
-    if asked and level is None:
-        remarks.append(f"LOGLEVEL is {asked!r}, which is not known here: see --log-level")
+    name = environ.get("LOGLEVEL")
+    level = LOG_LEVELS.get(name.lower()) if name else None
+    if name and level is None:
+        remarks.append(f"LOGLEVEL is {name!r}, which is not known here: see --log-level")
     return level
 
 
@@ -194,7 +194,7 @@ LOCAL_RANK = "=${local_rank}"
 value."""
 
 SCRIPT_BYTES_MAX = 1024 * 1024
-"""How much of a script is read to see how it spells the flag: the whole of any script that a person has written."""
+"""The most that is read of a script to see how it spells the flag: more than a person writes into a script."""
 
 
 def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -215,13 +215,13 @@ def worker_command(parser: SettingsParser, given: argparse.Namespace, environ: M
 
 
 def _local_rank_flag(given: argparse.Namespace) -> str:
-    """Return the flag as the script spells it, if that can be read there; torch wrote it with `_` up to 1.13."""
+    """Return the flag in the script's spelling, if the script shows it; torch wrote it with `_` up to 1.13."""
     text = b""
     if not given.module and Path(given.script).is_file():
         with Path(given.script).open("rb") as file:
             text = file.read(SCRIPT_BYTES_MAX)
-    only_old = b"--local_rank" in text and b"--local-rank" not in text
-    return "--local_rank" if only_old else "--local-rank"
+    has_old_only = b"--local_rank" in text and b"--local-rank" not in text
+    return "--local_rank" if has_old_only else "--local-rank"
 
 
 def _check_script(parser: SettingsParser, script: str) -> None:

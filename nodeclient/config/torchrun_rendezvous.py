@@ -1,4 +1,4 @@
-"""Finds out where torchrun's flags let nodes meet, and which coordinator they meet at here."""
+"""The flags of torchrun's rendezvous, and the coordinator that takes its place."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BACKENDS = (OURS, "c10d", "static", "etcd", "etcd-v2")
 """The values of `--rdzv-backend`."""
 
 HOSTED = frozenset({"c10d", "static"})
-"""The backends whose store is served by one of the nodes under torchrun; here that node starts the coordinator."""
+"""The backends whose store one of the nodes serves under torchrun. Here that node starts the coordinator."""
 
 MASTER_ADDRESS = "127.0.0.1"
 MASTER_PORT = 29_500
 """torchrun's defaults of `--master-addr` and `--master-port`."""
 
 LOCALHOST = Endpoint("localhost", 29_400)
-"""Where torchrun's c10d meets by default."""
+"""The default endpoint of torchrun's c10d."""
 
 CONF = {
     "join_timeout": "--join-timeout",
@@ -59,7 +59,7 @@ _SAME = frozenset({"join_timeout", "is_host"})
 """The keys that have the same effect as under torchrun."""
 
 _STORE_TYPE = "tcp"
-"""The only store type that is taken: the other one, `file`, has no address where a coordinator could be."""
+"""The only accepted store type: the other one, `file`, has no address where a coordinator could be."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class Rendezvous:
     coordinators: tuple[Endpoint, ...] = ()
     own_coordinator: bool = False
     static: bool = False
-    """The ranks of nodes are given by hand; a node without one has rank 0, as under torchrun."""
+    """Whether users give nodes their ranks; a node without one has rank 0, as under torchrun."""
     remarks: tuple[str, ...] = ()
 
 
@@ -127,7 +127,7 @@ def add_rendezvous(parser: SettingsParser) -> None:
 
 
 def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rendezvous:
-    """Choose the place for a job of at most `most` nodes, or end the program with a line on what is missing."""
+    """Choose where a job of at most `most` nodes meets. Raises `SettingsError`."""
     backend = given.rdzv_backend or OURS
     if backend not in BACKENDS:
         parser.error(f"--rdzv-backend {backend} is not known here, only {', '.join(BACKENDS)}")
@@ -141,18 +141,19 @@ def choose(parser: SettingsParser, given: argparse.Namespace, most: int) -> Rend
         named = ()
     has_master = bool(given.master_addr) or given.master_port is not None
     if not named and most == 1:
-        what = "--master-addr or --master-port" if has_master else f"--rdzv-backend {backend}"
-        remark = f"{what}: not needed for a job on this host alone, nodeclient brings a coordinator along"
+        flags = "--master-addr or --master-port" if has_master else f"--rdzv-backend {backend}"
+        remark = f"{flags}: not needed for a job on this host alone, nodeclient brings a coordinator along"
         return Rendezvous(remarks=(remark,) if has_master or backend != OURS else ())
     if given.rdzv_backend is None and has_master and not named:
         backend = "static"  # torchrun's default
     coordinators = named or _unnamed(parser, given, backend)
     hosted = backend in HOSTED if is_host is None else is_host
-    return Rendezvous(coordinators, hosted, backend == "static", _instead(backend, coordinators, hosted=hosted))
+    remarks = _backend_remarks(backend, coordinators, hosted=hosted)
+    return Rendezvous(coordinators, hosted, backend == "static", remarks)
 
 
 def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) -> tuple[Endpoint, ...]:
-    """Return where nodes meet if there is no `--rdzv-endpoint`."""
+    """Return where nodes meet if there is no `--rdzv-endpoint`. Raises `SettingsError`."""
     if backend == "c10d":
         return (LOCALHOST,)
     if backend != "static":
@@ -168,8 +169,8 @@ def _unnamed(parser: SettingsParser, given: argparse.Namespace, backend: str) ->
         parser.error(f"--master-addr and --master-port: {error}")
 
 
-def _instead(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
-    """Return remarks on what is done instead of what the backend would do."""
+def _backend_remarks(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) -> tuple[str, ...]:
+    """Return remarks on what takes the place of a backend of torchrun."""
     if backend == OURS:
         return ()
     where = _listed(coordinators)
@@ -181,7 +182,7 @@ def _instead(backend: str, coordinators: tuple[Endpoint, ...], *, hosted: bool) 
 
 
 def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: Callable[[str], Value]) -> Value | None:
-    """Read one value of `--rdzv-conf`; None if it is not there."""
+    """Read one value of `--rdzv-conf`; None if it is not there. Raises `SettingsError`."""
     if key not in conf:
         return None
     try:
@@ -191,12 +192,12 @@ def read_conf(parser: SettingsParser, conf: Mapping[str, str], key: str, read: C
 
 
 def check_conf(parser: SettingsParser, conf: Mapping[str, str]) -> tuple[str, ...]:
-    """Return remarks on keys that a backend of torchrun knows, and on keys that none knows."""
+    """Return remarks on keys that a backend of torchrun has, and on unknown keys. Raises `SettingsError`."""
     if conf.get("store_type", _STORE_TYPE).lower() != _STORE_TYPE:
         parser.error("--rdzv-conf store_type=file: nodes meet at coordinatord and not in a file, see --rdzv-endpoint")
-    said = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
-    strange = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
-    return (*((f"--rdzv-conf: here {', '.join(said)}",) if said else ()), *strange)
+    replaced = [f"{key} is {CONF[key]}" for key in conf if key in CONF and key not in _SAME]
+    unknown = [f"--rdzv-conf: {unknown_key(key)}" for key in conf if key not in CONF]
+    return (*((f"--rdzv-conf: here {', '.join(replaced)}",) if replaced else ()), *unknown)
 
 
 def unknown_key(key: str) -> str:
