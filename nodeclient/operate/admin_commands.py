@@ -1,7 +1,7 @@
-"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: have a coordinator do something, and print the result.
+"""`nodeclient drain`, `undrain`, `stop`, `restart`, `forget`: send a command to a coordinator, and print the result.
 
-No request is sent twice, and nothing is decided here. It is no error if a job or node is as wanted already; the result
-says so.
+No request is sent twice, and nothing is decided here. If a job or node is as wanted already, the result says so: that
+is no error.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ PERSON_MAX = 128
 def carry_out(config: CommandConfig) -> int:
     """Carry out a command for each name in turn; return the exit code of the first that failed, or 0."""
     client = Client(config.coordinators, config.access)
-    plain = AdminBody(person(), config.reason)
+    body: AdminBody | DrainBody = AdminBody(person(), config.reason)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
-        write([_of_job(client, config.verb, job, plain).message])
+        write([_command_job(client, config.verb, job, body).message])
         return ExitCode.OK
-    body = DrainBody(plain.by, plain.reason, ahead=True) if config.ahead else plain
+    if config.ahead:
+        body = DrainBody(body.by, body.reason, ahead=True)
     code: int = ExitCode.OK
     for node in config.nodes:
         try:
             write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
         except RequestError as error:
-            how = " (--ahead)" if isinstance(error, UnknownNameError) else ""
-            sys.stderr.write(f"nodeclient: {error}{how}\n")
+            remedy = " (--ahead)" if isinstance(error, UnknownNameError) else ""
+            sys.stderr.write(f"nodeclient: {error}{remedy}\n")
             code = code or error.exit_code
     return code
 
 
-def _of_job(client: Client, verb: Verb, job: str, body: AdminBody) -> AdminAnswer:
+def _command_job(client: Client, verb: Verb, job: str, body: AdminBody | DrainBody) -> AdminAnswer:
     try:
         return read(AdminAnswer, client.post(f"{job_path(job)}/{verb}", body))
     except UnknownNameError:
@@ -52,7 +53,7 @@ def _of_job(client: Client, verb: Verb, job: str, body: AdminBody) -> AdminAnswe
 
 
 def person() -> str:
-    """Return who runs this, for the events; a container may have no name for its user."""
+    """Return the user and host of this process, for the events; a container may have no name for its user."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

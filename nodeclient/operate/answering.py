@@ -1,7 +1,6 @@
-"""Finds out which of several coordinators answers. One that is paused takes connections, and then says nothing.
+"""Finds out which of several coordinators answers: a paused one accepts connections, and then sends nothing.
 
-They are asked in turn. If one does not answer within a moment, the next one is asked too. The earlier ones may still
-answer.
+They are asked in turn. If one does not answer soon, the next one is asked too, and the earlier ones may still answer.
 """
 
 from __future__ import annotations
@@ -18,35 +17,35 @@ NEXT_AFTER_S = 1.0
 
 
 def sort_by_answers(
-    contacts: Sequence[ContactPoint], look: Callable[[ContactPoint], bool], within_s: float
+    contacts: Sequence[ContactPoint], is_healthy: Callable[[ContactPoint], bool], within_s: float
 ) -> tuple[list[ContactPoint], list[ContactPoint]]:
-    """Return whom to ask, the first that is well at the front, and those who have not answered by then.
+    """Return the coordinators to send a request to, a healthy one first, and those that have not answered in time.
 
-    `look` returns whether a coordinator answers and is well. It is called in threads, and raises nothing. This function
-    returns when one coordinator is well, when all have answered, or after `within_s` seconds.
+    `is_healthy` waits for an answer. It is called in threads, and raises nothing. This function returns when one
+    coordinator is healthy, when all have answered, or after `within_s` seconds.
     """
     ends_at, results = time.monotonic() + within_s, SimpleQueue[tuple[ContactPoint, bool]]()
-    ahead, silent, ill = list(contacts), list[ContactPoint](), list[ContactPoint]()
-    while ahead or silent:
-        if ahead:
-            silent.append(ahead.pop(0))
-            threading.Thread(target=_report, args=(silent[-1], look, results), daemon=True).start()
+    not_asked, silent, unhealthy = list(contacts), list[ContactPoint](), list[ContactPoint]()
+    while not_asked or silent:
+        if not_asked:
+            silent.append(not_asked.pop(0))
+            threading.Thread(target=_put_result, args=(silent[-1], is_healthy, results), daemon=True).start()
         for _ in tuple(silent):
             left_s = ends_at - time.monotonic()
             try:
-                contact, is_well = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if ahead else left_s))
+                contact, healthy = results.get(timeout=max(0.0, min(NEXT_AFTER_S, left_s) if not_asked else left_s))
             except Empty:
-                if ahead:
+                if not_asked:
                     break
-                return ill, silent
+                return unhealthy, silent
             silent.remove(contact)
-            if is_well:
-                return [contact, *ahead, *ill], silent
-            ill.append(contact)
-    return ill, []
+            if healthy:
+                return [contact, *not_asked, *unhealthy], silent
+            unhealthy.append(contact)
+    return unhealthy, []
 
 
-def _report(
-    contact: ContactPoint, look: Callable[[ContactPoint], bool], results: SimpleQueue[tuple[ContactPoint, bool]]
+def _put_result(
+    contact: ContactPoint, is_healthy: Callable[[ContactPoint], bool], results: SimpleQueue[tuple[ContactPoint, bool]]
 ) -> None:
-    results.put((contact, look(contact)))
+    results.put((contact, is_healthy(contact)))

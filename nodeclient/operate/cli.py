@@ -21,9 +21,9 @@ from nodeclient.config.operate import (
 
 
 def run(config: OperateConfig) -> int:  # noqa: PLR0911 - one plain case a command
-    """Do what was asked for, and return the exit code. Raises `RequestError` and `OutputError`."""
+    """Run the command, and return the exit code. Raises `RequestError` and `OutputError`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a letter shows the others
+        sys.stdout.reconfigure(errors="replace")  # an encoding that lacks a letter still shows the others
     match config:
         case StatusConfig():
             from nodeclient.operate import status  # noqa: PLC0415

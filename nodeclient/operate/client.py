@@ -2,8 +2,7 @@
 
 Several addresses are tried in turn: those of each name, and that of the leader that a standby names. A coordinator that
 does not answer is passed over (`answering`). So is a leader that does not answer: the standby that names it leads in a
-moment. Every failure is a `RequestError`, one line that says which address failed and how. `protocol.api` defines the
-answers.
+moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.api` defines the answers.
 """
 
 from __future__ import annotations
@@ -39,20 +38,20 @@ REACH_WITHIN_S = 2.0
 """How long to wait until a host's kernel takes a connection, where another coordinator may be tried."""
 
 TAKEOVER_WITHIN_S = 10.0
-"""How long coordinators are asked again if the one that leads does not answer: twice a lease."""
+"""How long all coordinators are asked again and again if the leader does not answer: twice a lease."""
 
 AGAIN_S = 0.5
-"""The pause before they are asked again."""
+"""The pause before all coordinators are asked again."""
 
 RESUME_AFTER_S = 1.0
-"""The pause before a lost stream is asked for again: a coordinator that is started again serves within a second."""
+"""The pause before a lost stream is requested again: a coordinator that was restarted serves within a second."""
 
 HEALTH_PATH = "/healthz"
-"""The path at which a coordinator answers anybody, also while it stands by."""
+"""The path at which a coordinator answers without a token, also while it stands by."""
 
 SILENT_S_MAX = 45.0
-"""How long a stream may be silent: a coordinator sends a comment every 15 s, so two may be missed before the connection
-is taken for dead."""
+"""How long a stream may be silent before its connection counts as lost. A coordinator sends a comment every 15 s, so
+two of them may be missing."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Some 300 bytes a node: ten times what 20,000 nodes take, the coordinator's own limit."""
@@ -61,7 +60,7 @@ EVENT_BYTES_MAX = 256 * 1024
 """The length of one line of a stream: ten times a reason of 4,096 characters, each escaped as in JSON."""
 
 Answer = TypeVar("Answer")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 CODES: dict[int, ExitCode] = {
     HTTPStatus.BAD_REQUEST: ExitCode.USAGE,
@@ -70,8 +69,8 @@ CODES: dict[int, ExitCode] = {
     HTTPStatus.CONFLICT: ExitCode.REFUSED,
     HTTPStatus.SERVICE_UNAVAILABLE: ExitCode.TEMPFAIL,
 }
-"""The exit codes by the status of a refusal: a flag's value is wrong, the request is refused, or it cannot be granted
-now."""
+"""The exit codes by the HTTP status of a refusal: a wrong value of a flag, a refused request, or one that cannot be
+granted now."""
 
 MSGPACK = "application/msgpack"
 STREAM = "text/event-stream"
@@ -85,16 +84,16 @@ def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
         raise AnswerError(str(error)) from error
 
 
-class _StrangeError(OperationalError):
-    """The answer is not from a coordinatord, or is malformed."""
+class _WrongAnswerError(OperationalError):
+    """What answers is no coordinatord, or the answer is malformed."""
 
 
 class _StandbyError(OperationalError):
     """The coordinator stands by, and has done nothing."""
 
-    def __init__(self, leader: Endpoint | None, why: str = "stands by, and names no leader") -> None:
-        """Name the leader, if the standby knows one; else say why nobody leads."""
-        super().__init__(why)
+    def __init__(self, leader: Endpoint | None, reason: str = "stands by, and names no leader") -> None:
+        """Take the leader that the standby names, if it knows one, and else the reason why nobody leads."""
+        super().__init__(reason)
         self.leader = leader
 
 
@@ -103,10 +102,10 @@ class _SilentLeaderError(OperationalError):
 
 
 class _UnknownOutcomeError(RequestError):
-    """A command was sent, or a part of it, and there is no answer."""
+    """A command was sent, at least in part, and there is no answer."""
 
 
-_TROUBLES = (OSError, UnicodeError, http.client.HTTPException, _StrangeError, _StandbyError)
+_ADDRESS_ERRORS = (OSError, UnicodeError, http.client.HTTPException, _WrongAnswerError, _StandbyError)
 """Errors that concern one address only, so the next one is tried."""
 
 
@@ -114,13 +113,13 @@ class Client:
     """The addresses of a coordinator, and the requests to it."""
 
     def __init__(self, coordinators: Sequence[Endpoint], access: AccessSettings) -> None:
-        """Send requests to the first of these that answers, as somebody with this access."""
+        """Send requests to the first of these `coordinators` that answers, with a token from `access`."""
         self._given = tuple(coordinators)
         self._contacts = [ContactPoint(coordinator) for coordinator in coordinators]
-        """What to try, in this order."""
+        """Where to send the next request, in this order."""
         self._access = access
         self.certificate: bytes | None = None
-        """The certificate of the coordinator that was asked last, in DER; None if it was asked in the clear."""
+        """The certificate of the coordinator that was asked last, in DER; None without TLS."""
 
     @property
     def where(self) -> str:
@@ -147,13 +146,14 @@ class Client:
                     connection.request(HTTPMethod.POST, path, msgpack.packb(fields_of(body)), headers)
                     return _decoded(connection.getresponse())
                 except (OSError, http.client.HTTPException) as error:
-                    words = "so it is not known whether it was done: see nodeclient events"
-                    raise _UnknownOutcomeError(f"{contact}: {_why(error)}, {words}") from error
+                    raise _UnknownOutcomeError(
+                        f"{contact}: {_why(error)}, so it is not known whether it was done: see nodeclient events"
+                    ) from error
 
         return self._in_turn(ask)
 
     def events(self, path: str, after: str | None) -> Iterator[Any]:
-        """Yield the events after the one of this id, or all, decoded, as they come; ends with `LostError`."""
+        """Yield decoded events as they come: those after the event with this id, or all. Ends with `LostError`."""
         headers = {"Accept": f"{STREAM}, {MSGPACK}"}  # MSGPACK is for errors
         if after is not None:
             headers["Last-Event-ID"] = after
@@ -164,14 +164,13 @@ class Client:
                 connection.request(HTTPMethod.GET, path, headers={**headers, **token})
                 answer = connection.getresponse()
                 _check_stream(answer)
-                # Whoever drops what is popped here closes the connection.
-                return stack.pop_all(), answer
+                return stack.pop_all(), answer  # the connection stays open, and `events` closes it
 
         connection, answer = self._in_turn(ask)
         with connection:
             try:
                 yield from _data_of(answer)
-            except _TROUBLES as error:
+            except _ADDRESS_ERRORS as error:
                 raise LostError(f"{self.where}: {_why(error)}") from error
         raise LostError(f"{self.where}: it has closed the connection")
 
@@ -179,12 +178,12 @@ class Client:
     def _connected(
         self, contact: ContactPoint, role: Role, silent_s_max: float = ANSWER_WITHIN_S
     ) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
-        """Yield a connection, whose peer's key was compared, and the headers to send. Raises `AccessError`."""
+        """Yield a connection to a coordinator whose key was compared, and the headers to send. Raises `AccessError`."""
         coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, role)
         connection = http.client.HTTPConnection(coordinator.host, coordinator.port, timeout=ANSWER_WITHIN_S)
         with closing(connection):
-            reach_within_s = ANSWER_WITHIN_S if self._alone(contact) else REACH_WITHIN_S
+            reach_within_s = ANSWER_WITHIN_S if self._is_only(contact) else REACH_WITHIN_S
             address = (contact.address or coordinator.host, coordinator.port)
             connection.sock = socket.create_connection(address, reach_within_s)
             connection.sock.settimeout(ANSWER_WITHIN_S)
@@ -197,7 +196,7 @@ class Client:
             except (OSError, http.client.HTTPException, _UnknownOutcomeError) as error:
                 raise self._about_access(attempt, error) or error from error
 
-    def _alone(self, contact: ContactPoint) -> bool:
+    def _is_only(self, contact: ContactPoint) -> bool:
         return contact.address is None and self._contacts == [contact]
 
     @staticmethod
@@ -207,17 +206,17 @@ class Client:
             return attempt.locked_out()
         return attempt.explain(error)
 
-    def _in_turn(self, ask: Callable[[ContactPoint], Found]) -> Found:
-        """Try one address after the other; the next time, the address that answered comes first.
+    def _in_turn(self, ask: Callable[[ContactPoint], Result]) -> Result:
+        """Try one address after the other; in the next request, the address that answered comes first.
 
-        Where the leader is silent, another one leads when its lease is over: all are looked at again until then.
+        If the leader is silent, a standby leads once the leader's lease is over. All are tried again until then.
         """
         ends_at = time.monotonic() + TAKEOVER_WITHIN_S
         while True:
             contacts = [contact for several in self._contacts for contact in _addresses_in(several)]
             silent: list[ContactPoint] = []
             if len(contacts) > 1:
-                contacts, silent = sort_by_answers(contacts, self._is_well, ANSWER_WITHIN_S)
+                contacts, silent = sort_by_answers(contacts, self._is_healthy, ANSWER_WITHIN_S)
             try:
                 return self._ask_each(ask, contacts, silent)
             except _SilentLeaderError as error:
@@ -225,45 +224,45 @@ class Client:
                     raise LostError(f"{error}: is coordinatord paused there? see --coord") from error
             select.select([], [], [], AGAIN_S)
 
-    def _is_well(self, contact: ContactPoint) -> bool:
-        """Whether a coordinator answers, and leads or knows who does."""
-        look = Client([contact.coordinator], self._access)
+    def _is_healthy(self, contact: ContactPoint) -> bool:
+        """Whether a coordinator answers, and leads or knows which one does."""
+        client = Client([contact.coordinator], self._access)
         try:
-            with look._connected(contact, Role.READ) as (connection, _):
+            with client._connected(contact, Role.READ) as (connection, _):
                 connection.request(HTTPMethod.GET, HEALTH_PATH)
                 return connection.getresponse().status == HTTPStatus.OK
-        except (*_TROUBLES, OperationalError):
+        except (*_ADDRESS_ERRORS, OperationalError):
             return False
 
     def _ask_each(
-        self, ask: Callable[[ContactPoint], Found], contacts: Sequence[ContactPoint], silent: Sequence[ContactPoint]
-    ) -> Found:
+        self, ask: Callable[[ContactPoint], Result], contacts: Sequence[ContactPoint], silent: Sequence[ContactPoint]
+    ) -> Result:
         errors = [f"{contact}: it does not answer" for contact in silent]
         refusals: list[str] = []
         stands_by = False
         for contact in contacts:
             try:
-                served, found = _ask_leader(ask, contact, silent)
-            except _TROUBLES as error:
-                link = " " if isinstance(error, _StandbyError) else ": "
-                errors.append(f"{contact}{link}{_why(error)}")
+                answered, result = _ask_leader(ask, contact, silent)
+            except _ADDRESS_ERRORS as error:
+                separator = " " if isinstance(error, _StandbyError) else ": "
+                errors.append(f"{contact}{separator}{_why(error)}")
                 stands_by = stands_by or isinstance(error, _StandbyError)
             except AccessError as error:
                 refusals.append(str(error))
             else:
-                self._contacts = [served, *(other for other in map(ContactPoint, self._given) if other != served)]
-                return found
+                self._contacts = [answered, *(other for other in map(ContactPoint, self._given) if other != answered)]
+                return result
         if refusals:
             raise RequestError("; ".join([*refusals, *errors]), ExitCode.REFUSED)
         raise LostError("; ".join(errors) + ("" if stands_by else ": is coordinatord running there? see --coord"))
 
 
 def _ask_leader(
-    ask: Callable[[ContactPoint], Found], contact: ContactPoint, silent: Sequence[ContactPoint]
-) -> tuple[ContactPoint, Found]:
-    """Ask one coordinator, or the leader that it names if it stands by; return who answered, and what.
+    ask: Callable[[ContactPoint], Result], contact: ContactPoint, silent: Sequence[ContactPoint]
+) -> tuple[ContactPoint, Result]:
+    """Ask one coordinator, or the leader that it names if it stands by; return which one answered, and the result.
 
-    Raises `_SilentLeaderError` if that is one of the silent.
+    Raises `_SilentLeaderError` if the leader is one of the `silent`.
     """
     try:
         return contact, ask(contact)
@@ -275,12 +274,12 @@ def _ask_leader(
         raise _SilentLeaderError(f"{contact}: stands by, and names {leader} as the leader, which does not answer")
     try:
         return leader, ask(leader)
-    except _TROUBLES as error:
-        raise _StrangeError(f"stands by, and names {leader} as the leader: {_why(error)}") from error
+    except _ADDRESS_ERRORS as error:
+        raise _WrongAnswerError(f"stands by, and names {leader} as the leader: {_why(error)}") from error
 
 
 def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
-    """Return one contact for each address of a name that has several."""
+    """Return a contact point for each address of a name; the contact point itself if there is no more than one."""
     addresses = addresses_of(contact.coordinator) if contact.address is None else ()
     if len(addresses) <= 1:
         return [contact]
@@ -288,7 +287,7 @@ def _addresses_in(contact: ContactPoint) -> list[ContactPoint]:
 
 
 def _decoded(answer: http.client.HTTPResponse) -> Any:
-    """Return the data of an answer; raise the exception that a coordinatord's error stands for."""
+    """Return the data of an answer. Raises the exception that a coordinatord's error stands for."""
     body = answer.read(ANSWER_BYTES_MAX)
     if answer.status == ELSEWHERE:
         raise _StandbyError(leader_in(answer.getheader("Location") or ""))
@@ -296,39 +295,39 @@ def _decoded(answer: http.client.HTTPResponse) -> Any:
         decoded = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         if answer.status == HTTPStatus.OK:
-            raise _StrangeError("does not answer as a coordinatord does") from error
+            raise _WrongAnswerError("does not answer as a coordinatord does") from error
         decoded = None
     if answer.status == HTTPStatus.OK:
         return decoded
     try:
-        data = read(ErrorAnswer, decoded)
+        refusal = read(ErrorAnswer, decoded)
     except AnswerError as error:
-        raise _StrangeError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
-    if data.error == "standby":
-        raise _StandbyError(None, data.message.removeprefix("this coordinator "))
-    if data.error in {"unknown_job", "unknown_node"}:
-        raise UnknownNameError(data.message)
-    raise RequestError(data.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
+        raise _WrongAnswerError(f"answers with HTTP {answer.status}, not as a coordinatord does") from error
+    if refusal.error == "standby":
+        raise _StandbyError(None, refusal.message.removeprefix("this coordinator "))
+    if refusal.error in {"unknown_job", "unknown_node"}:
+        raise UnknownNameError(refusal.message)
+    raise RequestError(refusal.message, CODES.get(answer.status, ExitCode.UNAVAILABLE))
 
 
 def _check_stream(answer: http.client.HTTPResponse) -> None:
     if answer.status != HTTPStatus.OK:
         _decoded(answer)
     if not (answer.getheader("Content-Type") or "").startswith(STREAM):
-        raise _StrangeError("does not send a stream of events, as a coordinatord does")
+        raise _WrongAnswerError("does not send a stream of events, as a coordinatord does")
 
 
 def _data_of(answer: http.client.HTTPResponse) -> Iterator[Any]:
     """Yield the data of server-sent events until the stream ends; each is one line of JSON."""
     while line := answer.readline(EVENT_BYTES_MAX + 1):
         if len(line) > EVENT_BYTES_MAX:
-            raise _StrangeError("sends events without an end")
+            raise _WrongAnswerError("sends events without an end")
         field, _, data = line.partition(b":")
         if field == b"data":
             try:
                 yield json.loads(data)
             except (ValueError, RecursionError) as error:
-                raise _StrangeError("does not send events as a coordinatord does") from error
+                raise _WrongAnswerError("does not send events as a coordinatord does") from error
 
 
 def _why(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """`nodeclient events`: what happened to a job, when and why, as lines for people or as JSON lines for programs.
 
-With `--follow` it goes on as things happen, also across a restart of the coordinator. It asks for events after the id
-of the last one shown, so none comes twice and none is left out. Only the coordinator interprets that id.
+With `--follow` it goes on with new events, also across a restart of the coordinator. It requests the events after the
+id of the last one shown, so none comes twice and none is left out. Only the coordinator interprets that id.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ FOLLOWED_FIRST = 10
 """How many events `--follow` begins with: as many as `tail -f`."""
 
 JOB_WIDTH_MAX = 24
-"""The limit of the column of jobs: a longer name widens its own lines only."""
+"""The most that the column of jobs takes: a longer name widens its own lines only."""
 
 LAST = "JobForgotten"
 """The last event of a job, unless the job was opened anew meanwhile."""
 
 TIME_MAX = 250_000_000_000.0
-"""The year 9892: later ones are no dates."""
+"""The year 9892. Python's dates end with the year 9999, and a time zone adds some hours."""
 
 ALL = "/v1/events"
-"""The path of the events of all jobs, and of those that belong to none."""
+"""The path of all events, also those that belong to no job."""
 
 
 def show(config: EventsConfig) -> int:
@@ -76,7 +76,7 @@ def _query(config: EventsConfig, last: int | None) -> str:
 
 
 def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
-    """Yield the events that there are and those that come; ends only with the job."""
+    """Yield the events so far, and then those that come, until the job is forgotten."""
     path = f"{ALL if job is None else f'{job_path(job)}/events'}{query}"
     last: str | None = None
     is_over, is_warned = False, False
@@ -106,19 +106,19 @@ def _follow(client: Client, job: str | None, query: str) -> Iterator[ApiEvent]:
 class _EventPrinter:
     """Writes events, each below the one before."""
 
-    def __init__(self, where: TerminalInfo, *, as_json: bool, with_job: bool) -> None:
-        self._where = where
+    def __init__(self, output: TerminalInfo, *, as_json: bool, with_job: bool) -> None:
+        self._output = output
         self._as_json = as_json
         self._with_job = with_job
         self._job_width = 0
 
     def print(self, events: Sequence[ApiEvent]) -> None:
-        """Write these."""
+        """Write some events."""
         if self._as_json:
             write([json.dumps(fields_of(event)) for event in events])
             return
-        usual = [wide for event in events if (wide := width(event.job)) <= JOB_WIDTH_MAX]
-        self._job_width = max(self._job_width, *usual, 1)
+        widths = [job_width for event in events if (job_width := width(event.job)) <= JOB_WIDTH_MAX]
+        self._job_width = max(self._job_width, *widths, 1)
         write([line for event in events for line in self._lines(event)])
 
     def _lines(self, event: ApiEvent) -> list[str]:
@@ -126,11 +126,11 @@ class _EventPrinter:
         job = f"{event.job or '-'}{' ' * (self._job_width - width(event.job or '-'))}  " if self._with_job else ""
         round_ = f"round {event.round}" if event.round else ""  # rounds are numbered from 1
         facts = f"{at}  {job}{event.what:<{WHAT_WIDTH}}  {round_:<{ROUND_WIDTH}}  "
-        beside = self._where.columns is None or self._where.columns - width(facts) >= REASON_WIDTH_MIN
-        first, *rest = self._where.wrapped(f"{facts}{_text(event)}", " " * (width(facts) if beside else len(at) + 2))
-        what = self._where.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
-        first = first.replace(f"{at}  {job}{event.what}", f"{self._where.paint(at, Colour.FAINT)}  {job}{what}", 1)
-        return [first, *rest]
+        beside = self._output.columns is None or self._output.columns - width(facts) >= REASON_WIDTH_MIN
+        first, *others = self._output.wrapped(f"{facts}{_text(event)}", " " * (width(facts) if beside else len(at) + 2))
+        what = self._output.paint(event.what, COLOURS.get(event.kind, Colour.PLAIN))
+        first = first.replace(f"{at}  {job}{event.what}", f"{self._output.paint(at, Colour.FAINT)}  {job}{what}", 1)
+        return [first, *others]
 
 
 def _text(event: ApiEvent) -> str:

@@ -33,7 +33,7 @@ def budget(restarts: RestartsStatus) -> str:
 
 
 def starts(status: WorkerStartsStatus | None) -> str:
-    """Return how workers were begun: 3 in place, 1 warm. Empty if there is nothing to say of that."""
+    """Return how workers were started: 3 in place, 1 warm. Empty if that is not known, or none was."""
     if status is None:
         return ""
     ways = ((status.in_place, "in place"), (status.warm, "warm"), (status.cold, "cold"))
@@ -41,15 +41,15 @@ def starts(status: WorkerStartsStatus | None) -> str:
 
 
 def listed(names: Sequence[str], total: int | None = None) -> str:
-    """Return a list of names, of which there may be more than are given: a, b and 3 more."""
+    """Return a list of names as text; `total` counts those that are not given as well: a, b and 3 more."""
     total = len(names) if total is None else max(total, len(names))
     shown = names[:NAMES_MAX]
     more = total - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more and shown else "")
 
 
-def meant(wrong: str, known: Collection[str]) -> str | None:
-    """Return the known name that may be meant by a wrong one."""
+def nearest(wrong: str, known: Collection[str]) -> str | None:
+    """Return the known name that is most like a wrong one; None if none is."""
     import difflib  # noqa: PLC0415 - few names are wrong
 
     return next(iter(difflib.get_close_matches(wrong, known, n=1)), None)

@@ -11,7 +11,7 @@ from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from nodeclient.operate.client import Client, read
-from nodeclient.operate.formatting import listed, meant
+from nodeclient.operate.formatting import listed, nearest
 from nodeclient.operate.request_errors import RequestError, UnknownNameError
 
 
@@ -21,13 +21,13 @@ class Status:
 
     jobs: tuple[JobStatus, ...]
     drained: tuple[DrainedStatus, ...]
-    """Empty if only one job was asked for."""
+    """Empty if only one job was requested."""
     data: dict[str, Any]
     """The same as the coordinator sent it, for programs."""
     insecure: bool = False
-    """Whether everybody who reaches the coordinator is let in; not known if only one job was asked for."""
+    """Whether the coordinator accepts requests without a token; False as well if only one job was requested."""
     shared: SharedStatus | None = None
-    """Which coordinators share a store; not known if only one job was asked for."""
+    """Which coordinators share a store; None as well if only one job was requested."""
 
 
 def get_status(client: Client, job: str | None) -> Status:
@@ -40,10 +40,10 @@ def get_status(client: Client, job: str | None) -> Status:
     return Status((read(JobStatus, data),), (), {"jobs": [data]})
 
 
-def get_of_job(client: Client, job: str, what: str) -> Any:
-    """Return data about one job; `what` is the rest of the path."""
+def get_of_job(client: Client, job: str, subpath: str) -> Any:
+    """Return data about one job; `subpath` follows the path of the job."""
     try:
-        return client.get(f"{job_path(job)}{what}")
+        return client.get(f"{job_path(job)}{subpath}")
     except UnknownNameError:
         raise unknown_job(client, job) from None
 
@@ -59,9 +59,9 @@ def node_path(node: str) -> str:
 
 
 def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
-    """Return the job that was named, or the only one.
+    """Return the job that was named, or else the only one. With `live`, jobs that have ended count only if all have.
 
-    With `live`, jobs that have ended count only if all have.
+    Raises `RequestError` if there is no job, or more than one.
     """
     if named is not None:
         return named
@@ -71,21 +71,21 @@ def only_job(client: Client, named: str | None, *, live: bool = False) -> str:
     if not names:
         raise RequestError("the coordinator knows no job: nodeclient join starts one")
     if len(names) > 1:
-        which = "jobs that have not ended" if living else "jobs"
-        raise RequestError(f"there are {len(names)} {which}, name one: {listed(names)}", ExitCode.USAGE)
+        noun = "jobs that have not ended" if living else "jobs"
+        raise RequestError(f"there are {len(names)} {noun}, name one: {listed(names)}", ExitCode.USAGE)
     return names[0]
 
 
 def unknown_job(client: Client, job: str) -> UnknownNameError:
-    """Return the error that there is no such job, with those that there are."""
+    """Return the error for a job that the coordinator does not know; it suggests known ones."""
     known = [status.job for status in read(JobsAnswer, client.get("/v1/jobs")).jobs]
-    return UnknownNameError(f"the coordinator knows no job {job!r}{_instead(job, known)}")
+    return UnknownNameError(f"the coordinator knows no job {job!r}{_suggestion(job, known)}")
 
 
-def _instead(wrong: str, known: Collection[str]) -> str:
+def _suggestion(wrong: str, known: Collection[str]) -> str:
     if not known:
         return "; it knows none"
-    likely = meant(wrong, known)
+    likely = nearest(wrong, known)
     return f"; did you mean {likely!r}?" if likely else f"; it knows {listed(list(known))}"
 
 

@@ -1,4 +1,4 @@
-"""`nodeclient report`: the root cause of a job's last failure, as its nodes have shown it, for later readers."""
+"""`nodeclient report`: shows the report of a job's last failed round again, as its nodes have shown it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def show(config: ReportConfig) -> int:
     elif job.failure is None:
         write([f"no worker of job {job.job} has failed in run {job.run}"])
     else:
-        where = terminal()
-        write(
-            where.wrapped(f"job {job.job}, run {job.run}, now {job.state}: {job.reason} ({budget(job.restarts)} used)")
-        )
+        title = f"job {job.job}, run {job.run}, now {job.state}: {job.reason} ({budget(job.restarts)} used)"
+        write(terminal().wrapped(title))
         write(report_text.lines(job.failure, now()))
     return ExitCode.OK

@@ -8,7 +8,7 @@ from coordinatord.protocol.text import clip
 
 
 class RequestError(OperationalError):
-    """The request could not be carried out or shown; the text says why."""
+    """The request failed, or its answer cannot be shown; the text says why."""
 
     def __init__(self, text: str, exit_code: ExitCode = ExitCode.UNAVAILABLE) -> None:
         super().__init__(clip(text))
@@ -20,11 +20,11 @@ class UnknownNameError(RequestError):
 
 
 class LostError(RequestError):
-    """No coordinator answers, or one no longer does; a read may be tried again."""
+    """No coordinator answers, or the connection was lost; a read may be tried again."""
 
 
 class AnswerError(RequestError):
     """The answer is not that of a coordinatord."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the answer is not that of a coordinatord ({what}): see --coord")
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"the answer is not that of a coordinatord ({problem}): see --coord")

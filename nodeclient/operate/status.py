@@ -1,8 +1,8 @@
 """`nodeclient status`: the jobs of a coordinator, as a table for people or as JSON for programs.
 
-Jobs that live come first. On a terminal only some of those that have ended follow, empty columns are left out, and
-nodes that do not run come first and may be the only ones shown. In a pipe or file each node has one line, which begins
-with its job, and all columns.
+Jobs that have not ended come first. On a terminal only some of the ended ones follow, empty columns are left out, and
+nodes that do not run come first and may be the only ones shown. In a pipe or file each node has one line with all
+columns, the first of which is its job.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ ROWS_MAX = 24
 """The rows of a job's table on a terminal, unless all are asked for: a screen."""
 
 ENDED_MAX = 3
-"""The number of ended jobs shown on a terminal, unless all are asked for: the last ones may be why somebody looks, and
-more of them would push the jobs that live off the screen."""
+"""The ended jobs shown on a terminal, unless all are asked for. More would push the live jobs off the screen."""
 
 LOST_MAX = 8
 """Lost nodes shown on a terminal, unless all nodes are asked for."""
@@ -72,7 +71,7 @@ TROUBLED = frozenset({"disconnected", "silent", "stale", "stopped", "lost"})
 def show(config: StatusConfig) -> int:
     """Print the jobs and return the exit code."""
     client = Client(config.coordinators, config.access)
-    where = terminal()
+    output = terminal()
 
     def look() -> Status:
         return get_status(client, config.job)
@@ -81,40 +80,45 @@ def show(config: StatusConfig) -> int:
         if config.json:
             return [json.dumps(status.data)]
         if config.all:
-            return page(status, where, None, None)
-        return page(status, where, ROWS_MAX, ENDED_MAX, " (--all shows them)")
+            return page(status, output, None, None)
+        return page(status, output, ROWS_MAX, ENDED_MAX, " (--all shows them)")
 
     if not config.watch:
         write(lines(look()))
         return ExitCode.OK
     from nodeclient.operate.watch import watch_lines, watch_screen  # noqa: PLC0415 - most look once
 
-    if where.is_terminal and not config.json:
+    if output.is_terminal and not config.json:
         return watch_screen(look, _screen, client)
-    return watch_lines(look, lambda status: lines(status) if config.json else [_now(), *lines(status), ""], _gist)
+    return watch_lines(
+        look, lambda status: lines(status) if config.json else [moment(now()), *lines(status), ""], _gist
+    )
 
 
-def page(status: Status, where: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = "") -> list[str]:
-    """Return the lines that show all this.
+def page(
+    status: Status, output: TerminalInfo, rows_max: int | None, ended_max: int | None, hint: str = ""
+) -> list[str]:
+    """Return the lines that show the jobs of a coordinator.
 
-    On a terminal, `rows_max` limits the table of each job, and `ended_max` the jobs that have ended; `hint` says how to
-    see the others.
+    On a terminal, `rows_max` limits the table of each job, and `ended_max` the number of ended jobs. Where rows or jobs
+    are left out, `hint` follows.
     """
-    jobs = _in_order(status.jobs, ended_max if where.is_terminal else None)
-    blocks = [_job_lines(job, where, rows_max, hint) for job in jobs] or [["no jobs"]]
+    jobs = _in_order(status.jobs, ended_max if output.is_terminal else None)
+    blocks = [_job_lines(job, output, rows_max, hint) for job in jobs] or [["no jobs"]]
     if more := len(status.jobs) - len(jobs):
-        blocks.append(where.wrapped(f"and {count(more, 'more job')} that {'has' if more == 1 else 'have'} ended{hint}"))
+        have = "has" if more == 1 else "have"
+        blocks.append(output.wrapped(f"and {count(more, 'more job')} that {have} ended{hint}"))
     if status.drained:
-        blocks.append(_drain_lines(status.drained, where, rows_max))
+        blocks.append(_drain_lines(status.drained, output, rows_max))
     if status.shared is not None:
-        blocks.append(where.wrapped(coordinators(status.shared)))
+        blocks.append(output.wrapped(coordinators(status.shared)))
     if status.insecure:
-        blocks.append(where.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
+        blocks.append(output.wrapped("this coordinator lets everybody in, in the clear (--insecure)"))
     return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
 
 
 def coordinators(shared: SharedStatus) -> str:
-    """Return who leads, and who stands by."""
+    """Return a line about which coordinator leads, and which stand by."""
     standbys = f"standing by: {', '.join(standby.endpoint for standby in shared.standbys)}" if shared.standbys else ""
     if shared.problem:
         standbys = f"it is not known who stands by: {shared.problem}"
@@ -122,28 +126,28 @@ def coordinators(shared: SharedStatus) -> str:
 
 
 def _in_order(jobs: Sequence[JobStatus], ended_max: int | None) -> list[JobStatus]:
-    """Return the jobs that live, and then so many that have ended, the last one first."""
+    """Return the live jobs, and then at most `ended_max` ended ones, the last one first."""
     ended = sorted((job for job in jobs if job.ended), key=lambda job: job.state_s or 0.0)
     return [job for job in jobs if not job.ended] + ended[:ended_max]
 
 
-def _drain_lines(drains: Sequence[DrainedStatus], where: TerminalInfo, rows_max: int | None) -> list[str]:
-    shown = list(drains) if rows_max is None or not where.is_terminal else drains[:DRAINS_MAX]
+def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max: int | None) -> list[str]:
+    shown = list(drains) if rows_max is None or not output.is_terminal else drains[:DRAINS_MAX]
     lines = [f"{mark.node}: {mark.reason.removeprefix(mark.node).strip() or 'drained'}" for mark in shown]
     if len(drains) > len(shown):
         lines.append(f"and {len(drains) - len(shown)} more are drained")
-    return [line for text in lines for line in where.wrapped(text)]
+    return [line for text in lines for line in output.wrapped(text)]
 
 
-def _job_lines(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     since = f" for {duration(job.state_s)}" if job.state_s is not None and job.health == "well" else ""
     state = _shown_state(job)
-    title, *rest = where.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
-    title = title.replace(f"  {state}", f"  {where.paint(state, STATES.get(state, Colour.BOLD))}", 1)
+    title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
+    title = title.replace(f"  {state}", f"  {output.paint(state, STATES.get(state, Colour.BOLD))}", 1)
     lines = [title, *rest]
     for fact in _facts(job):
-        lines += where.wrapped(f"  {fact}", indent="    ")
-    return lines + _nodes(job, where, rows_max, hint)
+        lines += output.wrapped(f"  {fact}", indent="    ")
+    return lines + _nodes(job, output, rows_max, hint)
 
 
 def _facts(job: JobStatus) -> Iterable[str]:
@@ -191,7 +195,7 @@ def _count_nodes(job: JobStatus) -> str:
 
 
 def _work(job: JobStatus) -> str:
-    """Return how far it has got, and how much of its time was training."""
+    """Return how far the job has got, and how much of its time was training."""
     parts = []
     step, pace = job.progress.step, job.progress.steps_per_s
     if step is not None:
@@ -207,7 +211,7 @@ def _work(job: JobStatus) -> str:
 
 
 def _kept(kept: KeptStatus) -> str:
-    """Return what nodes keep in memory, and what the round resumed from."""
+    """Return what the round resumed from, and what nodes keep in memory and on the disk."""
     parts = []
     if kept.resumed is not None:
         redone = "" if kept.redone is None else f", {count(kept.redone, 'step')} redone"
@@ -231,7 +235,7 @@ def _kept(kept: KeptStatus) -> str:
 
 
 def _copies(job: JobStatus) -> str:
-    """Return who has a copy of what another host alone has."""
+    """Return which nodes copy their kept state to which others, and why some is not copied."""
     pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
     parts = [f"copies of {listed(pairs)}"] if pairs else []
     if job.kept is not None and job.kept.copy_problem:
@@ -240,35 +244,35 @@ def _copies(job: JobStatus) -> str:
 
 
 def _failure(failure: FailureStatus) -> str:
-    where = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
-    what = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
-    when = f"round {failure.round}, {duration(failure.age_s)} ago"
-    return f"last failure: {where}, {when}: {', '.join(part for part in what if part)}"
+    place = f"rank {failure.rank} on node {failure.node} (host {failure.host})"
+    facts = ["not started" if failure.pid is None else failure.how, failure.message, failure.error]
+    time = f"round {failure.round}, {duration(failure.age_s)} ago"
+    return f"last failure: {place}, {time}: {', '.join(filter(None, facts))}"
 
 
-def _nodes(job: JobStatus, where: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
+def _nodes(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     if not job.nodes and not job.lost:
         return [] if job.ended else ["  no nodes"]
-    shown, rest = list(job.nodes), Counter[str]()
-    lost = [_lost_node(gone) for gone in job.lost]
-    if where.is_terminal:
+    shown, hidden = list(job.nodes), Counter[str]()
+    lost = [_lost_node(node) for node in job.lost]
+    if output.is_terminal:
         shown.sort(key=lambda node: -node.behind)
-    if where.is_terminal and rows_max is not None and len(shown) > rows_max:
+    if output.is_terminal and rows_max is not None and len(shown) > rows_max:
         shown.sort(key=_is_ordinary)
-        rest.update(_state(node) for node in shown[rows_max:])
+        hidden.update(_state(node) for node in shown[rows_max:])
         del shown[rows_max:]
-    if where.is_terminal and rows_max is not None and len(lost) > LOST_MAX:
-        rest["lost"] = len(lost) - LOST_MAX
+    if output.is_terminal and rows_max is not None and len(lost) > LOST_MAX:
+        hidden["lost"] = len(lost) - LOST_MAX
         del lost[LOST_MAX:]
-    lines = _table(job, [*shown, *lost], where) if shown or lost else []
-    if rest:
-        states = ", ".join(f"{number} {state}" for state, number in rest.most_common())
-        lines += where.wrapped(f"  and {count(rest.total(), 'more node')}: {states}{hint}", indent="    ")
+    lines = _table(job, [*shown, *lost], output) if shown or lost else []
+    if hidden:
+        states = ", ".join(f"{number} {state}" for state, number in hidden.most_common())
+        lines += output.wrapped(f"  and {count(hidden.total(), 'more node')}: {states}{hint}", indent="    ")
     return lines
 
 
 def _lost_node(lost: LostStatus) -> NodeStatus:
-    """Return the row of a node that is not there any more."""
+    """Return the row of a lost node."""
     when = f"lost {duration(lost.lost_s)} ago" + (f", in round {lost.round}" if lost.round else "")
     reason = f"{when}: {lost.reason}"
     return NodeStatus(node=lost.node, host=lost.host, address="-", state="lost", reason=reason, last_seen_s=lost.lost_s)
@@ -278,31 +282,31 @@ def _is_ordinary(node: NodeStatus) -> bool:
     return node.state == "running" and not node.drained and not node.behind
 
 
-def _table(job: JobStatus, nodes: Sequence[NodeStatus], where: TerminalInfo) -> list[str]:
+def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo) -> list[str]:
     rows = [_row(job, node) for node in nodes]
     columns = list(COLUMNS)
-    if where.is_terminal:
-        idle = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
-        idle |= set() if any(_known(node) for node in nodes) else {"STEP", "STEPPED"}
-        idle |= set() if any(node.late for node in nodes) else {"LATE"}
-        idle |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
-        kept = [index for index, column in enumerate(COLUMNS) if column.title not in idle]
-        columns = [COLUMNS[index] for index in kept]
-        rows = [tuple(row[index] for index in kept) for row in rows]
+    if output.is_terminal:
+        left_out = {"JOB"} | ({"HOST"} if all(node.host == node.node for node in nodes) else set())
+        left_out |= set() if any(_known_steps(node) for node in nodes) else {"STEP", "STEPPED"}
+        left_out |= set() if any(node.late for node in nodes) else {"LATE"}
+        left_out |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
+        shown = [index for index, column in enumerate(COLUMNS) if column.title not in left_out]
+        columns = [COLUMNS[index] for index in shown]
+        rows = [tuple(row[index] for index in shown) for row in rows]
 
     def paint(row: int, title: str, cell: str) -> str:
         if row < 0:
-            return where.paint(cell, Colour.FAINT)
+            return output.paint(cell, Colour.FAINT)
         node = nodes[row]
         if title == "STATE" and node.state in TROUBLED:
-            return where.paint(cell, Colour.BAD)
+            return output.paint(cell, Colour.BAD)
         if (title == "STATE" and (node.drained or node.state == "starting")) or (title == "STEP" and node.behind):
-            return where.paint(cell, Colour.CHANGING)
+            return output.paint(cell, Colour.CHANGING)
         if title == "LATE" and job.laggard is not None and job.laggard.node == node.node:
-            return where.paint(cell, Colour.CHANGING)
+            return output.paint(cell, Colour.CHANGING)
         return cell
 
-    return table(columns, rows, where, paint)
+    return table(columns, rows, output, paint)
 
 
 def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
@@ -323,7 +327,7 @@ def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
 
 
 def _steps(node: NodeStatus) -> str:
-    steps = _known(node)
+    steps = _known_steps(node)
     if not steps:
         return "-"
     return _span(min(steps), max(steps)) + (f" (-{node.behind})" if node.behind else "")
@@ -336,18 +340,18 @@ def _late(late: LateStatus | None) -> str:
     return f"{late.last:.0%} {1000 * late.late_s:.3g}ms"
 
 
-def _known(node: NodeStatus) -> list[int]:
-    """Return the steps of its workers that have reported one."""
+def _known_steps(node: NodeStatus) -> list[int]:
+    """Return the steps of a node's workers, without those that have reported none."""
     return [step for step in node.steps if step is not None]
 
 
 def _version(node: NodeStatus) -> str:
-    """Return its release, or the version of the protocol that it speaks; empty if neither is known."""
+    """Return a node's release, or else the version of its protocol; empty if neither is known."""
     return node.release or ("" if node.protocol is None else f"protocol-{node.protocol}")
 
 
 def _shown_state(job: JobStatus) -> str:
-    """Return the state of a job that is shown: its health if it is not well."""
+    """Return the job's state, or its health if it is not well."""
     return job.state if job.health == "well" else job.health
 
 
@@ -359,25 +363,21 @@ def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _now() -> str:
-    return moment(now())
-
-
-def _screen(status: Status, where: TerminalInfo, rows: int) -> list[str]:
-    """Fill a screen: live jobs come first, ended ones get the rest; nodes get what all other lines leave."""
-    for most in range(ENDED_MAX, 0, -1):
-        lines = page(status, where, rows, most)
+def _screen(status: Status, output: TerminalInfo, rows: int) -> list[str]:
+    """Return lines that fill a screen: as many ended jobs as fit, or else all live jobs with shortened tables."""
+    for ended_max in range(ENDED_MAX, 0, -1):
+        lines = page(status, output, rows, ended_max)
         if len(lines) <= rows:
             return lines
     ended_max = int(all(job.ended for job in status.jobs))
-    words = len(page(status, where, 0, ended_max))
+    other_lines = len(page(status, output, 0, ended_max))
     tables = sum(bool(job.nodes) for job in _in_order(status.jobs, ended_max))
-    room = max(0, (rows - words - tables) // max(1, tables))  # one line of a table is its titles
-    return page(status, where, room, ended_max)
+    rows_max = max(0, (rows - other_lines - tables) // max(1, tables))  # one line of a table is its titles
+    return page(status, output, rows_max, ended_max)
 
 
 def _gist(status: Status) -> object:
-    """Return what counts as a change: not ages, steps and paces, which always change."""
+    """Return the part of a status whose change is worth a new block: ages, steps and paces always change."""
     return (
         [
             (

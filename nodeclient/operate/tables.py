@@ -23,7 +23,7 @@ class Column:
 
     title: str
     gives_way: int = 0
-    """Where a table is too wide, the column with the highest number is left out first; one with 0 never is."""
+    """If a table is too wide, the column with the highest number is left out first; a column with 0 never is."""
 
 
 def table(
@@ -60,7 +60,7 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
-    """Return the columns that fit if the last one is cut."""
+    """Return the indices of the columns that fit if the last one is cut."""
     last = len(columns) - 1
     least = [*widths[:-1], min(widths[-1], LAST_MIN)]
     kept = list(range(len(columns)))
@@ -75,8 +75,7 @@ def _shrunk(widths: Sequence[int], kept: Sequence[int], room: int) -> list[int]:
     shrunk = list(widths)
     last = kept[-1]
     excess = _total(shrunk, kept) - room
-    given = max(0, min(excess, shrunk[last] - min(shrunk[last], LAST_MIN)))
-    shrunk[last] -= given
+    shrunk[last] -= max(0, min(excess, shrunk[last] - LAST_MIN))
     while (excess := _total(shrunk, kept) - room) > 0:
         widest = max(kept[:-1], key=lambda index: shrunk[index], default=last)
         if shrunk[widest] <= NAME_MIN:

@@ -1,7 +1,7 @@
-"""What this program writes to: a terminal of some size, or a pipe or file, which gets whole plain lines.
+"""The standard output of an operator's command: a terminal of some size, or a pipe or file.
 
-On a terminal lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. In a pipe or
-file nothing is cut, folded, wrapped or coloured.
+On a terminal, lines fit its width, and a few words have a colour, unless NO_COLOR is set or TERM is dumb. In a pipe or
+file nothing is cut, wrapped or coloured.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from coordinatord.protocol.errors import OutputError
 from coordinatord.protocol.frozen_class import frozen
 
 NARROW = 20
-"""The least width in columns: on a narrower terminal lines are made for this many all the same."""
+"""The least width in columns that lines are made for, also on a narrower terminal."""
 
 
 class Colour(StrEnum):
-    """The looks of a word on a terminal; colours are those of the terminal's own palette."""
+    """The look of a word on a terminal (ECMA-48, SGR); colours are those of the terminal's own palette."""
 
     PLAIN = ""
     BOLD = "1"
@@ -33,10 +33,10 @@ class Colour(StrEnum):
 
 @frozen
 class TerminalInfo:
-    """The terminal, pipe or file that is written to."""
+    """What standard output is."""
 
     columns: int | None
-    """None if it is no terminal, or does not know its width."""
+    """None if it is no terminal, or the terminal does not know its width."""
     rows: int
     is_terminal: bool
     coloured: bool
@@ -63,7 +63,7 @@ class TerminalInfo:
 
 
 def terminal() -> TerminalInfo:
-    """Return what this process's stdout is."""
+    """Describe this process's stdout."""
     if not sys.stdout.isatty():
         return TerminalInfo(columns=None, rows=0, is_terminal=False, coloured=False)
     size = os.get_terminal_size(sys.stdout.fileno())
@@ -78,9 +78,9 @@ def write(lines: Iterable[str]) -> None:
 
 
 def write_text(text: str) -> None:
-    """Write a text to stdout at once. If its reader has gone this program ends silently, as `cat` does.
+    """Write a text to stdout at once. If its reader has closed it, this program ends silently, as `cat` does.
 
-    Raises `OutputError` if it cannot be written.
+    Raises `OutputError` for any other error.
     """
     try:
         sys.stdout.write(text)

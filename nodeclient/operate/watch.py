@@ -1,6 +1,6 @@
-"""Looks again every second: on a terminal in place, on a screen of its own; otherwise a block at each change.
+"""Repeats a request every second. A terminal shows the result in place; a pipe or file gets a block at each change.
 
-The caller decides what is shown. If a coordinator that has answered once goes away, this waits for it.
+The caller decides what is shown. A coordinator that has answered once may be out of reach for a while.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from nodeclient.operate.request_errors import RequestError
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, cut, terminal, write
 
 LOOK_AGAIN_S = 1.0
-"""The interval of looks; nodes report once a second."""
+"""The interval of requests; nodes report once a second."""
 
 ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""The alternate screen, which has no history to spoil; no cursor, and lines that are too long do not wrap."""
+"""Switches to the alternate screen, which has no history, hides the cursor, and lets no long line wrap."""
 
 LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 
@@ -45,7 +45,7 @@ Seen = TypeVar("Seen")
 
 
 def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gist: Callable[[Seen], object]) -> int:
-    """Write a block whenever the gist has changed, until this program is ended."""
+    """Write a block whenever the gist of what `look` returns has changed, until this program is ended."""
     seen = look()
     write(page(seen))
     last_error = ""
@@ -65,8 +65,11 @@ def watch_lines(look: Callable[[], Seen], page: Callable[[Seen], list[str]], gis
 
 
 def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, int], list[str]], client: Client) -> int:
-    """Draw what is seen, anew each second, until Ctrl-C or the key q; `draw` is given how many lines there may be."""
-    seen = look()  # a wrong command line is reported in the normal screen, as always
+    """Draw what `look` returns, anew each second, until Ctrl-C or the key q.
+
+    `draw` takes the terminal and the number of lines that fit on it.
+    """
+    seen = look()  # the first error, such as that of a wrong command line, is shown on the normal screen
     seen_at = time.monotonic()
     failure = ""
     try:
@@ -87,7 +90,7 @@ def watch_screen(look: Callable[[], Seen], draw: Callable[[Seen, TerminalInfo, i
 
 
 class _InterruptedError(OperationalError):
-    """A signal asks this program to end; it may interrupt a long wait for an answer."""
+    """A signal ends this program; it may interrupt a long wait for an answer."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)
@@ -112,7 +115,7 @@ class _Screen:
 
     def leave(self) -> None:
         """Restore the terminal."""
-        with suppress(OSError):  # the terminal may have gone, which is why this program ends
+        with suppress(OSError):  # the program may end because the terminal is gone
             self._write(LEAVE)
         if self._keys is not None and self._settings is not None:
             with suppress(termios.error):
@@ -120,12 +123,12 @@ class _Screen:
 
     def show(self, title: str, colour: Colour, draw: Callable[[TerminalInfo, int], list[str]]) -> None:
         """Draw everything anew in one write, over what is there, so that nothing flickers."""
-        where = terminal()
-        rows = where.rows or ROWS_UNKNOWN
-        lines = draw(where, rows - 2)
+        output = terminal()
+        rows = output.rows or ROWS_UNKNOWN
+        lines = draw(output, rows - 2)
         if len(lines) > rows - 2:
             lines = [*lines[: max(0, rows - 3)], f"and {count(len(lines) - rows + 3, 'more line')}"]
-        title = where.paint(title if where.columns is None else cut(title, where.columns), colour)
+        title = output.paint(title if output.columns is None else cut(title, output.columns), colour)
         # A line is erased before it is written: behind a line as wide as the terminal, the cursor stands on its last
         # character.
         *above, last = (title, "", *lines)
@@ -133,7 +136,7 @@ class _Screen:
         self._write(f"{HOME}{drawn}{END_OF_SCREEN}{last}")
 
     def wait(self, seconds: float) -> str:
-        """Wait so long, or until a key is hit or a signal comes, such as a change of size; return the key."""
+        """Wait until a key is hit or a signal comes, such as a change of size, or the time is up; return the key."""
         ready, _, _ = select.select(self._inputs, [], [], seconds)
         if self._waking in ready:
             os.read(self._waking, 4_096)
@@ -145,7 +148,7 @@ class _Screen:
         return keys.decode(errors="replace")
 
     def suspend(self, *_: object) -> None:
-        """Stop as Ctrl-Z asks, with the terminal restored; go on when continued."""
+        """Restore the terminal and stop this process (Ctrl-Z); take the terminal again when it is continued."""
         self.leave()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
@@ -177,7 +180,7 @@ def _screen() -> Iterator[_Screen]:
         yield screen
     finally:
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
-            signal.signal(signum, signal.SIG_IGN)  # takes a few milliseconds, and then this program ends
+            signal.signal(signum, signal.SIG_IGN)  # the cleanup takes milliseconds, and then this program ends
         screen.leave()
         signal.set_wakeup_fd(-1)
         os.close(waking)

@@ -24,15 +24,15 @@ from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed
 
-_STEERING = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
-"""What would steer a terminal: all escape sequences but colours, and control characters but ends of lines."""
+_CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)(?:\[[0-?]*[ -/]*[@-~])?|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+"""What could control a terminal: all escape sequences but colours, and control characters but ends of lines."""
 
 Key = tuple[int | None, str]
 """The rank and the stream of a log."""
 
 
 def show(config: LogsConfig) -> int:
-    """Print the logs and return the exit code: 0 if any could be read, or nothing was written."""
+    """Print the logs and return the exit code: 0 if any could be read, or workers have written nothing."""
     client = Client(config.coordinators, config.access)
     job = only_job(client, config.job)
     printer = _LogPrinter(terminal(), single=config.ranks.isdecimal(), follow=config.follow, as_json=config.json)
@@ -46,7 +46,7 @@ def show(config: LogsConfig) -> int:
 
 
 class _Reading:
-    """What was read so far, so that a stream that breaks off is taken up where it was."""
+    """The logs as they are read; a stream that breaks off is resumed at the place up to which it was read."""
 
     def __init__(self, client: Client, job: str, config: LogsConfig) -> None:
         self._client = client
@@ -56,14 +56,14 @@ class _Reading:
         self._first_round: int | None = None
         self._round: int | None = None
         self._places: dict[Key, str] = {}
-        """The place of each log of that round."""
+        """The place up to which each log of that round was read."""
         self._noted: set[LogPart] = set()
-        """The notes that were read: they come again with each new stream."""
+        """The notes that were read: the coordinator sends them again with each new stream."""
 
     def parts(self) -> Iterator[LogPart]:
         """Yield the parts until the last one. With `--follow` this outlasts a restart of the coordinator.
 
-        Raises `LostError` otherwise.
+        Without it, raises `LostError` if the coordinator cannot be reached any more.
         """
         is_begun = is_warned = False
         while True:
@@ -76,8 +76,8 @@ class _Reading:
                     if self._is_new(part):
                         yield part
             except RequestError as error:
-                is_passing = isinstance(error, LostError) or error.exit_code is ExitCode.TEMPFAIL
-                if not (self._config.follow and is_begun and is_passing):
+                is_temporary = isinstance(error, LostError) or error.exit_code is ExitCode.TEMPFAIL
+                if not (self._config.follow and is_begun and is_temporary):
                     raise
                 if not is_warned:
                     sys.stderr.write(f"nodeclient: {error}; trying again\n")
@@ -85,7 +85,7 @@ class _Reading:
             select.select([], [], [], RESUME_AFTER_S)
 
     def _is_new(self, part: LogPart) -> bool:
-        """Note a part; return whether there is something to show that was not shown before."""
+        """Note a part; return whether it has something to show that was not shown before."""
         self._run = part.run or self._run
         if part.place and part.rank is not None:
             if part.round != self._round:
@@ -100,7 +100,7 @@ class _Reading:
 
     def _query(self) -> str:
         config = self._config
-        # In a round after the first one, all is wanted, also of a worker of which nothing was read yet.
+        # After the first round, the whole of each log is wanted, also where nothing of it was read yet.
         last = config.last if self._round == self._first_round else Last()
         query: list[tuple[str, object]] = [("stream", config.stream), ("follow", str(config.follow).lower())]
         query += [("rank", config.ranks)] * bool(config.ranks)
@@ -116,9 +116,9 @@ class _Reading:
 class _LogPrinter:
     """Writes parts of logs, each line whole."""
 
-    def __init__(self, where: TerminalInfo, *, single: bool, follow: bool, as_json: bool) -> None:
+    def __init__(self, output: TerminalInfo, *, single: bool, follow: bool, as_json: bool) -> None:
         """Write to a terminal, pipe or file; `single` if one worker alone was chosen, whose lines have no prefix."""
-        self._where = where
+        self._output = output
         self._single = single
         self._follow = follow
         self._as_json = as_json
@@ -141,36 +141,36 @@ class _LogPrinter:
             return
         if part.note:
             self._noted += part.node != ""
-            which = "" if part.rank is None else f"rank {part.rank}, {part.stream}: "
-            sys.stderr.write(f"nodeclient: {which}{part.note}\n")
+            log = "" if part.rank is None else f"rank {part.rank}, {part.stream}: "
+            sys.stderr.write(f"nodeclient: {log}{part.note}\n")
         if part.text:
             self._print(part)
 
     def _print(self, part: LogPart) -> None:
         if self._single:
-            write_text(self._fit(part.text))
+            write_text(self._harmless(part.text))
             return
         key = part.rank, part.stream
         if not self._follow and key not in self._cutters:
             self.end()  # one log comes after the other
         cutter = self._cutters.setdefault(key, LineCutter())
         self._labels[key] = make_prefix(
-            WorkerLabel(part.rank or 0, 0, "", part.host), None, several_hosts=True, coloured=self._where.coloured
+            WorkerLabel(part.rank or 0, 0, "", part.host), None, several_hosts=True, coloured=self._output.coloured
         )
         self._write(key, cutter.feed(part.text.encode()))
 
     def end(self) -> None:
         """Write last lines that have no end."""
         for key, cutter in self._cutters.items():
-            if rest := cutter.take_rest():
-                self._write(key, rest + b"\n")
+            if unfinished := cutter.take_rest():
+                self._write(key, unfinished + b"\n")
 
     def _write(self, key: Key, pieces: bytes) -> None:
-        lines, rest = as_overwritten(pieces) if self._where.is_terminal else (as_lines(pieces), b"")
-        lines += rest + b"\n" if rest else b""
+        lines, unfinished = as_overwritten(pieces) if self._output.is_terminal else (as_lines(pieces), b"")
+        lines += unfinished + b"\n" if unfinished else b""
         if lines:
-            write_text(self._fit(prefixed(self._labels[key], lines).decode(errors="replace")))
+            write_text(self._harmless(prefixed(self._labels[key], lines).decode(errors="replace")))
 
-    def _fit(self, text: str) -> str:
-        """Return what a terminal may be sent: what others wrote must not steer it."""
-        return _STEERING.sub("", text) if self._where.is_terminal else text
+    def _harmless(self, text: str) -> str:
+        """Remove from the workers' text what could control this terminal."""
+        return _CONTROLS.sub("", text) if self._output.is_terminal else text

@@ -1,4 +1,4 @@
-"""`nodeclient stacks`: where the workers of a job stand, those with equal stacks once."""
+"""`nodeclient stacks`: where the workers of a job stand; workers with equal stacks are shown once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nodeclient.operate.job_lookup import get_of_job, only_job
 from nodeclient.operate.terminal_info import terminal, write
 
 BUSY_CPUS = 0.05
-"""The least use of the CPU that counts. Threads that wait, and look now and then, use less."""
+"""The least use of the CPU that is shown. Threads that wait and poll now and then use less."""
 
 
 def show(config: StacksConfig) -> int:
@@ -30,8 +30,8 @@ def show(config: StacksConfig) -> int:
     if config.json:
         write([json.dumps(data)])
     else:
-        where = terminal()
-        write(line for text in _lines(answer) for line in where.wrapped(text, "      "))
+        output = terminal()
+        write(line for text in _lines(answer) for line in output.wrapped(text, "      "))
     return ExitCode.OK if answer.groups else ExitCode.UNAVAILABLE
 
 
@@ -50,7 +50,7 @@ def _lines(answer: StacksAnswer) -> Iterator[str]:
 
 
 def _group(group: StackGroup) -> Iterator[str]:
-    yield f"{_who(group.workers)}: {_how(group.workers)}"
+    yield f"{_ranks_and_hosts(group.workers)}: {_process_states(group.workers)}"
     yield from _collectives(group.workers)
     if group.problem:
         yield f"  no stack: {group.problem}"
@@ -63,18 +63,18 @@ def _group(group: StackGroup) -> Iterator[str]:
 
 
 def _collectives(workers: Sequence[StackedWorker]) -> Iterator[str]:
-    """Return a line for each collective at which some of these workers are, with the longest time of them."""
+    """Yield a line for each collective in which some of these workers are, with the longest time that one waits."""
     places: dict[CollectiveStatus, list[StackedWorker]] = {}
     for worker in sorted(workers, key=lambda worker: -worker.collective.age_s if worker.collective else 0.0):
         if worker.collective is not None:
             same = (place for place in places if replace(place, age_s=worker.collective.age_s) == worker.collective)
             places.setdefault(next(same, worker.collective), []).append(worker)
     for place, group in places.items():
-        whose = "" if len(group) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in group))})"
-        yield f"  {_at(place)}{whose}"
+        ranks = "" if len(group) == len(workers) else f" ({_ranks(sorted(worker.rank for worker in group))})"
+        yield f"  {_collective(place)}{ranks}"
 
 
-def _who(workers: Sequence[StackedWorker]) -> str:
+def _ranks_and_hosts(workers: Sequence[StackedWorker]) -> str:
     hosts = list(dict.fromkeys(worker.host for worker in workers))
     return f"{_ranks([worker.rank for worker in workers])} on {listed(hosts)}"
 
@@ -87,12 +87,12 @@ def _ranks(ranks: Sequence[int]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
-    return f"rank{'' if len(ranks) == 1 else 's'} {listed(words, len(spans))}"
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return f"rank{'' if len(ranks) == 1 else 's'} {listed(texts, len(spans))}"
 
 
-def _how(workers: Sequence[StackedWorker]) -> str:
-    """Return what the processes do, as the kernel sees it."""
+def _process_states(workers: Sequence[StackedWorker]) -> str:
+    """Return the processes' states and the function in which they wait, as the kernel shows them, and the CPU use."""
     states = list(dict.fromkeys(worker.state or "state not known" for worker in workers))
     waits = list(dict.fromkeys(worker.waits_in for worker in workers if worker.waits_in))
     most = max(worker.cpus for worker in workers)
@@ -101,7 +101,7 @@ def _how(workers: Sequence[StackedWorker]) -> str:
     return f"{text}, {most:.1f} CPUs" if most >= BUSY_CPUS else f"{text}, no CPU used"
 
 
-def _at(collective: CollectiveStatus) -> str:
+def _collective(collective: CollectiveStatus) -> str:
     name = f"{collective.operation} {collective.number:,} of {collective.group}"
     shape = f" ({collective.shape})" if collective.shape else ""
     match collective.state:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.operate.formatting import count, duration, listed, meant
+from nodeclient.operate.formatting import count, duration, listed, nearest
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import NARROW, TerminalInfo, cut, width
 
@@ -66,5 +66,5 @@ def test_many_names_are_counted() -> None:
     assert listed(["a", "b"]) == "a, b"
     assert listed(["a", "b"], 5) == "a, b and 3 more"
     assert listed([str(number) for number in range(20)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
-    assert meant("gpu71", ["gpu17", "mnist"]) == "gpu17"
-    assert meant("x", ["gpu17", "mnist"]) is None
+    assert nearest("gpu71", ["gpu17", "mnist"]) == "gpu17"
+    assert nearest("x", ["gpu17", "mnist"]) is None
