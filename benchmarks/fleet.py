@@ -35,7 +35,7 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
-from nodeclient.core.connection_state import ON_THE_WAY
+from nodeclient.core.connection_state import TRANSIENT
 
 MASTER_PORT = 29_500
 """The port that every node offers; nobody connects to it."""
@@ -137,7 +137,7 @@ class Node:
             self._fleet.note_ranked(desired.round)
         for phase in PHASES[desired.goal]:
             self._observed = replace(self._observed, phase=phase)
-            if phase not in ON_THE_WAY:
+            if phase not in TRANSIENT:
                 self._send(self._observed)
 
     def _beat(self) -> None:

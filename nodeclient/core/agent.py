@@ -1,7 +1,7 @@
 """The agent of a node: it works towards the coordinator's goal, and reports what the node does.
 
-`Agent.handle` is the only entry. `table` says what is done in each case; here is how, and what follows from time alone:
-heartbeats, the end of the workers' grace, a coordinator out of reach.
+`Agent.handle` is the only entry for events. `table` says which act follows from a stimulus. This module has the acts,
+and what follows from time alone: heartbeats, the end of the workers' grace, a coordinator out of reach.
 """
 
 from __future__ import annotations
@@ -36,34 +36,30 @@ class Agent:
         self.run, self.round = "", 0
         self._port = port
         self._desired: Desired | None = None
-
         self._group = WorkerGroup()
         self._staying = Staying()
-        self._resting_since = now
+        self._without_workers_since = now
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()
-
         self._departure = Departure()
         self.exited = False
         self._effects: list[effects.Effect] = []
-        workers = settings.workers
         self._handlers = Table[type[events.Event], Callable[[Any, float], None]]("events of a node")
         self._handlers |= {
             events.SearchBegan: lambda _, now: self._connection.begin(now),
-            events.Prepared: lambda _, now: self._step(Stimulus.PREPARED, now),
+            events.Prepared: lambda _, now: self._apply(Stimulus.PREPARED, now),
             events.SessionOpened: self._opened,
             events.SessionClosed: self._closed,
             events.DesiredReceived: self._directed,
             events.CoordinatorDegraded: self._degraded,
             events.TurnedAway: self._turned_away,
-            events.Reached: self._reached,
-            events.Unreached: self._unreached,
-            events.WorkersStarted: lambda event, now: self._step(self._staying.note_started(event.warm, workers), now),
+            events.Reached: self._probed,
+            events.Unreached: self._probed,
+            events.WorkersStarted: self._workers_started,
             events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._group.keep(event),
-            # Otherwise they had the time, or all of them have ended.
-            events.KeptSaved: lambda event, now: self._step(Stimulus.SAVED, now) if self._group.answer(event) else None,
+            events.KeptSaved: self._kept_saved,
             events.KeptChanged: lambda _, now: self._connection.report_at(now),
             events.PersistedAlone: lambda _, __: self._departure.note_written(),
             events.Swept: self._swept,
@@ -93,7 +89,7 @@ class Agent:
         }
 
     def handle(self, event: events.Event, now: float) -> list[effects.Effect]:
-        """Take in one event; return what is to be done, in order."""
+        """Handle one event; return the effects, in order."""
         self._effects = []
         if not self.exited:
             self._handlers[type(event)](event, now)
@@ -101,18 +97,19 @@ class Agent:
             self._effects += self._staying.dismiss_cut_off(self.phase)
             self._pursue(now)
             if self._settings.keeps and self._departure.write_by is None and not self.exited:
-                self._effects = kept_goals.joined(self._effects, self._kept.pursue(self._desired, self.run, self.round))
+                new = self._kept.pursue(self._desired, self.run, self.round)
+                self._effects = kept_goals.protect_first([*self._effects, *new])
                 self._effects += kept_goals.follow_halt(self._group, self._halt, now)
             self._report(now)
         return self._effects
 
     def next_deadline(self) -> float | None:
-        """Return when `Tick` is wanted next, or None if never."""
+        """Return the time of the next deadline, for `Tick`; None if there is none."""
         return min((at for at, _ in self._deadlines()), default=None)
 
     def observed(self, now: float, *, beat: bool) -> Observed:
-        """Return the state of the node for the coordinator."""
-        # A success is reported only when nothing is left of the workers.
+        """Return the state of the node for the coordinator; `beat` marks a heartbeat."""
+        # A success is reported only after the sweep.
         unreported = self.phase is Phase.STOPPING and self._group.ending is Phase.SUCCEEDED
         return Observed(
             run=self.run,
@@ -123,7 +120,7 @@ class Agent:
             failure=self._group.failure(now),
             heard_s=self._connection.heard_s(now),
             beat=beat,
-            idle_s=0.0 if self.phase.has_workers else min(now - self._resting_since, DURATION_S_MAX),
+            idle_s=0.0 if self.phase.has_workers else min(now - self._without_workers_since, DURATION_S_MAX),
             ended=self._group.ended(now),
             killed=self._group.killed,
             begun=self._staying.begun,
@@ -150,13 +147,13 @@ class Agent:
         if let_in:
             self._notice(Level.INFO, "connected", f"connected to the coordinator at {self._connection.coordinator}")
         if desired.run == self.run and desired.round < self.round:
-            return  # sent before a message that this node has already received
-        self._effects += self._connection.news_in(desired, now, again=let_in)
+            return  # it is older than a message that this node has received
+        self._effects += self._connection.unshown(desired, now, again=let_in)
         self._departure.take_in(desired, now)
         self._desired = desired
 
     def _degraded(self, event: events.CoordinatorDegraded, now: float) -> None:
-        self._connection.alive(now)
+        self._connection.note_alive(now)
         if self._connection.is_new_error(event.degraded.reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
 
@@ -167,25 +164,28 @@ class Agent:
             self._connection.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
-            # A successor has begun already if there is one. Otherwise the workers may save their state.
-            hurry = refused.code is RefusalCode.SUPERSEDED
+            hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits for the end of these workers
             self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused.message)), now, hurry=hurry)
 
-    def _reached(self, event: events.Reached, now: float) -> None:
-        if self._probes(event.run, event.round):
-            self._step(Stimulus.REACHED, now)
-
-    def _unreached(self, event: events.Unreached, now: float) -> None:
-        if self._probes(event.run, event.round):
+    def _probed(self, event: events.Reached | events.Unreached, now: float) -> None:
+        if self.phase is not Phase.STARTING or self._group.begun or (event.run, event.round) != (self.run, self.round):
+            return  # the probe was for an older round
+        if isinstance(event, events.Reached):
+            self._apply(Stimulus.REACHED, now)
+        else:
             self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
-    def _probes(self, run: str, number: int) -> bool:
-        """Whether this node is probing the master of that round."""
-        return self.phase is Phase.STARTING and (run, number) == (self.run, self.round) and not self._group.begun
+    def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
+        self._staying.note_started(event.warm, self._settings.workers)
+        self._apply(Stimulus.STARTED, now)
+
+    def _kept_saved(self, event: events.KeptSaved, now: float) -> None:
+        if self._group.note_answer(event):
+            self._apply(Stimulus.SAVED, now)
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
-        self._step(Stimulus.SWEPT, now)
+        self._apply(Stimulus.SWEPT, now)
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
         if self._departure.leaves and self._departure.hurry:
@@ -201,10 +201,10 @@ class Agent:
 
     def _worker_ended(self, event: events.WorkerEnd, now: float) -> None:
         workers = self._settings.workers
-        stimulus, done = worker_departures.note_end(event, self._group, self._staying, self.phase, workers, now)
-        self._effects += done
+        stimulus, new = worker_departures.note_end(event, self._group, self._staying, self.phase, workers, now)
+        self._effects += new
         if stimulus is not None:
-            self._step(stimulus, now)
+            self._apply(stimulus, now)
 
     # Leaving and giving up
 
@@ -219,12 +219,12 @@ class Agent:
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without a decision of the coordinator."""
-        self._end_with(self._departure.left(), now, hurry=hurry)
+        self._end_with(self._departure.leave_undecided(), now, hurry=hurry)
 
     def _end_with(self, ending: effects.Exit, now: float, *, hurry: bool) -> None:
         """End the workers, if there are any, and then the program."""
         self._departure.end_with(ending, hurry=hurry)
-        self._step(Stimulus.ABANDONED, now)
+        self._apply(Stimulus.ABANDONED, now)
 
     def _give_up(self, now: float) -> None:
         alone = endings.succeeded_alone(self.phase, self._group, self._goal, self._connection.error)
@@ -239,7 +239,7 @@ class Agent:
     def _cut_off(self, now: float) -> None:
         self._group.cut_off = True
         self._notice(Level.ERROR, "cut_off", notices.cut_off(self._connection.outage_grace_s, self._settings))
-        self._step(Stimulus.ABANDONED, now)
+        self._apply(Stimulus.ABANDONED, now)
 
     # Time
 
@@ -247,7 +247,7 @@ class Agent:
         """Return the deadlines, each with what is due then. They follow from the state, so none has to be cancelled."""
         dues: list[tuple[float, Callable[[float], None]]] = []
         workers = (*self._group.deadlines(), *self._staying.deadlines())
-        dues += [(at, partial(self._step, stimulus)) for at, stimulus in workers]
+        dues += [(at, partial(self._apply, stimulus)) for at, stimulus in workers]
         if self._staying.hold_until is not None and not self.phase.has_workers:
             dues.append((self._staying.hold_until, self._dismiss))
         if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:
@@ -255,7 +255,7 @@ class Agent:
         dues += self._departure.deadlines()
         connection = self._connection
         if connection.connected:
-            dues.append((connection.heard_at + connection.lease_s, self._doubt))
+            dues.append((connection.heard_at + connection.lease_s, self._reconnect))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING and self._departure.write_by is None:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
@@ -264,10 +264,10 @@ class Agent:
     def _limit_alone(self) -> float:
         """Return until when the node goes on without a coordinator."""
         patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
-        return self._connection.limit_alone(self.phase, self._resting_since, patience_s)
+        return self._connection.limit_alone(self.phase, self._without_workers_since, patience_s)
 
-    def _doubt(self, now: float) -> None:
-        self._connection.heard_at = now  # the shell answers with `SessionClosed`
+    def _reconnect(self, now: float) -> None:
+        self._connection.heard_at = now  # no second one before the shell answers with `SessionClosed`
         self._effects.append(effects.Reconnect(notices.silent(self._connection.lease_s)))
 
     # The goal
@@ -277,7 +277,7 @@ class Agent:
         return None if self._desired is None else stimulus_of(self._desired, self.run, self.round)
 
     def _pursue(self, now: float) -> None:
-        """Work towards the goal, again whenever that leads to another phase."""
+        """Work towards the goal, until that changes the phase no more."""
         while not self.exited:
             if self._departure.ending is not None and not self.phase.has_workers:
                 if self._settings.persists and self.phase is not Phase.SUCCEEDED:
@@ -287,17 +287,17 @@ class Agent:
                 return
             goal, before = self._goal, self.phase
             if goal is not None:
-                self._step(goal, now)
+                self._apply(goal, now)
             if self.phase is before:
                 return
 
-    def _step(self, stimulus: Stimulus, now: float) -> None:
+    def _apply(self, stimulus: Stimulus, now: float) -> None:
         before, row = self.phase, TABLE[self.phase, stimulus]
         self._acts[row.act](now)
         if row.phase is not None:
             self.phase = row.phase
         if row.act in {Act.STOP, Act.FAIL} and before is not Phase.STOPPING and not self._group.alive:
-            self._step(Stimulus.DEAD, now)  # no worker had been started
+            self._apply(Stimulus.DEAD, now)  # no worker had been started
 
     # Acts
 
@@ -319,17 +319,17 @@ class Agent:
         self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin, stays))
 
     def _stop(self, now: float) -> None:
-        """Ask the workers to end, and to save their state before if nothing has gone wrong."""
-        desired, group, own = self._desired, self._group, self._departure
-        on_purpose = own.ending is not None or group.cut_off or (desired is not None and desired.planned)
-        patient = on_purpose and not own.hurry
+        """Have the workers save what they keep, and then leave the round or end. A later call goes on from there."""
+        desired, group, departure = self._desired, self._group, self._departure
+        on_purpose = departure.ending is not None or group.cut_off or (desired is not None and desired.planned)
+        patient = on_purpose and not departure.hurry
         grace_s = self._settings.stop_timeout_s if patient else self._settings.abort_timeout_s
-        signum = own.signum or Signals.SIGTERM
+        signum = departure.signum or Signals.SIGTERM
         first = group.stop(now, signum)
-        if first and not own.hurry and group.save(now, self._halt, grace_s):
+        if first and not departure.hurry and group.save(now, self._halt, grace_s):
             self._effects.append(kept_goals.first_order(group, planned=patient))
-        elif own.hurry or not group.saves:
-            ends = own.ending is not None or own.leaves or own.hurry or group.cut_off
+        elif departure.hurry or not group.saves:
+            ends = departure.ending is not None or departure.leaves or departure.hurry or group.cut_off
             within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
             end = RoundEnd(within_s, grace_s, signum, patient and self._settings.kills, planned=patient)
             self._effects += self._staying.end_workers(group, end, now)
@@ -338,12 +338,12 @@ class Agent:
 
     @property
     def _halt(self) -> Halt | None:
-        """What the coordinator wants the workers to keep, unless they end without it."""
-        own = self._departure
-        return None if self._desired is None or own.ending is not None or own.hurry else self._desired.halt
+        """The step that the coordinator wants all workers to keep, unless this node ends without the coordinator."""
+        alone = self._departure.ending is not None or self._departure.hurry
+        return None if self._desired is None or alone else self._desired.halt
 
     def _terminate(self, now: float) -> None:
-        self._group.dismiss()
+        self._group.stop_saving()
         self._stop(now)
 
     def _fail(self, now: float) -> None:
@@ -367,12 +367,12 @@ class Agent:
 
     def _settle(self, now: float) -> None:
         self.phase = self._group.ending
-        self._resting_since = now
+        self._without_workers_since = now
         if self.phase is Phase.SUCCEEDED:
             self._notice(Level.INFO, "node_succeeded", f"all workers of this node succeeded in round {self.round}")
 
     def _take_round(self, _: float) -> Desired:
-        """Take on the round of the goal, and drop what was known of an older one."""
+        """Enter the round of the goal, and drop the state of an older one; return the goal."""
         desired = self._desired
         assert desired is not None  # noqa: S101 - goals come from it
         if (desired.run, desired.round) != (self.run, self.round):
@@ -392,9 +392,9 @@ class Agent:
         self._effects.append(effects.Notice(level, text, event))
 
     def _report(self, now: float) -> None:
-        """Report what has changed; a heartbeat reports in any case."""
+        """Report the node's state if it has changed or a heartbeat is due."""
         if not self._connection.connected or self.exited:
             return
         observed = self.observed(now, beat=self._connection.beat_at <= now)
-        if self._connection.is_news(observed, now):
+        if self._connection.note_report(observed, now):
             self._effects.append(effects.SendObserved(observed))

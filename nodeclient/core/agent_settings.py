@@ -12,22 +12,22 @@ ABORT_TIMEOUT_S = 0.5
 itself."""
 
 KEEP_RATE = 100e6
-"""How many bytes a second of other nodes' state a node copies: what a network of 1 Gbit/s carries at most, and twice
-what keeps up with saves that take 1 % of the time."""
+"""How many bytes a second of other nodes' state a node copies: what a network of 1 Gbit/s carries at most. Half of it
+is enough for copies to keep up with saves that take 1 % of the time."""
 
 KEEP_TIMEOUT_S = 30.0
 """The longest time that workers get to save what they keep: as long as they get in a planned stop."""
 
 HALT_SHARE = 0.5
 """The share of `--stop-timeout` in which workers come to the step that all of them keep before a planned end, and save
-it. A host that is about to be taken away gives notice of some 30 s: the rest is for a save without that step."""
+it. A host that is about to be taken away gives some 30 s of notice: the rest is for a save without that step."""
 
 CHECKPOINT_SHARE = 0.9
 """The same where the script writes a checkpoint of its own: there is nothing else to be saved after that."""
 
 PUT_OFF_SHARE = 0.5
-"""The share of their time to end in which workers come to a step of their own choice. Then they are asked to save the
-step that they have: a script in a long evaluation asks too late whether it is to stop."""
+"""The share of their time to end in which workers come to a step of their own choice. After that they are asked to save
+the last step that they have done: a script in a long evaluation calls `should_stop` too late."""
 
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
@@ -43,16 +43,16 @@ class Settings:
 
     workers: int
     join_timeout_s: float
-    """How long it looks for a coordinator while it has no workers to keep."""
+    """How long the node looks for a coordinator while it has no workers."""
     stop_timeout_s: float
     """How long workers get to end in a planned stop."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in any other stop."""
     preloads: bool = False
-    """It prepares before it can start workers: see `Prepared`."""
+    """Whether the node prepares before it can start workers: see `Prepared`."""
     keeps: bool = False
-    """Its workers may keep state in memory of this node."""
+    """Whether workers may keep state in memory of this node."""
     persists: bool = False
-    """This node may write what its workers keep to a disk."""
+    """Whether this node may write kept state to a disk."""
     kills: bool = True
-    """This node kills workers that do not end in time. torchrun kills its own."""
+    """Whether this node kills workers that do not end in time. torchrun kills its own."""

@@ -1,4 +1,4 @@
-"""The agent's connection to the coordinator: whether it stands, since when, and what was last reported."""
+"""The agent's connection to the coordinator: whether there is a session, since when, and what was last reported."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ OUTAGE_GRACE_S = 300.0
 
 PROBE_LEASES = 4.0
 """How many leases a probe takes. The coordinator must be able to declare a dead master lost, which is not charged,
-before the probe calls it unreachable; and a lease may be stretched to three times its length."""
+before the probe fails. A lease may be stretched to three times its length."""
 
 ERRORS_MAX = 16
-"""How many errors are shown in one outage: twice as many as anybody has coordinators."""
+"""How many different errors are shown in one outage: more than one for each coordinator of a job."""
 
-ON_THE_WAY = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
-"""Phases that a node passes through because it was asked to. The coordinator waits for what they lead to, so the next
-heartbeat is early enough to report them. A round thus costs each node two reports, that it runs and that it has
-stopped, instead of four."""
+TRANSIENT = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
+"""Phases that a node passes through at the coordinator's request. The coordinator waits for the phase after them, so
+the next heartbeat is early enough to report them. A round thus costs each node two reports instead of four: that its
+workers run, and that they have stopped."""
 
 
 class ConnectionState:
@@ -36,15 +36,17 @@ class ConnectionState:
         """The coordinator of the present or last session."""
         self.connected = False
         self.alone_since = now
+        """When the search for a coordinator began, or the present or last outage."""
         self.error = "no answer yet"
         """Why the coordinator is out of reach."""
         self.heartbeat_s = HEARTBEAT_S
         self.lease_s = LEASE_S
         self.outage_grace_s = OUTAGE_GRACE_S
-        """How long the workers may go on while the coordinator is out of reach. It may have replaced this node by
-        then."""
+        """How long the workers may go on while the coordinator is out of reach. By then it may have replaced this
+        node."""
         self.heard_at = now
         self.beat_at = math.inf
+        """When the next heartbeat is due."""
         self._received = False
         """Whether the coordinator has sent something in this session that lets the node in."""
         self._errors: set[str] = set()
@@ -52,12 +54,13 @@ class ConnectionState:
         self._report_shown: tuple[str, int] | None = None
         """The last failed round, (run id, round), of which the user has seen the report."""
         self._refused: Refused | None = None
-        """The last refusal that may pass."""
+        """The last refusal after which the node tries again."""
         self._reason: str | None = None
         """The reason of the last goal."""
         self._remark = ""
         """The remark that the user was shown last."""
         self._reported: Observed | None = None
+        """The last report of this session."""
 
     def begin(self, now: float) -> None:
         """Begin to look for a coordinator; the time without one is counted from here."""
@@ -88,73 +91,74 @@ class ConnectionState:
             self.alone_since = now
         return had_contact
 
-    def limit_alone(self, phase: Phase, resting_since: float, patience_s: float) -> float:
-        """Return until when a node goes on without the coordinator.
+    def limit_alone(self, phase: Phase, without_workers_since: float, patience_s: float) -> float:
+        """Return until when a node in this phase goes on without the coordinator.
 
-        `resting_since` is since when it has had no workers, and counts if it has none.
+        The last two parameters count for a node without workers: since when it has none, and how long it then looks
+        for a coordinator.
         """
         if phase.has_workers:
             return self.alone_since + self.outage_grace_s
-        return max(self.alone_since, resting_since) + patience_s
+        return max(self.alone_since, without_workers_since) + patience_s
 
     def turn_away(self, refused: Refused) -> None:
         """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
         self._refused = refused
 
     def searching(self) -> str:
-        """Return what the node does while no coordinator has let it in."""
+        """Return the notice while no coordinator has let the node in."""
         refused = self._refused is not None and self._refused.message == self.error
         return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.error}"
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
-        """Return what a node in this phase ends with after it has waited this long in vain."""
+        """Return the exit of a node in this phase that has waited so long for a coordinator in vain."""
         refused = self._refused
         if refused is not None and refused.message == self.error:
-            vain = notices.not_let_in(self.error, waited_s)
+            reason = notices.not_let_in(self.error, waited_s)
             code = ExitCode.TEMPFAIL if refused.code is RefusalCode.DRAINED else ExitCode.UNAVAILABLE
         else:
-            vain, code = notices.not_reached(self.error, waited_s), ExitCode.UNAVAILABLE
-        text = notices.gave_up(vain, phase, failure)
+            reason, code = notices.not_reached(self.error, waited_s), ExitCode.UNAVAILABLE
+        text = notices.gave_up(reason, phase, failure)
         return Exit(code if failure is None else shell_exit_code(failure.exit_code), text)
 
     def is_new_error(self, reason: str) -> bool:
-        """Whether to show this error: once in an outage, and only the first few."""
+        """Note an error; return whether to show it: once in an outage, and only the first few."""
         new = reason not in self._errors and len(self._errors) < ERRORS_MAX
         if new:
             self._errors.add(reason)
         return new
 
-    def news_in(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
-        """Return what the user has not been shown yet: there is one report for each round that failed.
+    def unshown(self, desired: Desired, now: float, *, again: bool) -> list[Show | Notice | Waiting]:
+        """Return what of a desired state the user has not seen yet, and note it as shown.
 
-        What the node waits for is shown `again` where the node was let in anew.
+        The reason to wait is shown `again` where the node was let in anew.
         """
-        news: list[Show | Notice | Waiting] = []
+        unshown: list[Show | Notice | Waiting] = []
         if desired.report is not None and self._is_new_report(desired.run, desired.report):
-            news.append(Show(desired.report))
+            unshown.append(Show(desired.report))
         if desired.remark and desired.remark != self._remark:
             self._remark = desired.remark
-            news.append(Notice(Level.WARNING, desired.remark, "remark"))
+            unshown.append(Notice(Level.WARNING, desired.remark, "remark"))
         before, self._reason = self._reason, desired.reason
         if desired.goal is Goal.WAIT and (again or before != desired.reason):
-            news.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
-        return news
+            unshown.append(Waiting(desired.reason, None if desired.wait_s is None else now + desired.wait_s))
+        return unshown
 
     def _is_new_report(self, run: str, report: Report) -> bool:
         before, self._report_shown = self._report_shown, (run, report.round)
         return before != self._report_shown
 
     def grant(self, desired: Desired, now: float) -> bool:
-        """Note that the coordinator lives, and what it grants; return whether it thereby lets the node in."""
+        """Note what the coordinator grants; return whether this is its first message in this session."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
         # A time that was granted for a longer lease is too late.
         self.beat_at = min(self.beat_at, now + self.heartbeat_s)
         self._errors.clear()
-        return self.alive(now)
+        return self.note_alive(now)
 
-    def alive(self, now: float) -> bool:
-        """Note that the coordinator lives; return whether this is its first message in this session."""
+    def note_alive(self, now: float) -> bool:
+        """Note a message of the coordinator; return whether it is the first one in this session."""
         first = not self._received
         self.heard_at, self._received = now, True
         return first
@@ -163,8 +167,8 @@ class ConnectionState:
         """Let a heartbeat be due now: what the shell adds to a report has changed."""
         self.beat_at = min(self.beat_at, now)
 
-    def is_news(self, observed: Observed, now: float) -> bool:
-        """Whether to report this now: it has changed, or a heartbeat is due."""
+    def note_report(self, observed: Observed, now: float) -> bool:
+        """Return whether to send this report: it has changed, or a heartbeat is due. If so, note it as sent."""
         beat = self.beat_at <= now
         if beat:
             self.beat_at = now + self.heartbeat_s
@@ -177,7 +181,7 @@ class ConnectionState:
 def _is_change(before: Observed, observed: Observed) -> bool:
     """Whether a change is worth a report at once. What changes by itself, such as an age, is not."""
     return (
-        (observed.phase not in ON_THE_WAY and _place(before) != _place(observed))
+        (observed.phase not in TRANSIENT and _place(before) != _place(observed))
         or (before.phase.has_workers and not observed.phase.has_workers)
         or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)
         or before.port != observed.port

@@ -15,15 +15,15 @@ class Departure:
     def __init__(self) -> None:
         """Begin with a node that means to stay."""
         self.signum: int | None = None
-        """The signal by which the node leaves; None while it does not. 0 stands for none in particular."""
+        """The signal by which the node leaves, or 0 if it leaves without one; None while it does not leave."""
         self.decide_by: float | None = None
         """When the node stops waiting for the coordinator's decision about its leaving."""
         self.ending: Exit | None = None
-        """What the program ends with, by the node's own decision, once no worker lives."""
+        """The exit that the node has decided on by itself, for when no worker lives any more."""
         self.hurry = False
-        """Neither workers nor the disk get time to save any more."""
+        """Whether neither workers nor the disk get any more time to save."""
         self._write_by: float | None = None
-        """When the node stops waiting for the disk, to which it writes without a coordinator; None before it does."""
+        """When the node stops waiting for a write to the disk without a coordinator; None before such a write."""
         self._has_written = False
 
     @property
@@ -38,43 +38,43 @@ class Departure:
         return first
 
     def await_decision(self, now: float) -> None:
-        """Leave the decision to the coordinator, for a while."""
+        """Wait for the coordinator's decision, for `LEAVE_WITHIN_S`."""
         self.decide_by = now + LEAVE_WITHIN_S
 
     def take_in(self, desired: Desired, now: float) -> None:
-        """Take in what the coordinator wants: it may be the decision."""
+        """Take in a desired state, which may be the decision."""
         if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self.decide_by = None  # a leaving node waits for this decision
         elif desired.goal is Goal.RUN and self.leaves and self.decide_by is None:
             self.await_decision(now)  # the decision before was not about its leaving
 
-    def left(self) -> Exit:
-        """Wait for no decision any more, and return what the program ends with where the node leaves without one."""
+    def leave_undecided(self) -> Exit:
+        """Stop waiting for a decision; return the exit of a node that leaves without one."""
         self.decide_by = None
         return Exit(128 + (self.signum or 0), "left the job", Level.INFO)
 
     def begin_to_write(self, run: str, now: float) -> list[PersistAlone]:
-        """Have what the node keeps of its run written to the disk, unless that has begun or there is no time for it."""
+        """Have kept state of the node's run written to the disk, unless that has begun or there is no time for it."""
         if not run or self.hurry or self._write_by is not None:
             return []
         self._write_by = now + WRITE_ALONE_S
         return [PersistAlone(run)]
 
     def note_written(self) -> None:
-        """Note that the disk has what there was to write, or will not have it."""
+        """Note that the write to the disk is over, whether it succeeded or not."""
         self._has_written = True
 
     @property
     def write_by(self) -> float | None:
-        """When the node stops waiting for the disk; None if it waits for nothing there."""
+        """When the node stops waiting for the disk; None if it does not wait."""
         return None if self.hurry or self._has_written else self._write_by
 
     def deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return when the disk has had its time, with what is due then."""
-        by = self.write_by
-        return [] if by is None else [(by, lambda _: self.note_written())]
+        """Return the deadline of the write to the disk, with what is due then."""
+        write_by = self.write_by
+        return [] if write_by is None else [(write_by, lambda _: self.note_written())]
 
     def end_with(self, ending: Exit, *, hurry: bool) -> None:
-        """Decide what the program ends with, and whether its workers still have time to save."""
+        """Decide on an exit, and whether workers still have time to save."""
         self.ending = ending
         self.hurry |= hurry

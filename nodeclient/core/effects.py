@@ -1,4 +1,4 @@
-"""What the agent of a node wants done: its effects."""
+"""The effects of the agent: what the shell is to do."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Probe:
     patience_s: float
     """How long to try."""
     gives_way: bool
-    """Whether the node of rank 0 is to start its workers first. Those that stay look by themselves whether rank 0
-    listens."""
+    """Whether the node of rank 0 is to start its workers first. Workers that stay find out by themselves whether rank 0
+    listens, so a node where all stay gives no way."""
 
 
 @frozen
@@ -48,7 +48,7 @@ class Start:
 
 @frozen
 class Restore:
-    """Get what the workers of a round resume from. More of it may become known later."""
+    """Get what the workers of a round resume from. Another `Restore` follows when more of it is known."""
 
     run: str
     round: int
@@ -92,9 +92,9 @@ class SaveKept:
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
     planned: bool
-    """Whether they are well, and will have the time to go on to a step of their own choice."""
+    """Whether nothing has gone wrong, so that workers have the time to go on to a step of their own choice."""
     late: bool = False
-    """They had this time, and have not come to such a step. Half of their time to end is over."""
+    """Whether workers have not come to such a step, and half of their time to end is over."""
 
 
 @frozen
@@ -102,8 +102,8 @@ class HaltWorkers:
     """Have all workers that keep state stand still after this step and save it; answered by `KeptSaved`."""
 
     step: int | None
-    """None before the step is named: then each worker stands still after the step that it is in, and the node reports
-    that step."""
+    """None before the coordinator has named a step: then each worker stands still after the step that it is in, and the
+    node reports that step."""
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What a node ends with, and what it may conclude by itself."""
+"""The exits of a node: by the coordinator's outcome, or by a success that the node knows of by itself."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from nodeclient.core.worker_group import WorkerGroup
 
 REPORT_WITHIN_S = 30.0
 """How long a node looks for a coordinator when it knows by itself that the run has succeeded. A coordinator that is
-started again is back within seconds, and its records should be right."""
+started again is back within seconds, and then records the success."""
 
 
-def exit_as_directed(desired: Desired | None, leaving: int | None) -> Exit:
-    """Return the exit that the coordinator asks for; `leaving` is the signal with which the user ended this node."""
+def exit_as_directed(desired: Desired | None, signum: int | None) -> Exit:
+    """Return the exit that the coordinator asks for; `signum` is the signal by which this node leaves, if it does."""
     assert desired is not None  # noqa: S101 - goals come from it
     outcome = desired.outcome
     assert outcome is not None  # noqa: S101 - `exit` carries one, see `messages`
     code = outcome.exit_code
-    if outcome.result is Result.LEFT and leaving is not None:
-        code = 128 + leaving
+    if outcome.result is Result.LEFT and signum is not None:
+        code = 128 + signum
     well = outcome.result in {Result.SUCCEEDED, Result.LEFT, Result.STOPPED}
     return Exit(code, outcome.summary, Level.INFO if well else Level.ERROR, desired.report)
 
@@ -38,19 +38,19 @@ def succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None, err
 
 
 def conclusion(ending: Exit, phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> Exit:
-    """Return what a node ends with that has decided on `ending`: success, if it knows of that and cannot report it.
+    """Return the exit of a node that has decided on `ending`: success instead, if it knows of one and cannot report it.
 
-    A coordinator that was its own child is not back later, so the node does not look for it.
+    This is for a node whose embedded coordinator has ended: it will not be back, so the node does not look for it.
     """
-    unheard = ending.code == ExitCode.UNAVAILABLE
-    return (succeeded_alone(phase, group, goal, ending.message) if unheard else None) or ending
+    is_unreported = ending.code == ExitCode.UNAVAILABLE
+    return (succeeded_alone(phase, group, goal, ending.message) if is_unreported else None) or ending
 
 
 def _has_succeeded_alone(phase: Phase, group: WorkerGroup, goal: Stimulus | None) -> bool:
-    """Whether all workers of the round have succeeded. One node can know that if it is the only one.
+    """Whether this node knows that all workers of the round have succeeded, since it is the only node.
 
-    The last goal must have been to run this round: what follows one that was being stopped is for the coordinator to
-    decide.
+    The last goal must have been to run this round. What follows a round that was being stopped is the coordinator's
+    decision.
     """
     assignment = group.assignment
     return (

@@ -1,4 +1,4 @@
-"""What can happen to a node's agent: its events."""
+"""The events of the agent: what can happen to a node."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 @frozen
 class SearchBegan:
-    """The search for a coordinator begins. The node had to be made ready before."""
+    """The search for a coordinator begins: before, the node waited for its guard and its disk."""
 
 
 @frozen
 class Prepared:
-    """Workers can be started from now on: the modules of `--preload` are imported, or will not be."""
+    """Workers can be started: the modules of `--preload` are imported, or will not be."""
 
 
 @frozen
@@ -78,7 +78,7 @@ class WorkersStarted:
 
 @frozen
 class StartFailed:
-    """A worker could not be started; those before it were."""
+    """A worker could not be started; those with a lower local rank were."""
 
     local_rank: int
     exit_code: int
@@ -88,14 +88,14 @@ class StartFailed:
 
 @frozen
 class Diagnosis:
-    """What is known of how a worker ended, beyond its exit code; texts of any length and any characters."""
+    """Why a worker ended, as far as is known beyond its exit code; texts of any length and any characters."""
 
     pid: int = 0
     """The process id; 0 if there was no process."""
     message: str = ""
-    """What was found out about it."""
+    """What the node found out about the end."""
     error: str = ""
-    """The exception that ended it."""
+    """The exception that ended the worker."""
     last_lines: tuple[str, ...] = ()
     """The end of its traceback, or of what it wrote to stderr."""
     log: str = ""
@@ -125,8 +125,8 @@ class WorkerStays:
 class CollectiveFailed:
     """A collective has failed in a worker that leaves its round for that, and may stay for the next one.
 
-    It is a failure like the exit of a worker with `exit_code`, but the worker is not out of the round before it says
-    so: what it destroys may hang.
+    It counts as a failure like an exit with `exit_code`, yet the worker is in its round until `WorkerLeft`: the end of
+    its process groups may hang.
     """
 
     local_rank: int
@@ -134,12 +134,12 @@ class CollectiveFailed:
     """The code that the error would have ended it with."""
     diagnosis: Diagnosis
     age_s: float = 0.0
-    """How long ago it failed; what others of this node did before is told first."""
+    """How long ago it failed: the shell submits earlier exits of this node's workers first."""
 
 
 @frozen
 class WorkerLeft:
-    """A worker is out of its round: nothing of it is left in the process, which waits for the next one."""
+    """A worker is out of its round: nothing of the round is left in the process, which waits for the next one."""
 
     local_rank: int
 
@@ -170,10 +170,10 @@ class Keeping:
 
 @frozen
 class KeptSaved:
-    """Every worker that keeps state has saved it, or has said why it cannot, or has ended."""
+    """Every worker that keeps state has saved it, or has reported why it cannot, or has ended."""
 
     put_off: bool = False
-    """A script first goes on to a step of its own choice. It may not come to that, and then nothing new is saved."""
+    """Whether a script first goes on to a step of its own choice. It may not come to that, and then saves nothing."""
 
 
 @frozen
@@ -183,12 +183,12 @@ class KeptChanged:
 
 @frozen
 class PersistedAlone:
-    """What the node was to write to the disk by itself is there, or cannot be written, or there was nothing."""
+    """The node has written a step to the disk by itself, or it cannot, or there was nothing to write."""
 
 
 @frozen
 class Swept:
-    """No process of the round lives, nor any that one left behind."""
+    """No process of the round lives, nor any that its workers left behind."""
 
     port: int
     """The port that is newly reserved for the next round."""

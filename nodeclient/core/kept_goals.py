@@ -1,4 +1,4 @@
-"""What the coordinator wants of the kept state: what to protect, to resume from, and to keep in the end."""
+"""The coordinator's goals for kept state: what to protect, resume from, write and copy, and the last step to keep."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from nodeclient.core.worker_group import WorkerGroup
 
 
 class KeptGoals:
-    """Remembers what was asked for, so that each thing is asked for once."""
+    """The goals that led to effects already, so that each leads to one effect."""
 
     def __init__(self) -> None:
         self._round: tuple[str, int] | None = None
-        """The run and round whose workers are known to resume from something, or from nothing."""
+        """The run and round of the last `Restore`."""
         self._resume: Resume | None = None
         self._protected: tuple[str, tuple[KeptStep, ...]] | None = None
         self._persist: tuple[str, PersistOrder | None] = ("", None)
         self._copies: tuple[str, tuple[KeptCopy, ...]] = "", ()
 
     def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist | CopyKept]:
-        """Return what is to be done by a node that is in this round, if anything is new.
+        """Return the effects of what is new in the desired state, for a node that is in this round.
 
-        The answer to what a round resumes from is in the goal that begins it. It may be made complete later. When the
-        workers do steps it is taken away, which changes nothing.
+        The goal that begins a round names what the round resumes from. A later one may complete that. Once the workers
+        do steps it is absent, which changes nothing.
         """
         if desired is None or desired.run != run:
             return []
@@ -50,34 +50,37 @@ class KeptGoals:
         return new
 
 
-def joined(done: Sequence[Effect], wanted: Sequence[Effect]) -> list[Effect]:
-    """Put what must not be overwritten first: workers that save look for a place which is free by then."""
-    return sorted((*done, *wanted), key=lambda effect: not isinstance(effect, Protect))
+def protect_first(effects: Sequence[Effect]) -> list[Effect]:
+    """Return the effects, each `Protect` before all others: workers that save overwrite what is not protected."""
+    return sorted(effects, key=lambda effect: not isinstance(effect, Protect))
 
 
 def first_order(group: WorkerGroup, *, planned: bool) -> HaltWorkers | SaveKept:
-    """Return what the workers are asked first, if they are to save before they end."""
+    """Return the first request to workers that are to save before they end."""
     return SaveKept(planned) if group.halt is None else HaltWorkers(group.halt.step)
 
 
 def late_order(group: WorkerGroup) -> SaveKept:
-    """Return the second request for what the workers keep: at the first one, their script put it off."""
+    """Return the second request to workers whose script put off the first one. There is no third."""
     group.put_off = False
     return SaveKept(planned=True, late=True)
 
 
 def follow_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[HaltWorkers]:
-    """Pass on the step that the workers keep, once it is named. If none will be named, end their time to come to it."""
+    """Pass on the step that all workers are to keep, once it is named. If none will be named, end the wait for it."""
     if not group.halting or wanted == group.halt:
         return []
     if wanted is None:
-        group.halt_until(now)
+        group.expire_halt(now)
         return []
     group.halt = wanted
     return [HaltWorkers(wanted.step)]
 
 
 def end_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[Notice | SaveKept]:
-    """Have the workers save the last step that each has done: there is none that all can keep, or not in time."""
-    late = [] if wanted is None else [Notice(Level.WARNING, notices.step_not_common(wanted.step), "step_not_common")]
-    return [*late, SaveKept(planned=True)] if group.save(now) else []
+    """Have each worker save the last step that it has done, since they did not come to a common step in time.
+
+    The user gets a notice if the coordinator wants a common step.
+    """
+    notice = [] if wanted is None else [Notice(Level.WARNING, notices.step_not_common(wanted.step), "step_not_common")]
+    return [*notice, SaveKept(planned=True)] if group.save(now) else []

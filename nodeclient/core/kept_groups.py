@@ -1,4 +1,4 @@
-"""Puts the parts that a node keeps into groups, as the protocol names them."""
+"""Merges the parts that a node keeps, and groups them for the protocol."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from coordinatord.protocol.kept_state import PARTS_MAX
 
 
 def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
-    """Return what is kept by rank and step, out of what single places hold of it; each is of one rank.
+    """Return one entry for each rank and step; each of `parts` is what one place holds of one rank.
 
-    A rank may have the big state of a step in one place and the small one in another. What was taken when the step was
-    done makes up for what was taken within it.
+    A rank may have the big state of a step in one place and the small one in another. A small state from after the step
+    replaces one from within the step, which is pending.
     """
     known: dict[tuple[int, int, int], KeptParts] = {}
     for part in parts:
@@ -30,7 +30,10 @@ def merged(parts: Iterable[KeptParts]) -> list[KeptParts]:
 
 
 def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
-    """Return the same parts as groups of consecutive ranks: the newest steps, if there are too many groups."""
+    """Return the same parts as groups of consecutive ranks, at most `PARTS_MAX`.
+
+    The first groups are those that are protected, then those with big state, and of these the newest ones.
+    """
     groups: list[KeptParts] = []
     for part in sorted(parts, key=lambda part: (part.at, part.first_rank)):
         last = groups[-1] if groups else None
@@ -44,8 +47,5 @@ def grouped(parts: Iterable[KeptParts]) -> tuple[KeptParts, ...]:
 def _continues(last: KeptParts, part: KeptParts) -> bool:
     """Whether a part goes on where a group ends, with its ranks and with its shards."""
     rank, shard = last.first_rank + last.ranks, (last.first_shard + last.ranks) % last.shards
-    return replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part if _fits(last, part) else False
-
-
-def _fits(last: KeptParts, part: KeptParts) -> bool:
-    return last.first_rank + last.ranks + part.ranks <= last.world_size
+    is_within = rank + part.ranks <= last.world_size
+    return is_within and replace(last, first_rank=rank, first_shard=shard, ranks=part.ranks) == part

@@ -1,7 +1,7 @@
 """Which rounds a node has log files of: what may be read of them, and what may be deleted.
 
-Both go by the list of rounds that this host's nodes have written themselves. What a request names is looked up in it,
-so no request can lead to any other file.
+Both follow from the list of rounds that this host's nodes have written themselves. A request only selects an entry of
+that list, so no request can lead to any other file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from coordinatord.protocol.log_messages import ReadLog
 from coordinatord.protocol.schema import Range
 
 AT_MAX = 1e11
-"""The limit of a time in seconds since 1970."""
+"""The latest time, in seconds since 1970."""
 
 
 @frozen
@@ -33,7 +33,7 @@ class KeptRound:
     begun_at: Annotated[float, Range(0, AT_MAX)]
     """The time in seconds since 1970 by the clock of the host."""
     failed: bool = False
-    """The round failed by itself, or the node was killed in it."""
+    """Whether the round failed by itself, or the node was killed in it."""
 
     @property
     def ranks(self) -> range:
@@ -42,7 +42,7 @@ class KeptRound:
 
 
 class NotKeptError(OperationalError):
-    """The node has no such log; the text says why, for whoever wants to read it. Nothing has changed."""
+    """The node has no such log; the text says why."""
 
 
 def find(wanted: ReadLog, rounds: Iterable[KeptRound]) -> KeptRound:
@@ -59,8 +59,8 @@ def find(wanted: ReadLog, rounds: Iterable[KeptRound]) -> KeptRound:
 def superfluous(rounds: Collection[KeptRound], keep: int, present: KeptRound | None) -> list[KeptRound]:
     """Return the rounds to delete so that the newest `keep` are left, the last one that failed, and the present one.
 
-    Rounds count once, however many nodes of the host were in them. A clock may have been set back: it orders runs only,
-    of which the present one is the newest, and within a run the rounds' numbers count.
+    A round counts once, however many nodes of the host were in it. Since a clock may have been set back, times order
+    runs only, and the present run is the newest. Within a run the rounds' numbers count.
     """
     begun_at: dict[str, float] = {}
     for round_ in rounds:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LINGER_S = 300.0
-"""The time between the end of a program and the kill of its process: to give back hundreds of gigabytes takes a minute
-or two."""
+"""The time between the end of a program and the kill of its process. The kernel takes a minute or two to release
+hundreds of gigabytes."""
 
 
 class Lingering:
@@ -18,7 +18,7 @@ class Lingering:
     def overdue(self, over: Iterable[int], now: float) -> list[int]:
         """Return the local ranks whose programs have been over for `LINGER_S`, each of them once.
 
-        `over` are the ranks whose program is known to be over. Most of them have no process any more.
+        `over` are the local ranks whose programs are known to be over. Most of them have no process any more.
         """
         for rank in over:
             self._due_at.setdefault(rank, now + LINGER_S)

@@ -1,7 +1,7 @@
-"""What a node writes to the disk by itself: it is about to end, memory goes with it, and no coordinator decides.
+"""What a node writes to the disk by itself, because it is about to end with its memory, and no coordinator decides.
 
-It writes a step only if it has all of it: another node's part could be of another training by then. Where all nodes
-have the same state, several may do that at once, so each writes files of its own, and the first one that has all of
+It writes a step only if it has the whole step: another node's part could be of another training by then. Where all
+nodes have the same state, several may write at once. So each writes files of its own, and the first one that has all of
 them on the disk makes the step whole.
 """
 
@@ -16,7 +16,7 @@ from coordinatord.protocol.persisted_state import PersistedStep, PersistOrder
 
 
 @frozen
-class NewestThere:
+class NewestOnDisk:
     """The newest whole step on the disk."""
 
     run: Name
@@ -24,14 +24,14 @@ class NewestThere:
     serial: int
 
 
-def lone_order(parts: Iterable[KeptParts], there: Iterable[PersistedStep], run: str) -> PersistOrder | None:
-    """Return what to write of the newest step of a run that a node has whole; None if the disk has a step as new.
+def lone_order(parts: Iterable[KeptParts], persisted: Iterable[PersistedStep], run: str) -> PersistOrder | None:
+    """Return the order to write the newest step of a run that a node has whole.
 
-    `parts` are what the node holds, each of one rank, and `there` the steps on the disk. A step of round 0 came from
-    the disk. None is returned as well if the node has no step whole.
+    Return None if the node has no whole step, or if the disk has one as new. `parts` are what the node holds, each of
+    one rank, and `persisted` are the steps on the disk.
     """
-    held = _newer(parts, there, run)
-    at = max((at for at, some in held.items() if _are_whole(some)), default=None)
+    held = _newer(parts, persisted, run)
+    at = max((at for at, parts_at in held.items() if _are_whole(parts_at)), default=None)
     if at is None:
         return None
     writers: dict[int, int] = {}
@@ -45,18 +45,21 @@ def lone_order(parts: Iterable[KeptParts], there: Iterable[PersistedStep], run: 
     return PersistOrder(at.round, at.step, first.world_size, first.shards, wanted, commit=True, small=small)
 
 
-def newest_in_part(parts: Iterable[KeptParts], there: Iterable[PersistedStep], run: str) -> KeptStep | None:
-    """Return the newest step of a run of which a node has big state, and nothing as new is on the disk."""
-    held = _newer(parts, there, run)
-    return max((at for at, some in held.items() if any(part.big for part in some)), default=None)
+def newest_in_part(parts: Iterable[KeptParts], persisted: Iterable[PersistedStep], run: str) -> KeptStep | None:
+    """Return the newest step of a run of which a node has big state, if it is newer than those on the disk."""
+    held = _newer(parts, persisted, run)
+    return max((at for at, parts_at in held.items() if any(part.big for part in parts_at)), default=None)
 
 
-def _newer(parts: Iterable[KeptParts], there: Iterable[PersistedStep], run: str) -> dict[KeptStep, list[KeptParts]]:
-    """Return what a node holds of the steps that are newer than all of its run on the disk."""
-    done = max((persisted.at for persisted in there if persisted.run == run), default=None)
+def _newer(parts: Iterable[KeptParts], persisted: Iterable[PersistedStep], run: str) -> dict[KeptStep, list[KeptParts]]:
+    """Return what a node holds of the steps that are newer than all of its run on the disk.
+
+    Steps of round 0 are left out: they came from the disk.
+    """
+    newest = max((step.at for step in persisted if step.run == run), default=None)
     held: dict[KeptStep, list[KeptParts]] = {}
     for part in parts:
-        if part.at.round > 0 and (done is None or part.at > done):
+        if part.at.round > 0 and (newest is None or part.at > newest):
             held.setdefault(part.at, []).append(part)
     return held
 
@@ -67,11 +70,11 @@ def _are_whole(parts: list[KeptParts]) -> bool:
     return alike and {part.first_shard for part in parts if part.big} == {*range(first.shards)}
 
 
-def may_become_newest(at: KeptStep, run: str, newest: NewestThere | None, before: int) -> bool:
-    """Whether a step may become the newest one on the disk, although a coordinator may have had others written there.
+def may_become_newest(at: KeptStep, run: str, newest: NewestOnDisk | None, before: int) -> bool:
+    """Whether a step may become the newest one on the disk, where `newest` is now; others may have written meanwhile.
 
-    `before` is the serial of the newest one when the node began with its run. What another run has written since then
-    is newer in any case: that run has taken the place of this one.
+    `before` is the serial of the newest step when the node began with its run. A step of another run with a higher
+    serial is newer in any case: that run has taken the place of this one.
     """
     if newest is None:
         return True

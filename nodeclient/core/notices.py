@@ -10,16 +10,16 @@ from coordinatord.protocol.worker_ends import Killed
 from nodeclient.core.agent_settings import Settings
 
 LOOKING = "looking for the coordinator"
-"""What a node does first."""
+"""The notice while no coordinator is found."""
 
 NOT_LET_IN = "not let in"
-"""The notice while a coordinator is found that does not let the node in yet."""
+"""The notice while the coordinator does not let the node in yet."""
 
 
 def failed(failure: Failure) -> str:
     """Return the notice that a worker failed, or could not be started.
 
-    The reason is in the report, which follows when the root cause is known.
+    The reason of a failure is in the report, which follows when the root cause is known.
     """
     if not failure.pid:
         return f"the workers cannot be started: {failure.message}"
@@ -68,20 +68,18 @@ def embedded_coordinator_ended(how: str) -> str:
 def killed(workers: Killed, signum: int) -> str:
     """Return the notice that workers did not save their state in time after this signal."""
     are_several = workers.count > 1
-    named = ", ".join(str(rank) for rank in workers.ranks)
+    listed = ", ".join(str(rank) for rank in workers.ranks)
     more = f" and {workers.count - len(workers.ranks)} more" if workers.count > len(workers.ranks) else ""
-    who, were, they = (f"ranks {named}{more}", "were", "they") if are_several else (f"rank {named}", "was", "it")
+    subject, were, they = (f"ranks {listed}{more}", "were", "they") if are_several else (f"rank {listed}", "was", "it")
     lost = f"what {they} had not saved is lost; see --stop-timeout"
-    return f"{who} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
+    return f"{subject} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
 def step_not_common(step: int | None) -> str:
-    """Return the notice that workers did not come to the step in time that all were to keep before they end."""
-    which = "the end of their step" if step is None else f"step {step:,}"
-    late = (
-        f"the workers of this round did not all come to {which} in time, so each saves the last step that it has done"
-    )
-    return f"{late}: steps may be done again; see --stop-timeout"
+    """Return the notice that workers did not come in time to the step that all were to keep before they end."""
+    goal = "the end of their step" if step is None else f"step {step:,}"
+    text = f"the workers of this round did not all come to {goal} in time, so each saves the last step that it has done"
+    return f"{text}: steps may be done again; see --stop-timeout"
 
 
 def not_reached(error: str, waited_s: float) -> str:
@@ -101,20 +99,20 @@ def succeeded_alone(error: str) -> str:
     return f"{text}; the coordinator could not be notified: {error}. {lost}"
 
 
-def gave_up(vain: str, phase: Phase, failure: Failure | None) -> str:
-    """Return the notice of a node that gave up: `vain` is what failed, and its last result was not reported."""
+def gave_up(reason: str, phase: Phase, failure: Failure | None) -> str:
+    """Return the notice of a node that gave up for this reason, with its last result, which was not reported."""
     if phase is Phase.SUCCEEDED:
-        return f"all workers of this node succeeded, but whether those of the others did is not known: {vain}"
+        return f"all workers of this node succeeded, but whether those of the others did is not known: {reason}"
     if failure is not None:
         how = describe_exit(failure.exit_code)
-        return f"worker of rank {failure.rank} failed ({how}), which could not be reported: {vain}"
-    return vain
+        return f"worker of rank {failure.rank} failed ({how}), which could not be reported: {reason}"
+    return reason
 
 
 def lacks_parts(step: int) -> str:
-    """Return the notice that a node ends without a coordinator and has no step whole by itself."""
+    """Return the notice that a node ends without a coordinator and has no whole step by itself."""
     text = f"step {step} is not written to the disk: this node has only a part of it"
-    return f"{text}, and no coordinator tells others to write the rest"
+    return f"{text}, and no coordinator has other nodes write the rest"
 
 
 def refused(message: str) -> str:
@@ -128,7 +126,7 @@ def degraded(reason: str) -> str:
 
 
 def silent(lease_s: float) -> str:
-    """Return the reason why the session is closed."""
+    """Return the reason for closing the session with a silent coordinator."""
     return f"the coordinator has been silent for {lease_s:g} s"
 
 
@@ -140,7 +138,7 @@ def first_step(number: int, step: int, took_s: float) -> str:
 def started(round_number: int, workers: int, folder: str, in_place: int = 0) -> str:
     """Return the notice that the workers of a round run; `folder` has their logs, if it is not empty.
 
-    So many of them are `in_place`: they run in processes of the round before.
+    `in_place` is the number of workers that run in processes of the round before.
     """
     text = f"round {round_number}: {workers} worker{'s run' if workers > 1 else ' runs'}"
     if in_place:

@@ -3,8 +3,8 @@
     WRITING ──> WRITTEN ──> COMMITTING ──> COMMITTED
        └──────────────────────────┴──────> FAILED
 
-Only the node that the coordinator tells to make the step whole comes beyond WRITTEN. An attempt may be over in each of
-these stages, since the coordinator wants the step no more. What a thread still does for it is reported to nobody then.
+Only the committer's attempt comes beyond WRITTEN. The coordinator may give up a step in any of these stages. Then the
+attempt is over, and what its thread still does is not reported.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ _REPORTED = {
     Stage.COMMITTED: PersistState.COMMITTED,
     Stage.FAILED: PersistState.FAILED,
 }
-"""What the coordinator is told of each stage."""
+"""The state that is reported in each stage."""
 
 
 class PersistAttempt:
     """One attempt to write what one order names."""
 
     def __init__(self, run: str, order: PersistOrder, alone: str = "") -> None:
-        """Begin to write a step of a run; a node that does so `alone` gives the attempt a name that no other has."""
+        """Begin to write a step of a run; `alone` is the unique name of an attempt without a coordinator."""
         self.run = run
         self.name = alone or str(order.attempt)
-        """Which attempt at this step it is, in the names on the disk."""
+        """The name of the attempt in the names on the disk."""
         self.order = order
-        """The order as it was told last."""
+        """The last order for this attempt."""
         self.stage = Stage.WRITING
         self._bytes = self._bytes_before = 0
-        """What is written by now, and what was when the present stage began."""
+        """How many bytes are written by now, and how many were when the present stage began."""
         self._problem = ""
+        """Why the attempt failed, if it did."""
 
     def serves(self, run: str, order: PersistOrder) -> bool:
-        """Whether an order is for the same attempt; what is to be done once all is written may have changed."""
-        return self.run == run and _written_by(self.order) == _written_by(order)
+        """Whether an order is for this attempt: it names the same files to write."""
+        return self.run == run and _for_files(self.order) == _for_files(order)
 
     def note_order(self, order: PersistOrder) -> None:
-        """Take in an order for the same attempt."""
+        """Take in another order for this attempt."""
         assert self.serves(self.run, order)  # noqa: S101 - the caller has asked
         self.order = order
 
@@ -70,7 +71,7 @@ class PersistAttempt:
         self._go(Stage.WRITTEN, Stage.WRITING)
 
     def begin_commit(self) -> bool:
-        """Begin to make the step whole if this node is told to and has not begun; return whether it begins now."""
+        """Begin to make the step whole if all is written and this node is the committer; return whether it begins."""
         begins = self.order.commit and self.stage is Stage.WRITTEN
         if begins:
             self._go(Stage.COMMITTING, Stage.WRITTEN)
@@ -82,13 +83,13 @@ class PersistAttempt:
         self._go(Stage.COMMITTED, Stage.COMMITTING)
 
     def fail(self, why: str) -> None:
-        """Note that this node can do no more for the step; `why` fits into a report."""
+        """Note that the attempt has failed; `why` fits into a report."""
         self._go(Stage.FAILED, Stage.WRITING, Stage.COMMITTING)
         self._problem = why
 
     @property
     def report(self) -> PersistReport:
-        """What the coordinator is to know of it."""
+        """The report to the coordinator."""
         order = self.order
         return PersistReport(order.round, order.step, _REPORTED[self.stage], self._bytes, self._problem, order.attempt)
 
@@ -97,6 +98,6 @@ class PersistAttempt:
         self.stage = stage
 
 
-def _written_by(order: PersistOrder) -> PersistOrder:
-    """Return what an order says of the files to write, without that which is told once they are written."""
+def _for_files(order: PersistOrder) -> PersistOrder:
+    """Return an order with only those fields that decide which files are written; the others may change later."""
     return replace(order, commit=False, in_use=None, small=0, in_vain=())

@@ -1,9 +1,8 @@
 """Which workers of a node can go into another round as the same processes, and which wait for it.
 
-A worker that is able to is asked to leave its round before it is asked to end. Once it is out of the round it is
-*held*: it takes part in nothing, and has no part in what the node reports. The next round takes it, unless that begins
-from nothing: what a process has learned cannot be unlearned. A worker is held for a while only, since it keeps memory
-and devices.
+A worker that can stay is asked to leave its round before it is asked to end. Once it is out of the round it is *held*:
+it takes part in nothing, and the node's reports leave it out. The next round takes it, unless that round begins from
+nothing: a process cannot undo its training. A worker is held for a while only, since it occupies memory and devices.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HOLD_S = 60.0
 """How long a worker waits for another round. One is formed within seconds, or waits for nodes that may never come."""
 
 HELD_IN_VAIN = f"no round followed within {HOLD_S:g} s"
-"""Why a worker is not held any more, unless something else is said."""
+"""The usual reason why a worker is not held any more."""
 
 _LOST_CONNECTION = "a worker has lost its connection to nodeclient"
 
@@ -35,17 +34,17 @@ _END_UNKNOWN = "a worker was ended with another one, which had ended before that
 
 
 class StayState(Enum):
-    """How near a worker is to another round. A worker of which nothing is noted can only end.
+    """How near a worker is to another round. A worker without a state can only end.
 
         ABLE ──> HELD ──> ABLE      it leaves its round when asked, and goes into the next one
         ABLE ──> FAILED ──> HELD    it leaves unasked, since a collective has failed in it
         ABLE ──> REFUSES            it cannot leave; if it does after all, it is held too
-        FAILED ──> LOST             its connection is gone, so it cannot be held any more
+        FAILED ──> LOST             its connection is gone, or it refuses, so it cannot be held any more
         HELD ──> CUT_OFF            its connection is gone, so it cannot be given another round
         ABLE, REFUSES ──> SILENT    its connection is gone, so it cannot be asked
-        FAILED ──> LOST             it has found out that it cannot be given another round
+        SILENT ──> ABLE             it has connected again
 
-    Nothing is noted of a worker any more when its process ends.
+    A worker has no state any more when its process ends.
     """
 
     ABLE = auto()
@@ -53,13 +52,13 @@ class StayState(Enum):
     """It leaves its round because a collective has failed in it. That is its failure in this round."""
     REFUSES = auto()
     LOST = auto()
-    """It failed as above and can only end now; its end is no second failure."""
+    """It is FAILED and can only end now; its end is no second failure."""
     HELD = auto()
     """It is out of its round, and waits for the next one."""
     CUT_OFF = auto()
     """It is out of its round and would wait for ever, so it is to be ended before the next one."""
     SILENT = auto()
-    """It may live without its connection, or be about to end: that closes the connection as well."""
+    """It may live without its connection, or be about to end: the end of a process closes its connection as well."""
 
 
 _WAITING = frozenset({StayState.HELD, StayState.CUT_OFF})
@@ -76,21 +75,21 @@ class Leave(Enum):
     ASKED = auto()
     """They have until `leave_by`."""
     OVER = auto()
-    """Nobody is waited for any more: who is not out of the round ends."""
+    """The node waits no longer: workers that are still in the round are ended."""
 
 
 @frozen
 class RoundEnd:
-    """How the workers of a round are to go."""
+    """How the workers of a round are to leave it or end."""
 
     leave_within_s: float | None
     """How long they may take to leave it for another one; None if no other round may follow for them."""
     grace_s: float
     """How long they may take to end once they are asked to."""
     signum: int
-    """The signal that asks them."""
+    """The signal that asks them to end."""
     may_save: bool
-    """Whether they save what they have in that time."""
+    """Whether they save their state in that time."""
     planned: bool
     """Whether nothing has gone wrong."""
 
@@ -104,21 +103,22 @@ class Staying:
         self._leave = Leave.NOT_ASKED
         self._leave_by = 0.0
         self.hold_until: float | None = None
-        """When those that are held are dismissed; None while their round goes on, and if none is held."""
+        """When the workers that are held are dismissed; None while a round goes on, and if none is held."""
         self._why_not = ""
         """Why workers that were able to stay were ended in this round, if they were."""
-        self._whys: dict[int, str] = {}
-        """Why each worker was ended that had not left its round: what is wrong with it, if it had not ended before."""
+        self._obstacles: dict[int, str] = {}
+        """Why each worker that was ended could not stay, unless its process turns out to have ended by itself."""
         self._ends_others = False
-        """Whether workers were ended that were able to stay, only because of those."""
+        """Whether workers that were able to stay were ended only because of those."""
         self.begun: WorkerStarts | None = None
         """How the workers of this round were begun; None while there is nothing to report of that."""
-        self._stay = 0
+        self._in_place = 0
+        """How many workers began this round in place."""
 
-    # What becomes of one worker
+    # One worker
 
     def note_able(self, local_rank: int, *, able: bool) -> None:
-        """Note whether a worker can go into another round: it says that it can, and cannot without its connection."""
+        """Note that a worker has reported that it can go into another round, or that its connection is gone."""
         state = self._states.get(local_rank)
         if able and state in {None, StayState.SILENT}:
             self._states[local_rank] = StayState.ABLE
@@ -133,7 +133,7 @@ class Staying:
             self._states[local_rank] = StayState.SILENT
 
     def note_failed(self, local_rank: int, alive: AbstractSet[int]) -> bool:
-        """Note that a worker leaves its round because a collective has failed; return whether it may, and is new."""
+        """Note that a collective has failed in a worker; return whether this is new, and the worker may leave."""
         new = local_rank in alive and self._states.get(local_rank) in {StayState.ABLE, StayState.REFUSES}
         if new:
             self._states[local_rank] = StayState.FAILED
@@ -150,7 +150,7 @@ class Staying:
     def note_end(self, local_rank: int, *, by_itself: bool) -> bool:
         """Note that the process of a worker has ended; return whether its failure in this round is known."""
         state = self._states.pop(local_rank, None)
-        if by_itself and self._whys.pop(local_rank, "") and self._ends_others:
+        if by_itself and self._obstacles.pop(local_rank, "") and self._ends_others:
             self._why_not = self._why_not or _END_UNKNOWN
         return state in {StayState.FAILED, StayState.LOST}
 
@@ -167,39 +167,39 @@ class Staying:
             self._states[local_rank] = StayState.HELD
         return taken
 
-    # What becomes of the workers of a round
+    # The workers of a round
 
     def begin(self) -> tuple[int, ...]:
         """Begin a round; return the workers that go into it as the same processes."""
         stay = tuple(sorted(self._held))
-        self._stay, self.begun = len(stay), None
+        self._in_place, self.begun = len(stay), None
         self._states = dict.fromkeys(stay, StayState.ABLE)
         self._leave, self.hold_until = Leave.NOT_ASKED, None
         return stay
 
-    def note_started(self, warm: int, workers: int) -> Stimulus:
-        """Note that all workers of the round are started, and how many of them warm; return the stimulus."""
-        why_not = self._why_not or next(iter(self._whys.values()), "")
-        starts = WorkerStarts(self._stay, warm, max(workers - self._stay - warm, 0), clip(why_not, MESSAGE_MAX))
+    def note_started(self, warm: int, workers: int) -> None:
+        """Note that all workers of the round are started, and how many of them warm."""
+        why_not = self._why_not or next(iter(self._obstacles.values()), "")
+        cold = max(workers - self._in_place - warm, 0)
+        starts = WorkerStarts(self._in_place, warm, cold, clip(why_not, MESSAGE_MAX))
         self.begun = starts if starts.in_place or starts.warm or starts.why_not else None
         self._why_not = ""
-        self._whys.clear()
-        return Stimulus.STARTED
+        self._obstacles.clear()
 
     def end_workers(self, group: WorkerGroup, end: RoundEnd, now: float) -> list[LeaveRound | Terminate]:
         """Have the workers of a round leave it if all of them can, and otherwise end.
 
-        A later call goes on where that stands. Those that did not leave in time, and have nothing to save, get no more
-        time to end.
+        A later call goes on from there. Workers that did not leave in time, and have nothing to save, get no more time
+        to end.
         """
         grace_s = end.grace_s
         if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
             self._leave, self._leave_by = Leave.ASKED, now + end.leave_within_s
             return [LeaveRound(end.planned)]
         if self._leave is Leave.NOT_ASKED:
-            self._note_whys(group.alive, "")
+            self._note_obstacles(group.alive, "")
         if self._leave is Leave.ASKED and now >= self._leave_by:
-            self._note_whys(group.alive, _NOT_OUT)
+            self._note_obstacles(group.alive, _NOT_OUT)
             grace_s = grace_s if end.may_save else 0.0
         elif self._leave is Leave.ASKED and end.leave_within_s is not None:
             return []
@@ -207,26 +207,25 @@ class Staying:
         begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
         return [Terminate(end.signum)] if begins else []
 
-    def _note_whys(self, alive: AbstractSet[int], why: str) -> None:
-        """Note why workers are ended: those without a connection for that, and others for `why`, if not empty.
-
-        What is said of a worker is taken back when its process turns out to have ended by itself.
-        """
-        whys = {rank: _LOST_CONNECTION if self._states.get(rank) is StayState.SILENT else why for rank in sorted(alive)}
-        self._whys = {rank: why for rank, why in whys.items() if why}
-        self._ends_others = any(not why and self._states.get(rank) in _MAY_BE_HELD for rank, why in whys.items())
+    def _note_obstacles(self, alive: AbstractSet[int], usual: str) -> None:
+        """Note why workers are ended: a lost connection, or else the `usual` obstacle, which is empty for none."""
+        silent = {rank for rank in alive if self._states.get(rank) is StayState.SILENT}
+        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual for rank in sorted(alive)}
+        self._obstacles = {rank: obstacle for rank, obstacle in obstacles.items() if obstacle}
+        able = {rank for rank in alive if self._states.get(rank) in _MAY_BE_HELD}
+        self._ends_others = bool(able - self._obstacles.keys())
 
     def hasten(self, alive: AbstractSet[int], now: float) -> None:
-        """Wait no longer until workers are out of the round if none of those that are left in it can leave."""
+        """End the wait for workers to leave the round if none that is still in it can leave."""
         if self._leave is Leave.ASKED and not any(self._states.get(local_rank) in _MAY_LEAVE for local_rank in alive):
             self._leave_by = min(self._leave_by, now)
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return the deadline while the workers leave their round, with what is due then."""
+        """Return the deadline for workers that are asked to leave their round, with what is due then."""
         return [(self._leave_by, Stimulus.LEAVE_OVER)] if self._leave is Leave.ASKED else []
 
     def settle(self, now: float) -> None:
-        """Note that the round has ended: workers that are held may wait for `HOLD_S` from now on."""
+        """Note that the round has ended: workers that are held wait for `HOLD_S` from now on."""
         self._leave = Leave.OVER
         self.hold_until = now + HOLD_S if self._held else None
 
@@ -237,7 +236,7 @@ class Staying:
         return gone
 
     def dismiss_cut_off(self, phase: Phase) -> list[Dismiss]:
-        """Return what ends those that cannot be reached any more, once no others are ending."""
+        """Return what ends the workers that cannot be reached any more, unless others are ending."""
         return [] if phase is Phase.STOPPING else self._dismiss({StayState.CUT_OFF})
 
     def _dismiss(self, states: AbstractSet[StayState]) -> list[Dismiss]:
@@ -248,7 +247,7 @@ class Staying:
         return [Dismiss(gone)] if gone else []
 
     def holds_all(self, workers: int) -> bool:
-        """Whether all of so many workers are held, so that the next round starts no process here."""
+        """Whether all of this node's `workers` are held, so that the next round starts no process here."""
         return len(self._held) == workers
 
     @property

@@ -1,4 +1,4 @@
-"""What a node does in each phase about each thing that can happen, and why.
+"""All transitions of a node: what it does in each phase for each stimulus, and why.
 
 The goals of the coordinator are levels: they are looked up again whenever the phase changes. A goal that had to wait,
 such as a next round while the old workers end, is thus reached in the end.
@@ -56,7 +56,7 @@ def stimulus_of(desired: Desired, run: str, round_number: int) -> Stimulus:
 
 
 class Act(StrEnum):
-    """What is done. The agent knows how."""
+    """What the agent does in a transition."""
 
     STAY = "stay"
     PROBE = "probe"

@@ -1,4 +1,4 @@
-"""What it means for a node that one of its workers is not in the round any more."""
+"""What follows for a node when one of its workers fails, or is not in the round any more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nodeclient.core.worker_group import WorkerGroup
 def note_end(
     event: WorkerEnd, group: WorkerGroup, staying: Staying, phase: Phase, workers: int, now: float
 ) -> tuple[Stimulus | None, list[Effect]]:
-    """Note in the group how one of its `workers` ended; return the stimulus for the node, and what is to be done."""
+    """Note in the group how one of its `workers` ended; return the stimulus for the node, if any, and the effects."""
     at, diagnosis, is_known = now, Diagnosis(), False
     match event:
         case WorkerLeft():

@@ -1,4 +1,4 @@
-"""The agent's view of its local worker group in one round: who lives, who failed first, how it is to end."""
+"""The agent's view of its local worker group in one round: who lives, who failed first, how the group is to end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from nodeclient.core.events import Diagnosis, Keeping, KeptSaved
 from nodeclient.core.table import Stimulus
 
 _ENDED_BY_US = frozenset({0, 128 + Signals.SIGKILL})
-"""Exit codes, as a shell gives them, of workers that were asked to end. The signal that asked them is another."""
+"""Exit codes, as a shell gives them, of workers that were asked to end, besides that of the signal."""
 
 
 class WorkerGroup:
@@ -36,44 +36,45 @@ class WorkerGroup:
         self.assignment = assignment
         self.origin = origin
         self.begun = False
-        """Its workers are being started, or were."""
+        """Whether its workers are being started, or were."""
         self.alive: set[int] = set()
         """The local ranks of workers that live and are in the round, or are about to."""
         self.ending = Phase.STOPPED
         """The phase that its end leads to."""
         self.kill_at: float | None = None
+        """The time at which its workers are killed, once they were asked to end."""
         self.cut_off = False
-        """Its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
+        """Whether its workers end because the coordinator is out of reach: nothing has gone wrong among them."""
         self.killed: Killed | None = None
         self.save_by: float | None = None
-        """Its workers are saving what they keep. By then, at the latest, they are asked to end."""
+        """The time by which its workers have saved what they keep: then they are asked to end. None if they do not."""
         self.put_off = False
-        """They were asked to save, and go on to a step of their own choice first."""
+        """Whether its workers, when asked to save, went on to a step of their own choice first."""
         self.halt: Halt | None = None
-        """What its workers were told last of the step that all workers of the round keep before they end."""
+        """The last request to its workers for the step that all workers of the round keep before they end."""
         self._halt_by: float | None = None
-        """The latest time at which they come to that step."""
+        """The time by which they have come to that step; None if they are not on the way to it."""
         self._save_within_s: float | None = None
-        """How long that may take them; None while none of them keeps anything."""
+        """How long its workers may take to save; None while none of them keeps state."""
         self._halt_share = HALT_SHARE
-        """The share of the time to end in which they come to that step and save it."""
+        """The share of their time to end in which its workers come to that step and save it."""
         self._stopped_at: float | None = None
         """The time from which on its workers are to end: what they do later follows from that."""
         self._signalled_at: float | None = None
         """The time at which its workers were asked to end."""
         self.signum: int = Signals.SIGTERM
-        """The signal that asked them."""
+        """The signal that asks its workers to end."""
         self._may_save = False
-        """They have time to save their state."""
+        """Whether its workers have time to save their state between that signal and SIGKILL."""
         self._failure: Failure | None = None
         self._failed_at = 0.0
         self._ended: list[tuple[int, float]] = []
-        """The first workers that exited with 0 without being asked to, and when."""
+        """The ranks of the first workers that exited with 0 without being asked to, and when."""
 
     def rank(self, local_rank: int) -> int:
         """Return the global rank of a worker.
 
-        A coordinator that is confused may have given ranks that no message can hold. A failure is reported even so.
+        It is limited to what a message can hold: a failure is reported even if a coordinator assigned higher ranks.
         """
         return min(local_rank + (self.assignment.first_rank if self.assignment else 0), RANKS_MAX)
 
@@ -92,8 +93,8 @@ class WorkerGroup:
     def save(self, now: float, halt: Halt | None = None, grace_s: float = 0.0) -> bool:
         """Let its workers save what they keep before they are asked to end; return whether any of them keeps state.
 
-        With `halt` they go on to a step that all workers of the round have in common, and save that. Both may take a
-        share of `grace_s`, their time to end.
+        With `halt` they first go on to a step that all workers of the round have in common. This and the save may take
+        a share of `grace_s`, their time to end.
         """
         self.halt, self._halt_by = None, None
         if self.alive and self._save_within_s is not None and halt is not None:
@@ -109,24 +110,24 @@ class WorkerGroup:
 
     @property
     def saves(self) -> bool:
-        """Whether its workers save what they keep, or will; they are asked to end when they have."""
+        """Whether its workers save what they keep, or are about to; they are asked to end after that."""
         return self.halting or self.save_by is not None
 
-    def answer(self, event: KeptSaved) -> bool:
-        """Note the answer to a request to save; return whether the end of the workers waited for it."""
+    def note_answer(self, event: KeptSaved) -> bool:
+        """Note the answer to a request to save; return whether the end of the workers waits for it."""
         self.put_off |= event.put_off
         return self.saves
 
-    def dismiss(self) -> None:
-        """Expect no state of its workers any more."""
+    def stop_saving(self) -> None:
+        """Wait no longer for its workers to save."""
         self.save_by = self._halt_by = None
 
-    def halt_until(self, now: float) -> None:
-        """Let the time to come to a common step be over."""
+    def expire_halt(self, now: float) -> None:
+        """Let the time to come to a common step end now."""
         self._halt_by = now
 
     def deadlines(self) -> list[tuple[float, Stimulus]]:
-        """Return what is due when."""
+        """Return its deadlines, each with the stimulus that is due then."""
         dues = [
             (self._halt_by, Stimulus.HALT_OVER),
             (self.save_by, Stimulus.SAVED),
@@ -137,7 +138,7 @@ class WorkerGroup:
 
     @property
     def _save_late_at(self) -> float | None:
-        """When workers that went on to a step of their own choice are asked once more to save."""
+        """When workers that went on to a step of their own choice are asked once more to save; None if they are not."""
         if not self.put_off or not self.alive or self._signalled_at is None or self.kill_at is None:
             return None
         return self._signalled_at + PUT_OFF_SHARE * (self.kill_at - self._signalled_at)
@@ -147,7 +148,7 @@ class WorkerGroup:
 
         A later call may shorten their time, never lengthen it.
         """
-        self.dismiss()
+        self.stop_saving()
         first = self._signalled_at is None
         if first:
             self._signalled_at, self.signum = now, signum
@@ -156,7 +157,7 @@ class WorkerGroup:
         return first
 
     def kill(self) -> Killed | None:
-        """Note that its workers' time is over; return those that were still to save their state, if any."""
+        """Note that its workers' time to end is over; return those that were still to save their state, if any."""
         kill_at, self.kill_at = self.kill_at, None
         if self.alive and self._may_save and kill_at is not None and self._signalled_at is not None:
             ranks = tuple(self.rank(local_rank) for local_rank in sorted(self.alive)[:CONSEQUENCES_MAX])
@@ -164,11 +165,11 @@ class WorkerGroup:
         return self.killed
 
     def dissolve(self, now: float) -> None:
-        """Note that none of its workers lives: nothing is asked of them any more."""
+        """Note that none of its workers lives, so that no deadline is left."""
         self.stop(now)
         self._signalled_at = self._signalled_at or now
         self.kill_at = None
-        self.dismiss()
+        self.stop_saving()
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""
@@ -189,11 +190,11 @@ class WorkerGroup:
         )
 
     def note_late(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, at: float) -> None:
-        """Note a worker that ended at `at`, if that becomes known while the workers are being ended.
+        """Note that a worker ended at `at`, which becomes known while the workers are being ended.
 
-        It is the first failure if it came before they were to end. It may also be if no signal of this node had asked
-        it to, and no peer that went: then what is known so far may have followed from it. Otherwise it is a
-        consequence.
+        Its failure is the first one if it came before the workers were to end. It also is if no signal had asked the
+        worker to end, and it lost no connection to a peer, while the failure that is known so far did: that one may be
+        its consequence. Otherwise it is a consequence itself.
         """
         first, late = self._failure, self._failure_of(local_rank, exit_code, diagnosis)
         before = exit_code != 0 and self._stopped_at is not None and at < self._stopped_at
@@ -205,25 +206,25 @@ class WorkerGroup:
         elif by_itself and lost_connection(first):
             followers = (Follower(first.rank, first.exit_code), *first.followers)[:CONSEQUENCES_MAX]
             self._failure, self._failed_at = dataclasses.replace(late, followers=followers), at
-        elif not self._may_be_ours(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
+        elif not self._may_be_asked(exit_code) and len(first.followers) < CONSEQUENCES_MAX:
             same = is_same_error(diagnosis.error or diagnosis.message, first.error or first.message)
             follower = Follower(late.rank, exit_code, same)
             self._failure = dataclasses.replace(first, followers=(*first.followers, follower))
 
-    def _may_be_ours(self, exit_code: int) -> bool:
+    def _may_be_asked(self, exit_code: int) -> bool:
+        """Whether an exit code may be that of a worker which this node asked to end, or killed."""
         return shell_exit_code(exit_code) in _ENDED_BY_US | {128 + self.signum}
 
     def ended_by_itself(self, exit_code: int, at: float) -> bool:
-        """Whether a worker that exited at `at` certainly did not do so because this node asked it to, or killed it."""
+        """Whether a worker certainly exited at `at` without having been asked to end, or killed, by this node."""
         is_not_killed_yet = self.kill_at is not None
         unasked = self._signalled_at is None or at < self._signalled_at
-        return unasked or not self._may_be_ours(exit_code) or (exit_code == -Signals.SIGKILL and is_not_killed_yet)
+        return unasked or not self._may_be_asked(exit_code) or (exit_code == -Signals.SIGKILL and is_not_killed_yet)
 
     def note_exit(self, local_rank: int, exit_code: int, at: float) -> None:
         """Note that a worker exited at `at`.
 
-        One that exits with 0 after it was asked to end did as asked, and is not counted among those that ended by
-        themselves.
+        One that exits with 0 after it was asked to end is not among those that `ended` returns.
         """
         self.alive.discard(local_rank)
         unasked = self._stopped_at is None or at < self._stopped_at

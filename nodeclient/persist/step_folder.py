@@ -26,7 +26,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep, Size
 from coordinatord.protocol.persisted_state import KEEP_STEPS_MAX
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for, fields_of
-from nodeclient.core.lone_write import NewestThere, may_become_newest
+from nodeclient.core.lone_write import NewestOnDisk, may_become_newest
 from nodeclient.persist.durable_file import Progress, flush_folder, make_folder, read_small_file, write_file
 
 MANIFEST = "manifest.json"
@@ -245,7 +245,7 @@ def commit(job: Path, of: StepName, small: int, progress: Progress, before: int 
     _check_sizes(folder, files, progress)
     newest = next(iter(find_whole(job, progress=progress)[0]), None)
     if before is not None and newest is not None:
-        there = NewestThere(newest.of.run, newest.of.at, newest.serial)
+        there = NewestOnDisk(newest.of.run, newest.of.at, newest.serial)
         if not may_become_newest(of.at, of.run, there, before):
             if newest.of.run == of.run:
                 return newest

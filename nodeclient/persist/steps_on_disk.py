@@ -19,7 +19,7 @@ from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import kept_groups
-from nodeclient.core.disk_retention import StepThere
+from nodeclient.core.disk_retention import StepOnDisk
 from nodeclient.core.effects import Level
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import disk_thread, step_folder
@@ -85,7 +85,7 @@ class StepsOnDisk:
         self._look_now = asyncio.Event()
         self._problems: set[str] = set()
         """What was wrong with steps at the last look."""
-        self.there: tuple[StepThere, ...] = ()
+        self.there: tuple[StepOnDisk, ...] = ()
         """All whole steps on the disk at the last look."""
         self.found: tuple[PersistedStep, ...] = ()
         """The newest whole steps on the disk, without those that could not be read."""
@@ -144,7 +144,7 @@ class StepsOnDisk:
             key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
         }
         self.there = tuple(
-            StepThere(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
+            StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
         before = self.found, self.unusable

@@ -20,9 +20,9 @@ from coordinatord.protocol.persisted_state import (
     PersistReport,
     PersistState,
 )
-from nodeclient.core.disk_retention import StepThere, superfluous
+from nodeclient.core.disk_retention import StepOnDisk, superfluous
 from nodeclient.core.events import KeptChanged, PersistedAlone
-from nodeclient.core.lone_write import NewestThere, lone_order, may_become_newest
+from nodeclient.core.lone_write import NewestOnDisk, lone_order, may_become_newest
 from nodeclient.persist.disk_thread import STALL_S
 from nodeclient.persist.steps_on_disk import LOOK_EVERY_S
 from tests.sim.kept_copies import GARBLED, Chain, Stored
@@ -266,7 +266,7 @@ class KeptDisk:
             chains = frozenset(stored.chain for stored in files.values())
             directory.whole.insert(0, OnDisk(serial, of, tuple(parts), chains))
         self._world.invariants.kept.persisted.is_whole(directory, of)
-        there = [StepThere(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
+        there = [StepOnDisk(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
         gone = superfluous(there, KEEP, order.in_use)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
         directory.files.clear()  # what was begun before
@@ -299,7 +299,7 @@ class KeptDisk:
         of, directory = (run, order.at), self._directory
         stored = {wanted.first_rank: self._memory.find(*of, wanted.first_rank) for wanted in order.parts}
         newest = next(iter(directory.whole), None)
-        there = None if newest is None else NewestThere(*newest.of, newest.serial)
+        there = None if newest is None else NewestOnDisk(*newest.of, newest.serial)
         if fault is not None or any(found is None or found.damaged for found in stored.values()):
             self.has_failed = True
         elif may_become_newest(order.at, run, there, self._before):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeclient.core.disk_retention import StepThere, superfluous
+from nodeclient.core.disk_retention import StepOnDisk, superfluous
 
 DAMAGED = frozenset({2, 4})
 
 
-def there(*serials: int, damaged: frozenset[int] = frozenset()) -> list[StepThere]:
-    return [StepThere(serial, f"step-{serial}", serial not in damaged) for serial in serials]
+def there(*serials: int, damaged: frozenset[int] = frozenset()) -> list[StepOnDisk]:
+    return [StepOnDisk(serial, f"step-{serial}", serial not in damaged) for serial in serials]
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,19 @@ def there(*serials: int, damaged: frozenset[int] = frozenset()) -> list[StepTher
         pytest.param(there(3, 2, 2, 1), 2, None, {1}, id="two have the same number"),
     ],
 )
-def test_which_steps_go(steps: list[StepThere], keep: int, in_use: int | None, gone: set[int]) -> None:
+def test_which_steps_go(steps: list[StepOnDisk], keep: int, in_use: int | None, gone: set[int]) -> None:
     assert superfluous(steps, keep, in_use) == {f"step-{serial}" for serial in gone}
 
 
 STEPS = st.lists(
-    st.builds(lambda serial, usable: StepThere(serial, f"step-{serial}", usable), st.integers(1, 12), st.booleans()),
+    st.builds(lambda serial, usable: StepOnDisk(serial, f"step-{serial}", usable), st.integers(1, 12), st.booleans()),
     unique_by=lambda step: step.serial,
 )
 
 
 @given(STEPS, st.integers(1, 5), st.none() | st.integers(1, 12))
 def test_enough_newer_steps_of_use_stay_for_each_that_goes(
-    steps: list[StepThere], keep: int, in_use: int | None
+    steps: list[StepOnDisk], keep: int, in_use: int | None
 ) -> None:
     gone = superfluous(steps, keep, in_use)
     stay = [step for step in steps if step.folder not in gone]

@@ -11,7 +11,7 @@ from coordinatord.protocol.persisted_state import PersistedStep, PersistOrder
 from nodeclient.core.agent_settings import WRITE_ALONE_S, Settings
 from nodeclient.core.effects import Exit, Persist, PersistAlone
 from nodeclient.core.events import PersistedAlone
-from nodeclient.core.lone_write import NewestThere, lone_order, may_become_newest, newest_in_part
+from nodeclient.core.lone_write import NewestOnDisk, lone_order, may_become_newest, newest_in_part
 from tests.support.bench import Bench
 from tests.support.kept_state import kept_parts
 
@@ -71,11 +71,11 @@ def test_the_user_learns_of_a_newer_step_of_which_a_node_has_a_part() -> None:
 def test_a_step_becomes_the_newest_only_if_nothing_newer_has_come_meanwhile() -> None:
     at = KeptStep(2, 7)
     assert may_become_newest(at, RUN, None, 0)
-    assert may_become_newest(at, RUN, NewestThere(RUN, KeptStep(1, 90), 5), 3)
-    assert not may_become_newest(at, RUN, NewestThere(RUN, KeptStep(2, 7), 5), 3)
-    assert not may_become_newest(at, RUN, NewestThere(RUN, KeptStep(3, 1), 5), 3)
-    assert may_become_newest(at, RUN, NewestThere("r-0", KeptStep(9, 90), 3), 3), "the run began with it"
-    assert not may_become_newest(at, RUN, NewestThere("r-2", KeptStep(1, 1), 4), 3), "a later run has taken its place"
+    assert may_become_newest(at, RUN, NewestOnDisk(RUN, KeptStep(1, 90), 5), 3)
+    assert not may_become_newest(at, RUN, NewestOnDisk(RUN, KeptStep(2, 7), 5), 3)
+    assert not may_become_newest(at, RUN, NewestOnDisk(RUN, KeptStep(3, 1), 5), 3)
+    assert may_become_newest(at, RUN, NewestOnDisk("r-0", KeptStep(9, 90), 3), 3), "the run began with it"
+    assert not may_become_newest(at, RUN, NewestOnDisk("r-2", KeptStep(1, 1), 4), 3), "a later run has taken its place"
 
 
 def alone(*, persists: bool = True) -> Bench:

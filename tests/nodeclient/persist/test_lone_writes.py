@@ -107,5 +107,5 @@ async def test_a_node_with_a_part_of_a_step_says_that_nothing_is_written(tmp_pat
         worker.save_shard(4, shards=2)
         await write_alone(node)
         assert whole(tmp_path) == []
-        why = "this node has only a part of it, and no coordinator tells others to write the rest"
+        why = "this node has only a part of it, and no coordinator has other nodes write the rest"
         assert node.texts == [f"step 4 is not written to the disk: {why}"]

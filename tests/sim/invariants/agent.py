@@ -180,7 +180,7 @@ class AgentInvariants(NodeInvariants):
                 host.name,
                 alone,
             )
-            waited = now - max(conduct.alone_since, agent._resting_since)
+            waited = now - max(conduct.alone_since, agent._without_workers_since)
             most = self.world.scenario.join_timeout_s + connecting
             self.check(agent.phase.has_workers or waited < most, "%s looks for %.1f s", host.name, waited)
         if conduct.leave_asked_at is not None and not recently:

@@ -305,7 +305,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 well = well and member is not None and member.session is not None and not member.expired
                 agent = host.agent
                 idle = agent is not None and not agent.phase.has_workers
-                idle = idle and agent is not None and host.clock.read() - agent._resting_since > IN_FLIGHT_S
+                idle = idle and agent is not None and host.clock.read() - agent._without_workers_since > IN_FLIGHT_S
                 late = self.world.scenario.network.harsh or self.world.faults["network slow"] > 0
                 self.check(not (well and idle) or late, "%s has no workers and is left behind", record.node)
 

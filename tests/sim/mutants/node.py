@@ -11,7 +11,7 @@ MUTANTS = (
         "nodeclient.core.agent",
         "a node starts a round that it knows to be over, if the word of it is late",
         "        if desired.run == self.run and desired.round < self.round:\n"
-        "            return  # sent before a message that this node has already received\n",
+        "            return  # it is older than a message that this node has received\n",
         "",
     ),
     Mutant(
@@ -69,15 +69,15 @@ MUTANTS = (
         "node-no-time-to-save",
         "nodeclient.core.agent",
         "workers get half a second to save in a planned stop",
-        "on_purpose = own.ending is not None or group.cut_off or (desired is not None and desired.planned)",
-        "on_purpose = own.ending is not None or group.cut_off",
+        "on_purpose = departure.ending is not None or group.cut_off or (desired is not None and desired.planned)",
+        "on_purpose = departure.ending is not None or group.cut_off",
     ),
     Mutant(
         "node-no-time-to-save-in-outage",
         "nodeclient.core.agent",
         "workers get half a second to save when the outage grace is over",
-        "on_purpose = own.ending is not None or group.cut_off or (desired is not None and desired.planned)",
-        "on_purpose = own.ending is not None or (desired is not None and desired.planned)",
+        "on_purpose = departure.ending is not None or group.cut_off or (desired is not None and desired.planned)",
+        "on_purpose = departure.ending is not None or (desired is not None and desired.planned)",
     ),
     Mutant(
         "node-presumes-success",
@@ -133,8 +133,8 @@ MUTANTS = (
         "node-forgets-failure",
         "nodeclient.core.agent",
         "a node forgets its failure when its workers are gone",
-        "        self._resting_since = now\n        if self.phase",
-        "        self._resting_since = now\n        self._group = WorkerGroup()\n        if self.phase",
+        "        self._without_workers_since = now\n        if self.phase",
+        "        self._without_workers_since = now\n        self._group = WorkerGroup()\n        if self.phase",
     ),
     Mutant(
         "node-failure-of-last-round",
@@ -247,15 +247,15 @@ MUTANTS = (
         "node-doubts-the-held",
         "nodeclient.core.agent",
         "a node takes a coordinator that cannot decide for one that is gone",
-        "        self._connection.alive(now)\n        if self._connection.is_new_error",
+        "        self._connection.note_alive(now)\n        if self._connection.is_new_error",
         "        if self._connection.is_new_error",
     ),
     Mutant(
         "node-never-gives-up",
         "nodeclient.core.connection_state",
         "a node looks for its coordinator for ever",
-        "resting_since) + patience_s\n",
-        "resting_since) + 1000 * patience_s\n",
+        "without_workers_since) + patience_s\n",
+        "without_workers_since) + 1000 * patience_s\n",
     ),
     Mutant(
         "node-refused-at-once",
@@ -269,7 +269,7 @@ MUTANTS = (
         "node-always-sends-sigterm",
         "nodeclient.core.agent",
         "the workers of a leaving node get another signal than the node",
-        "signum = own.signum or Signals.SIGTERM",
+        "signum = departure.signum or Signals.SIGTERM",
         "signum = Signals.SIGTERM",
     ),
     Mutant(
