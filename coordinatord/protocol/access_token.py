@@ -1,8 +1,9 @@
 """Access tokens, as text: `crd1.<pin>.<role>.<secret>`.
 
-The pin is the SHA-256 of the coordinator's public key (SubjectPublicKeyInfo, as in RFC 7469), so a token says which
-coordinator it is for, and no authority has to. The secret has 256 random bits. Both are base32, in lower case and
-without padding. Tokens are recognized by their beginning, also by programs that look for secrets in repositories.
+The pin is the SHA-256 of the coordinator's public key (SubjectPublicKeyInfo, as in RFC 7469). A client compares it with
+the key that it is shown, so no certificate authority is needed. The secret has 256 random bits. Both are base32, in
+lower case and without padding. Tokens are recognized by their beginning, also by programs that look for secrets in
+repositories.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Role(StrEnum):
     JOIN = "join"
     """Be a node of a job."""
     ADMIN = "admin"
-    """Stop, restart and forget jobs, drain nodes; and whatever `READ` may."""
+    """Stop, restart and forget jobs, drain nodes; and all that `READ` may."""
     READ = "read"
     """See jobs, events, reports and metrics."""
 
@@ -38,7 +39,7 @@ class Role(StrEnum):
 
 
 class TokenFormError(OperationalError):
-    """A text is no access token. The text is not repeated: it may be a secret with a slip in it."""
+    """A text is no access token. The error does not repeat it: it may be a secret with a typing error."""
 
 
 @frozen
@@ -75,6 +76,6 @@ def tokens_in(text: str) -> tuple[AccessToken, ...]:
     return found
 
 
-def holds_token(word: str) -> bool:
-    """Whether a word of a command line has a token in it, where everybody on the host could read it."""
-    return f"{PREFIX}." in word
+def holds_token(text: str) -> bool:
+    """Whether a text contains a token: everybody on the host can read command lines."""
+    return f"{PREFIX}." in text

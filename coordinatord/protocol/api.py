@@ -1,10 +1,10 @@
 """The requests and answers of the HTTP API, as records: the server writes answers, the command lines read them.
 
-`fields_of` of the schema takes them apart, as JSON or msgpack; `check_for` and `reader_for` read them. The order of the
-fields is that of the JSON. Names end in `Answer` where a record is the whole body of an answer, and in `Status` where
-it shows something as it is at the moment. Ages and durations are in seconds and count up to that moment.
+`schema.fields_of` turns them into plain data for JSON or msgpack; `check_for` and `reader_for` read that. The order of
+the fields is that of the JSON. Names end in `Answer` where a record is the whole body of an answer, and in `Status`
+where it shows something as it is at the moment. Ages and durations are in seconds and count up to that moment.
 
-An older release may lack the fields that have a default, which then is what a reader assumes. A newer one may have more
+An older release may lack fields that have a default; a reader then takes the default. A newer one may have more
 fields, states and kinds than there are here. Dashboards, the live page and people with curl rely on the names: none
 changes its meaning, and none goes away.
 """
@@ -47,14 +47,14 @@ class HealthAnswer:
 
 @frozen(kw_only=True)
 class LivenessAnswer:
-    """`GET /healthz` for those without a token: the HTTP status says all there is to know."""
+    """`GET /healthz` without a token: no more than the HTTP status shows."""
 
     status: AnyText
 
 
 @frozen(kw_only=True)
 class StandbyAnswer:
-    """`GET /healthz` of a coordinator that stands by, for those whom it lets in."""
+    """`GET /healthz` of a coordinator that stands by, for callers whom it lets in."""
 
     status: AnyText
     """`standby`, or `nobody leads` with the HTTP status 503, and a `reason` as far as it is known."""
@@ -63,7 +63,7 @@ class StandbyAnswer:
 
 @frozen(kw_only=True)
 class ErrorAnswer:
-    """Any request that is not carried out, with an HTTP status of 400 or more."""
+    """The answer to a request that is not carried out, with an HTTP status of 400 or more."""
 
     error: AnyText
     """One word for programs, such as `unknown_job`."""
@@ -87,12 +87,12 @@ class DrainBody:
     by: Name
     reason: Sentence = ""
     ahead: bool = False
-    """The name may be one that no node has yet."""
+    """Whether the name may be one that no node has yet."""
 
 
 @frozen
 class PageLinkBody:
-    """The body of a request for a link to the live page; it says nothing."""
+    """The body of a request for a link to the live page: it is empty."""
 
 
 @frozen(kw_only=True)
@@ -102,9 +102,9 @@ class PageLinkAnswer:
     code: AnyText
     """What opens one session of a browser, as `/#enter=CODE`; empty where everybody is let in."""
     valid_s: Number
-    """How long it waits to be opened."""
+    """How long it can be opened."""
     role: AnyText
-    """What the page may do: that of the token."""
+    """The role of the token, which is also the page's."""
 
 
 @frozen
@@ -119,7 +119,7 @@ class PageSessionAnswer:
     """A browser was let in; the header `Set-Cookie` has its session."""
 
     token: AnyText
-    """The name of the token with whose rights."""
+    """The name of the token whose rights the session has."""
     role: AnyText
 
 
@@ -137,7 +137,7 @@ class ApiEvent:
     """Something that happened, to a job or to none."""
 
     id: Annotated[str, Token(128)]
-    """Sent back as `Last-Event-ID` or `after`, it leads to the events since; only its coordinator interprets it."""
+    """A client sends it back as `Last-Event-ID` or `after`, and gets the events since. It has no other meaning."""
     number: Whole
     """Grows from event to event of one coordinator; another one may begin anew."""
     at: Number
@@ -191,7 +191,7 @@ class LedgerStatus:
 
     seconds: SecondsStatus = SecondsStatus()
     total: Number = 0.0
-    """Seconds; the sum of the above."""
+    """The sum of `seconds`."""
     goodput: Number | None = None
     """The share that went into training, 0 to 1; None where no step was ever reported. Steps that were done again are
     no part of it."""
@@ -277,7 +277,7 @@ class NodeStatus:
     have yet to do the first of their steps."""
     reason: AnyText
     drained: bool = False
-    """An operator wants it to leave."""
+    """Whether an operator wants it to leave."""
     group_rank: Whole | None = None
     """None outside a round."""
     ranks: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
@@ -292,9 +292,9 @@ class NodeStatus:
     steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None
-    """How long ago the newest of them was."""
+    """How long ago the newest of these steps was done."""
     behind: Whole = 0
-    """How many steps its last worker is behind the one that is furthest; 0 where reports alone may explain that."""
+    """How many steps its slowest worker is behind the furthest worker; 0 if late reports may explain the difference."""
     kept: NodeKeptStatus | None = None
     """The training state that it keeps in memory; None if it keeps none."""
     late: LateStatus | None = None
@@ -311,20 +311,20 @@ class RoundStatus:
     nodes: Whole
     workers: Whole
     formed: AnyText | None
-    """Why it was formed; the next two fields say why it was stopped and why it ended."""
+    """Why it was formed; the next two fields have why it was stopped, and why it ended."""
     stopped: AnyText | None
     ended: AnyText | None
     planned: bool
-    """It was stopped though nothing had gone wrong."""
+    """Whether it was stopped though nothing had gone wrong."""
     charged: bool
-    """It counts against the budget of restarts."""
+    """Whether it counts against the budget of restarts."""
     formed_s: Number | None
-    """How long ago; the same in the next three."""
+    """How long ago it was formed; the next three fields likewise."""
     running_s: Number | None
     stopped_s: Number | None
     ended_s: Number | None
     seconds: SecondsStatus
-    """The seconds since the round before it ended."""
+    """Where the time has gone since the round before ended."""
     begun: WorkerStartsStatus | None = None
     """How its workers were begun; None if all were cold and could not be otherwise, or they never were all started."""
 
@@ -342,7 +342,7 @@ class JobStatus:
     """How a round that goes on does: `well`, or what is wrong."""
     reason: AnyText
     round: Whole
-    """The last one; 0 before the first."""
+    """The number of the last round; 0 before the first."""
     opened_s: Number | None = None
     """How long the run has been on, or was."""
     state_s: Number | None = None

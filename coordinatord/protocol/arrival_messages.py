@@ -9,10 +9,10 @@ import struct
 from collections.abc import Iterable
 from typing import Annotated
 
-from coordinatord.protocol.fields import STEP_MAX, WORKERS_MAX, Count, Counter, Name, Seconds, Sentence
+from coordinatord.protocol.fields import STEP_MAX, Count, Counter, LocalRank, Name, RequestNumber, Seconds, Sentence
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range
-from coordinatord.protocol.stack_messages import REQUEST_MAX, WORKERS_ASKED_MAX
+from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 
 ARRIVALS_MAX = 200
 """The arrivals of one worker in one answer: those of fifty steps of a model with four buckets of gradients."""
@@ -26,19 +26,19 @@ AGE_US_MAX = 2**32 - 1
 """The oldest arrival that is sent, in microseconds: more than an hour."""
 
 CLOCK_MAX = 2**53
-"""A clock's limit in seconds: no clock comes near it."""
+"""The limit of a clock in seconds: no clock comes near it."""
 
 
 @frozen
 class GroupArrivals:
-    """When a worker arrived in the last collectives of one process group: collectives that follow on one another."""
+    """When a worker arrived in consecutive collectives of one process group."""
 
     group: Annotated[str, Length(1, 32)]
     """The process group, such as `default_pg`; it has the same name in all of its workers."""
     first: Annotated[int, Range(0, STEP_MAX)]
-    """The number of the first of them in that group."""
+    """The number of the first of these collectives in that group."""
     ages: Annotated[bytes, Length(0, AGE_BYTES * ARRIVALS_MAX)]
-    """How long before the answer each was, as `pack_ages` writes them."""
+    """How long before the answer each arrival was, as `pack_ages` writes it."""
 
 
 @frozen
@@ -51,30 +51,29 @@ class WorkerArrivals:
 
 @frozen
 class AskArrivals:
-    """What the coordinator wants to know: when some workers of a round arrived in their last collectives."""
+    """Asks when some workers of a round arrived in their last collectives."""
 
-    request: Annotated[int, Range(1, REQUEST_MAX)]
-    """A number that the answer repeats."""
+    request: RequestNumber
     run: Name
     round: Counter
-    local_ranks: Annotated[tuple[Annotated[int, Range(0, WORKERS_MAX)], ...], Length(1, WORKERS_ASKED_MAX)]
+    local_ranks: Annotated[tuple[LocalRank, ...], Length(1, WORKERS_ASKED_MAX)]
     most: Annotated[int, Range(1, ARRIVALS_MAX)]
-    """How many arrivals of each worker."""
+    """The most arrivals of each worker."""
 
 
 @frozen
 class Arrivals:
     """When these workers arrived."""
 
-    request: Annotated[int, Range(1, REQUEST_MAX)]
+    request: RequestNumber
     clock_s: Annotated[float, Range(0, CLOCK_MAX)]
-    """The node's monotonic clock at this answer: with those of earlier answers it tells the offset of two hosts."""
+    """The node's monotonic clock at this answer. Those of several answers give the offset between two hosts' clocks."""
     held_s: Seconds
-    """How long the node took to answer. This is no part of the way there and back."""
+    """How long the node took to answer; to be taken off the round-trip time."""
     workers: Annotated[tuple[WorkerArrivals, ...], Length(0, WORKERS_ASKED_MAX)]
     """Workers that have not answered, or whose torch has no flight recorder, are left out."""
     problem: Sentence
-    """Why there is nothing; empty if there is."""
+    """Why there are no arrivals; empty if there are."""
 
 
 def pack_ages(ages_s: Iterable[float]) -> bytes:

@@ -46,7 +46,7 @@ class _Dialect:
 
     def __init__(self, version: int) -> None:
         later = later_than(version)
-        self.spoken = frozenset(message for message in TYPES.values() if is_spoken(message, version))
+        self.messages = frozenset(message for message in TYPES.values() if is_spoken(message, version))
         self.checks = Checks(later)
         self.take_apart = partial(fields_of, without=later)
 
@@ -55,14 +55,14 @@ _DIALECTS = {version: _Dialect(version) for version in SPOKEN}
 
 
 class VersionError(SchemaError):
-    """The peer speaks no version of the protocol that this side does. Nothing has changed."""
+    """The peer speaks no version of the protocol that this side speaks. Nothing has changed."""
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
     """Pack one message for a session of this version, at most `FRAME_BYTES_MAX` bytes."""
     take_apart = _DIALECTS[version].take_apart
     body = {"type": _NAMES[type(message)], **take_apart(message)}
-    packed: bytes = msgpack.packb(body, default=take_apart)  # `default` meets the nested messages
+    packed: bytes = msgpack.packb(body, default=take_apart)  # msgpack calls `default` for nested messages
     return packed
 
 
@@ -76,8 +76,8 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     """Unpack and check one message of an `expected` class in a session of this version.
 
     A `Join` itself names its version. Raises `SchemaError` for anything else, whatever the bytes are, and
-    `VersionError` for a `Join` in a version that is not spoken. The version is checked first, because nothing else can
-    be trusted to be understood then.
+    `VersionError` for a `Join` in a version that is not spoken. The version is checked first, because the other fields
+    may have other meanings in another version.
     """
     body = _unpack(frame)
     name = body.pop("type", None)
@@ -85,8 +85,8 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     if wanted is Join and wanted in expected:
         version = _version_of(body)
     dialect = _DIALECTS[version]
-    if wanted not in expected or wanted not in dialect.spoken:
-        names = " or ".join(_NAMES[message] for message in expected if message in dialect.spoken)
+    if wanted not in expected or wanted not in dialect.messages:
+        names = " or ".join(_NAMES[message] for message in expected if message in dialect.messages)
         raise SchemaError(f"expected a message of type {names}, not {shown(name)}")
     return dialect.checks[wanted](body, name)
 

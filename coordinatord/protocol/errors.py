@@ -1,8 +1,8 @@
 """The errors of the two programs, in two branches: whose fault something is decides what is done about it.
 
-An `OperationalError` is for the user: one clear line, and the program, if that ends it, exits with the error's code. An
-`InternalError` is for us: it ends the program with a traceback, and with what led to it in a crash file. Every
-exception class of coordinatord and nodeclient is of one branch. `Table` makes an error of ours of a missing row.
+An `OperationalError` is shown to the user as one clear line; a program that it ends exits with its code. An
+`InternalError` is a bug of this project: it ends the program with a traceback and a crash file. Every exception class
+of coordinatord and nodeclient is of one branch. A `Table` raises an `InternalError` for a missing row.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 
 STATE_MAX = 500
-"""The length of a state or a stimulus, in characters: the crash file has more of either."""
+"""The limit of a state or a stimulus in an error's text, in characters; the crash file has all of them."""
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")
 
 
 class CoordinatordError(Exception):
-    """What every error of this project is. Never raised itself: it is of one branch or of the other."""
+    """The base class of all errors of this project. Only errors of its two branches are raised."""
 
 
 class OperationalError(CoordinatordError):
     """A user, a peer or the system did what a correct program has to bear.
 
-    The text is for whoever can help it. It says what went wrong, where, why and what to do.
+    The text is for the person who can help it: what went wrong, where, why and what to do.
     """
 
     exit_code: int = ExitCode.UNAVAILABLE
@@ -40,7 +40,7 @@ class RefusedBySystemError(OperationalError):
 
 
 class OutputError(OperationalError):
-    """Standard output takes nothing more: the disk is full, say."""
+    """Standard output cannot be written, because the disk is full for example."""
 
     exit_code = ExitCode.IO_ERROR
 
@@ -49,10 +49,10 @@ class OutputError(OperationalError):
 
 
 class InternalError(CoordinatordError):
-    """A bug of this project. The state of what raised it is not to be trusted any more."""
+    """A bug of this project. The state of the machine that raised it may be wrong."""
 
     def __init__(self, text: str, *, table: str, state: object, stimulus: object) -> None:
-        """Raise in the `state` of a machine, when `table` has no answer to `stimulus`."""
+        """Make the error that `table` has no row for `stimulus` in `state`."""
         super().__init__(text)
         self.table = table
         self.state = state
@@ -61,14 +61,14 @@ class InternalError(CoordinatordError):
 
 
 def operational(error: Exception) -> OperationalError | None:
-    """Return an error that ends a program as one that is not our fault; None if it is a bug."""
+    """Return an error that ends a program as an `OperationalError`; None if it is a bug."""
     if isinstance(error, OSError):
         return RefusedBySystemError(f"the system refused a request: {error}")
     return error if isinstance(error, OperationalError) else None
 
 
 class Table(dict[Key, Row]):
-    """The table of a machine, which has a row for everything that can happen: that one is missing is a bug.
+    """The table of a machine. It has a row for everything that can happen, so a missing row is a bug.
 
     Its keys are pairs of a state and a stimulus, or stimuli alone. Looking a row up raises `InternalError`.
     """

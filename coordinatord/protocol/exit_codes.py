@@ -21,7 +21,7 @@ class ExitCode(IntEnum):
     INTERNAL = 70
     """A bug of this project."""
     OS_ERROR = 71
-    """The system refused a request that it should not, such as a process or a port."""
+    """The system refused what the program needs, such as a process or a port."""
     IO_ERROR = 74
     """The state cannot be kept: the disk is full, read-only, broken, in use (sysexits: EX_IOERR)."""
     TEMPFAIL = 75
@@ -38,11 +38,11 @@ class ExitCode(IntEnum):
 
 
 _SHELL_SIGNALS = frozenset(Signals(number) for number in (2, 3, 4, 6, 7, 8, 9, 11, 15))
-"""INT, QUIT, ILL, ABRT, BUS, FPE, KILL, SEGV, TERM: codes greater than 128 have other meanings as well."""
+"""INT, QUIT, ILL, ABRT, BUS, FPE, KILL, SEGV, TERM: other codes above 128 may mean something else."""
 
 
 def signal_behind(exit_code: int) -> int | None:
-    """Return the signal that ended a worker, or the program that a shell in its place has run; None if none did."""
+    """Return the signal that ended a worker, or a program that a shell ran as the worker; None if no signal did."""
     if exit_code < 0:
         return -exit_code
     return exit_code - 128 if exit_code - 128 in _SHELL_SIGNALS else None
@@ -51,11 +51,11 @@ def signal_behind(exit_code: int) -> int | None:
 def describe_exit(exit_code: int) -> str:
     """Return a text for an exit code of `subprocess`: 'exit code 3', 'killed by SIGKILL'.
 
-    A code by which a shell means a signal is explained: 'exit code 137, as a shell says SIGKILL'.
+    A code that a shell gives for a signal is explained: 'exit code 137, a shell's code for SIGKILL'.
     """
     if exit_code >= 0:
         signum = signal_behind(exit_code)
-        return f"exit code {exit_code}" + (f", as a shell says {Signals(signum).name}" if signum else "")
+        return f"exit code {exit_code}" + (f", a shell's code for {Signals(signum).name}" if signum else "")
     try:
         return f"killed by {Signals(-exit_code).name}"
     except ValueError:

@@ -71,7 +71,7 @@ class FailureStatus:
     consequences: Annotated[tuple[OtherFailureStatus, ...], Length(0, ITEMS_MAX)] = ()
     """The first workers that failed later."""
     consequences_count: Whole
-    """The number of all that are known."""
+    """The number of all workers that are known to have failed later."""
     same_error_count: Whole = 0
     """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEndStatus, ...], Length(0, ITEMS_MAX)] = ()
@@ -85,6 +85,6 @@ class FailureStatus:
     before: AnyText = ""
     """The workers that had ended before, as a sentence; empty if none had."""
     behind: AnyText = ""
-    """The workers that were behind, as a sentence, where a worker waited for others."""
+    """The workers that were behind, as a sentence, if a worker waited for others; otherwise empty."""
     then: AnyText = ""
-    """The workers that failed too, as a sentence."""
+    """The workers that failed too, as a sentence; empty if none did."""

@@ -26,19 +26,23 @@ FACTOR_MAX = 1_000.0
 """Something that makes a step a thousand times as long is a hang."""
 
 STEP_MAX = 2**53 - 1
-"""Steps of a training job: at a million a second, 285 years; and readers of JSON still tell each from the next."""
+"""Steps of a training job: at a million a second, 285 years. Readers of JSON still distinguish each from the next."""
 
+REQUEST_MAX = 2**62
+"""Questions of one coordinator: at a million a second, 146,000 years."""
 
 HEARTBEAT_S_MIN = 0.1
-"""The shortest heartbeat, and so the shortest lease: a lease of five of them is half a second, and a busy host stops a
-program for tenths of a second. With less, as from a number that was meant in another unit, all nodes would be lost
-again and again, and one that is granted no time at all would do nothing but send."""
+"""The shortest heartbeat. A lease of five of them is half a second, and a busy host stops a program for tenths of a
+second. With a shorter one, such as a number that was meant in another unit, all nodes would be lost again and again."""
 
 Seconds = Annotated[float, Range(0, DURATION_S_MAX)]
 Grant = Annotated[float, Range(HEARTBEAT_S_MIN, DURATION_S_MAX)]
 Count = Annotated[int, Range(0, RANKS_MAX)]
 Counter = Annotated[int, Range(0, COUNTER_MAX)]
 Step = Annotated[int, Range(0, STEP_MAX)]
+LocalRank = Annotated[int, Range(0, WORKERS_MAX)]
+RequestNumber = Annotated[int, Range(1, REQUEST_MAX)]
+"""The number of a question; the answer to it has the same number."""
 Name = Annotated[str, Length(1, 128)]
 """Job ids, node ids, run ids, roles."""
 Address = Annotated[str, Length(1, 253)]
@@ -61,4 +65,4 @@ WorkerExit = Annotated[int, Range(-127, 255)]
 n."""
 
 CONSEQUENCES_MAX = 8
-"""How many are named; the rest is counted."""
+"""How many workers a field names that lists failures, early ends, stragglers or the like; the others are counted."""

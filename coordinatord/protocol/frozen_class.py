@@ -1,9 +1,9 @@
-"""Dataclasses that never change, and cost the start of a program nothing: `@frozen`.
+"""Dataclasses that never change, and that cost the start of a program little: `@frozen`.
 
 `dataclasses` writes six methods of a frozen class as text and has Python compile them. That takes 0.6 ms a class, a
 fifth of a start where there are 200 of them, and a process makes objects of few. Here `__init__` is compiled when it is
-first called, and the other methods are the same for all classes. mypy refuses to set a field. Nothing checks that while
-a program runs, since to make an object would take three times as long.
+first called, and the other methods are the same for all classes. mypy refuses to set a field. Nothing checks that at
+run time, since an object would then take three times as long to make.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_frozen(kind: type[Any]) -> bool:
 
 
 def _first_init(self: Any, *values: object, **named: object) -> None:
-    """Compile the `__init__` of the object's class, and go on with that."""
+    """Compile the `__init__` of the object's class, and call that."""
     kind = next(ancestor for ancestor in type(self).__mro__ if vars(ancestor).get("__init__") is _first_init)
     finish = {"__post_init__": kind.__post_init__} if hasattr(kind, "__post_init__") else {}
     parts = [(declared.name, Any, _same_field(declared)) for declared in fields(kind)]
@@ -63,7 +63,7 @@ def _same_field(declared: Field[Any]) -> Any:
 
 @cache
 def _values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what takes the values that an object of a class is compared by."""
+    """Return the function that takes from an object of a class the values by which objects are compared."""
     names = [declared.name for declared in fields(kind) if declared.compare]
     if len(names) > 1:
         return attrgetter(*names)

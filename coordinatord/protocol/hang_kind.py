@@ -1,4 +1,4 @@
-"""What may be wrong with the worker that all others wait for."""
+"""The kinds of hangs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class HangKind(StrEnum):
     BUSY = "busy"
     """It does something else, such as an evaluation: the others wait for it."""
     MISMATCHED = "mismatched"
-    """It waits in another collective than the others of its group, or has another size or type."""
+    """It waits in another collective than the others of its group, or in one of another size or type."""
     NETWORK = "network"
     """All of a group wait in the same collective, and it completes for none."""

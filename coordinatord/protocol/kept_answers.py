@@ -18,9 +18,9 @@ class KeptStatus:
     resumed: Whole | None = None
     """The step that the current or last round resumed from; None if it resumed from none."""
     resumed_from: AnyText = ""
-    """Whose memory it was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
+    """Where that step was taken from, in words: `node gpu3's memory`, or `disk`; empty if it resumed from none."""
     redone: Whole | None = None
-    """How many steps were done again then; None if not known."""
+    """How many steps were done again because of that; None if not known."""
     interval_steps: Whole | None = None
     """How many steps lie between two saves of what no other host has; None if there is no such state."""
     save_s: Number | None = None

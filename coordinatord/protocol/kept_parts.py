@@ -1,4 +1,4 @@
-"""Parts of the training state, as nodes name them to each other: of which step they are, and of which ranks.
+"""Parts of the training state, as messages name them: of which step they are, and of which ranks.
 
 A *part* is what one rank keeps of one step of one round. Of the *big* state (weights, the optimizer's state) it has one
 of several shards, so a step is whole when each shard has a holder. The *small* state (buffers, random state, numbers)
@@ -16,7 +16,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Range, SchemaError
 
 BYTES_MAX = 2**53
-"""The limit of a number of bytes: more than any host has, and readers of JSON still tell each from the next."""
+"""The limit of a number of bytes: more than any host has, and readers of JSON still distinguish each from the next."""
 
 WANTED_MAX = 16
 """The most groups of parts that one node gets from another."""
@@ -54,10 +54,10 @@ class KeptParts:
     small: bool
     """Whether these parts have the small state as of this step."""
     pending: bool
-    """Whether they have what forward changes of the small state, of a rank that is not known to have completed the
+    """Whether they have what forward changes of the small state, for ranks that are not known to have completed the
     step."""
     protected: bool
-    """Whether it will not be overwritten before the node is told to protect other steps."""
+    """Whether the node overwrites none of it until `Desired.protected` names other steps."""
 
     def __post_init__(self) -> None:
         """Check that ranks and shards are within their numbers. Raises `SchemaError`."""
@@ -95,5 +95,5 @@ class WantedParts:
 
     @property
     def each_rank(self) -> range:
-        """The ranks."""
+        """The ranks whose parts these are."""
         return range(self.first_rank, self.first_rank + self.ranks)

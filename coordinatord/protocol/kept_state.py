@@ -1,4 +1,4 @@
-"""What nodes report of the training state that they keep, and what they are told to resume from."""
+"""What nodes report of the training state that they keep, and what their workers are to resume from."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ SOURCES_MAX = 64
 these nodes has another shard, and then it has to have memory for the state of all of them."""
 
 COPIES_MAX = 2
-"""The most nodes whose parts a node is told to copy at a time; it is told of others when it has these."""
+"""The most nodes whose parts a node copies at a time. Others follow when it has these."""
 
 PROTECTED_MAX = 3
-"""The newest step that is whole, the one that is to take its place, and the one that is being written to a disk."""
+"""The most protected steps: the newest whole one, the one that is to take its place, and one that is being written to a
+disk."""
 
 Key = Annotated[str, Length(32, 32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
@@ -43,9 +44,9 @@ class Keeper:
 
     port: Port
     key: Key
-    """The key by which a peer proves that the coordinator has sent it, and the node that it is this one."""
+    """A shared secret: by it a peer proves that the coordinator has sent it, and this node proves which node it is."""
     limit_bytes: Size
-    """How much memory it may use."""
+    """How much memory the kept state may use."""
     persist: PersistOffer | None = None
     """How it may write steps to a disk; None if it may not."""
     takes_copies: bool = False
@@ -61,8 +62,8 @@ class Halt:
     """The workers of the round, which is to stop, keep one and the same step before they end."""
 
     step: Step | None
-    """The step. None before it is named: each worker promises to stand still after the step that it is in, and the node
-    says in `Holding.halts_after` which step that is."""
+    """None before it is named. Until then each worker promises to stand still after its current step, and the node
+    reports that step in `Holding.halts_after`."""
 
 
 class Restoring(StrEnum):
@@ -74,7 +75,7 @@ class Restoring(StrEnum):
     READY = "ready"
     """It has all that its workers need, and the digests are right."""
     FAILED = "failed"
-    """It cannot have it, or a digest is wrong: another choice has to be made, for all nodes."""
+    """It cannot get all of it, or a digest is wrong. The coordinator has to choose another step, for all nodes."""
 
 
 @frozen
@@ -82,7 +83,7 @@ class Holding:
     """What a node keeps of the run that it is in, and what that costs.
 
     Small parts change with each step, so they are named once no worker of the node lives any more. A part that is named
-    with big state stays named until the node is told to protect a newer step, or until it proves to be damaged.
+    with big state stays named until the coordinator has a newer step protected, or until it proves to be damaged.
     """
 
     parts: Annotated[tuple[KeptParts, ...], Length(0, PARTS_MAX)]
@@ -95,14 +96,14 @@ class Holding:
     save_s: Seconds | None = None
     """How long the last save took, by the slowest worker; None before the first."""
     used_bytes: Size = 0
-    """How much memory it uses."""
+    """How much memory the kept state uses."""
     skipped: Counter = 0
     """How many saves were left out because no place was free."""
     can_halt: bool = False
-    """Whether each worker of the node keeps state, so that it can be told after which step to stand still."""
+    """Whether each worker of the node keeps state, so that all of them can stand still after one step."""
     halts_after: Step | None = None
-    """Each worker of the node stands still after this step at the latest, until it is told a later one; None while
-    nobody wants that."""
+    """Each worker of the node stands still after this step at the latest, unless a later one is named; None while no
+    halt is wanted."""
     writes_checkpoints: bool = False
     """Whether a worker of the node writes checkpoints by itself, or has announced that it will."""
     checkpointed: Step | None = None
@@ -112,9 +113,9 @@ class Holding:
     unusable: Sentence = ""
     """Why a step on the disk is of no use to this node; empty if none is. Such a step is not in `persisted`."""
     persisting: PersistReport | None = None
-    """What it has done of the last order to write a step; None where there is none."""
+    """What it has done of the last order to write a step; None if there was none."""
     copy_problem: Sentence = ""
-    """Why the node cannot have a copy that it is to get; empty if it has them, or is getting them."""
+    """Why the node cannot get a copy that it is to keep; empty if it has all of them, or is getting them."""
 
 
 @frozen
@@ -161,7 +162,7 @@ class Resume:
     sources: Annotated[tuple[KeptSource, ...], Length(0, SOURCES_MAX)]
     """The parts that the node needs, by holder. If `complete`, these are all of them."""
     complete: bool
-    """Whether all holders are known: after its restart the coordinator has yet to hear them. The node then waits."""
+    """Whether all holders are known. After a restart of the coordinator some have yet to report, and the node waits."""
     redone: Step | None = None
     """How many steps are done again, as far as workers have reported steps."""
     disk: DiskStep | None = None

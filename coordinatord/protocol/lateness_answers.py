@@ -14,7 +14,7 @@ class LateStatus:
     last: Number
     """The share of the collectives in which it arrives last, 0 to 1."""
     late_s: Number
-    """How long after the worker in the middle it arrives, usually, within a step; 0 if it comes before that one."""
+    """Its usual lateness of a step; 0 if it comes before the worker in the middle."""
 
 
 @frozen(kw_only=True)
@@ -22,12 +22,12 @@ class LaggardStatus:
     """The worker that arrives last in most collectives, so that all others wait for it; or a node of such workers."""
 
     rank: Whole | None
-    """None if the workers of the node take turns in it."""
+    """None if the workers of the node take turns in arriving last."""
     node: AnyText
     last: Number
     """The share of the collectives in which it arrives last, 0 to 1."""
     late_s: Number
-    """How long after the worker in the middle it arrives, usually, within a step."""
+    """Its usual lateness of a step."""
     step_s: Number | None
     """How long a step takes; None if no worker reports steps. Then `late_s` is per collective."""
     sentence: AnyText

@@ -18,9 +18,9 @@ class LogPart:
     """The data of the event `log` of a stream: the next piece of one log, or a note."""
 
     run: AnyText = ""
-    """The run whose logs these are; empty in the last part. The first part says nothing else."""
+    """The run whose logs these are; empty in the last part. The first part has this field alone."""
     round: Whole | None = None
-    """The fields up to `file` say which log it is; None and empty where a note is about more than one."""
+    """This and the fields up to `file` identify the log; None and empty where a note is about several logs."""
     rank: Whole | None = None
     node: AnyText = ""
     host: AnyText = ""
@@ -35,7 +35,7 @@ class LogPart:
     note: AnyText = ""
     """What the reader has to know about it, such as what is missing and why; empty if all is well."""
     over: bool = False
-    """It is the last part of the answer."""
+    """Whether it is the last part of the answer."""
 
 
 @frozen(kw_only=True)

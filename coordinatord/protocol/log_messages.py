@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from coordinatord.protocol.fields import Count, Counter, Name, Sentence
+from coordinatord.protocol.fields import Count, Counter, Name, RequestNumber, Sentence
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range
 
@@ -46,34 +46,33 @@ class LogPlace:
 
 @frozen
 class ReadLog:
-    """What the coordinator wants to read next of one worker's log; it names no path."""
+    """Asks for the next piece of one worker's log; it names no path."""
 
-    request: Annotated[int, Range(1, LOG_BYTES_MAX)]
-    """A number that the answer repeats."""
+    request: RequestNumber
     run: Name
     round: Counter
     rank: Count
     stream: LogStream
     after: LogPlace | None
-    """Where the last piece ended; None to begin, with so many of the last bytes and lines as follows."""
+    """Where the last piece ended; None to begin with the last bytes and lines, as many as the next two fields allow."""
     last_bytes: Offset
     last_lines: Annotated[int, Range(0, LOG_LINES_MAX)] | None
     """The most lines to begin with; None for any number."""
     follow: bool
-    """Somebody waits for what will be written: a node that ends gives that reader a moment to come to the end."""
+    """Whether a reader waits for more output: a node that ends gives that reader a moment to come to the end."""
 
 
 @frozen
 class LogChunk:
     """The next piece of a log."""
 
-    request: Annotated[int, Range(1, LOG_BYTES_MAX)]
+    request: RequestNumber
     data: Annotated[bytes, Length(0, LOG_CHUNK_BYTES_MAX)]
     place: LogPlace | None
     """Where it ends; None if nothing could be read."""
     more: bool
     """Whether more can be read at once."""
     gap: bool
-    """Something right before it was wanted and is left out: it was rotated away, or is too far back."""
+    """Whether wanted bytes right before this piece are left out: they were rotated away, or are too far back."""
     problem: Sentence
     """Why nothing could be read, for the reader; empty if all is well."""

@@ -55,15 +55,15 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. What
-is usual is below 1 KiB, and 4 KiB with a report."""
+node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. A
+usual message is below 1 KiB, and below 4 KiB with a report."""
 
 
 class Phase(StrEnum):
     """What a node's local worker group is doing."""
 
     PREPARING = "preparing"
-    """No worker can start yet: the node imports the modules of `--preload`. It comes before all others, and once."""
+    """No worker can start yet: the node imports the modules of `--preload`. This is the first phase, once."""
     IDLE = "idle"
     """No worker lives, and the last round is over here: the node can be given a new one."""
     STARTING = "starting"
@@ -123,11 +123,11 @@ class RefusalCode(StrEnum):
     FORGOTTEN = "forgotten"
     """The run that the node comes back to is over, and nothing is known of it any more."""
     FORBIDDEN = "forbidden"
-    """The node's access token is not for this job or this node, or another token's bearer is this node already."""
+    """The node's access token is not for this job or this node, or a bearer of another token has this node id."""
 
 
 class Launcher(StrEnum):
-    """What starts the workers of a node; each has its own idea of ranks and stores, so all nodes of a run share one."""
+    """What starts the workers of a node. Ranks and stores depend on it, so all nodes of a run have the same."""
 
     NODECLIENT = "nodeclient"
     TORCHRUN = "torchrun"
@@ -143,10 +143,10 @@ class JobSpec:
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
     hang_timeout_s: Seconds | None = None
-    """How long there may be no step before workers that wait for one are restarted, also for one that computes. None:
-    by the run's own steps, and never for one that computes. 0: nothing is restarted."""
+    """How long no worker may do a step before a hang is restarted, also one whose culprit computes. None: as long as
+    the run's own steps suggest, and no hang is restarted whose culprit computes. 0: no hang is restarted."""
     drain_laggards: Annotated[float, Range(0, FACTOR_MAX)] = 0.0
-    """A node is drained whose worker makes each step so many times as long; 0 for never."""
+    """A node is drained if a worker of it makes each step so many times as long; 0 for never."""
 
     def __post_init__(self) -> None:
         """Refuse an empty range. Raises `SchemaError`."""
@@ -213,7 +213,7 @@ class Report:
     failure: Failure
     consequences: Annotated[tuple[SecondaryFailure, ...], Length(0, CONSEQUENCES_MAX)]
     consequences_count: Count
-    """The number of all that are known."""
+    """The number of all workers that are known to have failed later."""
     same_error_count: Count = 0
     """The number of these that failed with the same error."""
     early: Annotated[tuple[EarlyEnd, ...], Length(0, CONSEQUENCES_MAX)] = ()
@@ -236,11 +236,11 @@ class Observed:
     port: Port
     """A port it holds reserved for MASTER_PORT, should it get group rank 0 of the next round."""
     leaving: bool
-    """Its user asked it to leave, or it has given up and stays only to write to the disk."""
+    """Whether its user asked it to leave, or it has given up and stays only to write to the disk."""
     failure: Failure | None
     heard_s: Seconds
-    """How long ago it last heard the coordinator in this session. The coordinator learns from it how late its own
-    messages arrive."""
+    """How long ago it last heard the coordinator in this session. This shows the coordinator how late its own messages
+    arrive."""
     beat: bool
     """A heartbeat: the coordinator answers it even if nothing has changed, so that each side knows that the other
     lives."""
@@ -248,7 +248,7 @@ class Observed:
     """The last step that each worker of the round has reported, by local rank. All are None if none has reported any,
     but one has announced that it will; empty if there is no sign of steps."""
     step_age_s: Seconds | None = None
-    """How long before this message the newest of them was: as with failures, two hosts' clocks are never compared."""
+    """How long before this message the newest of these steps was done: two hosts' clocks are never compared."""
     idle_s: Seconds = 0.0
     """How long before this message the last of its workers was gone, or the node began if it has had none; 0 while any
     may live."""
@@ -263,7 +263,7 @@ class Observed:
     section: Section | None = None
     """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
     begun: WorkerStarts | None = None
-    """How its workers of the round were begun; None if all of them are cold and could not be otherwise, or before."""
+    """How its workers of the round were begun; None before that, or if all are cold and could not be otherwise."""
 
 
 @frozen
@@ -313,7 +313,7 @@ class Assignment:
 
 @frozen
 class Outcome:
-    """How it ended, for the nodeclient to log and to exit with."""
+    """How the run ended for a node: the nodeclient logs it, and exits with its code."""
 
     result: Result
     exit_code: Annotated[int, Range(0, 255)]
@@ -338,7 +338,7 @@ class Desired:
     """Granted to the node: it sends a heartbeat at least every `heartbeat_s`, and is lost after `lease_s` of
     silence."""
     outage_grace_s: Seconds
-    """Granted as well: a node that is cut off from the coordinator for longer stops its workers, since it may have been
+    """Also granted: a node that is cut off from the coordinator for longer stops its workers, since it may have been
     replaced."""
     planned: bool
     """Whether a `stop` or `exit` comes while all is well, so that workers get the time to save their state."""
@@ -352,16 +352,16 @@ class Desired:
     """A warning for the user of the node, if any: this run begins a job anew which had succeeded, or another node was
     started with another command."""
     resume: Resume | None = None
-    """What the workers of the round resume from: with `run`, until the node says that it has it, or workers do steps.
-    None takes nothing back. It means that they resume from nothing if none was sent since the round was given."""
+    """What the workers of the round resume from: with `run`, until the node reports that it has that, or workers do
+    steps. None takes nothing back. Only if none was sent since the round was given do they resume from nothing."""
     protected: Annotated[tuple[KeptStep, ...], Length(0, PROTECTED_MAX)] | None = None
-    """The steps of which the node must not overwrite any part. None leaves it as it is, since nothing is known yet."""
+    """The steps of which the node must not overwrite any part. None changes nothing, since they are not known yet."""
     halt: Halt | None = None
     """The step that all workers keep before a planned `stop`; None if each keeps the last one that it has done."""
     persist: PersistOrder | None = None
     """What the node writes of a step to the disk; None if nothing."""
     copies: Annotated[tuple[KeptCopy, ...], Length(0, COPIES_MAX)] = ()
-    """What the node is to get of other nodes' state and does not have yet; nothing else is to be got any more."""
+    """The copies of other nodes' state that the node is to get and does not have yet. It gets no others any more."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""
@@ -373,9 +373,9 @@ class Desired:
 
 @frozen
 class Degraded:
-    """Everything stays as it was last desired, since the coordinator lives but cannot decide anything now.
+    """The last `Desired` stands, since the coordinator lives but cannot decide anything now.
 
-    It answers heartbeats while the store fails: the coordinator might forget whatever it would decide.
+    It answers heartbeats while the store fails: the coordinator might forget any decision.
     """
 
     reason: Text

@@ -38,7 +38,7 @@ class PageViewer:
     """The event `viewer` of `GET /v1/stream`, the first one: who looks at the page."""
 
     token: AnyText
-    """The name of the token with whose rights; empty if everybody is let in."""
+    """The name of the token whose rights the page has; empty if everybody is let in."""
     may_act: bool
     """Whether the page may carry out operators' requests."""
 
@@ -91,7 +91,7 @@ class PageJob:
     nodes: NodeTable
     series: SeriesStatus | None = None
     revision: Whole = 0
-    """Another one than before shows that there may be new events."""
+    """When it changes, there may be new events."""
 
 
 ON_PAGE: Without = {JobStatus: frozenset({"nodes"})}

@@ -1,7 +1,7 @@
-"""What nodes say of the training state on a disk that all of them see, and what they are told to write there.
+"""What nodes report of training state on a disk that all of them see, and what they are to write there.
 
-A step is written by several nodes, each shard by one of them. When all have, one of them says so in the step's
-manifest: before that the step counts for nothing, and with it it is whole.
+Several nodes write a step, each shard by one of them. When all have written, one of them writes the step's manifest:
+without it the step counts for nothing, and with it the step is whole.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ KEEP_STEPS_MAX = 1000
 """The most steps that a job may have on the disk: all of them are looked at when a node starts."""
 
 IN_VAIN_MAX = 8
-"""The most attempts that a node is told to have been in vain: the last ones. What is left of others is deleted when a
-step becomes whole."""
+"""The most attempts in vain that an order names: the last ones. What older ones have left is deleted when a step
+becomes whole."""
 
 ATTEMPTS_MAX = 2**30
-"""The highest number of an attempt that a node's word is taken for, half of what the protocol can express."""
+"""The highest number of an attempt that a node's report counts for: half of what the protocol can express."""
 
 Serial = Annotated[int, Range(1, 2**53 - 1)]
 """Numbers the steps of a job on the disk, over all of its runs: a later one has a higher number."""
@@ -53,7 +53,7 @@ class PersistedStep:
     run: Name
     """The run that did the step."""
     parts: Annotated[tuple[KeptParts, ...], Length(1, PERSISTED_PARTS_MAX)]
-    """They are all of one step."""
+    """All of them are of one step."""
 
     @property
     def at(self) -> KeptStep:
@@ -70,21 +70,21 @@ class PersistState(StrEnum):
     COMMITTED = "committed"
     """It has written the manifest, so the step is whole."""
     FAILED = "failed"
-    """It could not; another attempt is made later, with the newest step then."""
+    """The attempt has failed; a later one is made with the newest step of that time."""
 
 
 @frozen
 class PersistReport:
-    """What a node has done of what it was told to write."""
+    """What a node has done of an order to write a step."""
 
     round: Counter
     step: Step
     state: PersistState
     bytes: Size
-    """How much is checked and written: as long as it grows, nothing hangs."""
+    """How much is checked and written: while the number grows, nothing hangs."""
     problem: Sentence = ""
     attempt: Counter = 0
-    """The attempt that it was told to make."""
+    """The number of the attempt, as of the order."""
 
     @property
     def at(self) -> KeptStep:
@@ -106,12 +106,12 @@ class PersistOrder:
     in_use: Serial | None = None
     """A step that is not dropped now, though newer ones are there: the workers resume from it."""
     small: Annotated[int, Range(0, RANKS_MAX)] = 0
-    """The number of ranks whose small state is written by all nodes together: who makes the step whole must find it."""
+    """The number of ranks whose small state all nodes together write: the committer must find that of each."""
     attempt: Counter = 0
-    """Numbers a run's attempts to write a step. A node that has not heard of the end of the last one begins anew."""
+    """Numbers a run's attempts to write a step. By it, a node that has missed the end of the last one begins anew."""
     in_vain: Annotated[tuple[Counter, ...], Length(0, IN_VAIN_MAX)] = ()
-    """Attempts of the run that ended before anybody was told to make their step whole. Nobody ever will, so what nodes
-    have written in them is to be deleted before this one: they may have filled the disk."""
+    """Attempts of the run that ended before their step was to be made whole. No node ever will, so what nodes have
+    written in them is to be deleted before this attempt: they may have filled the disk."""
 
     @property
     def at(self) -> KeptStep:

@@ -2,7 +2,7 @@
 
 A check is made once for each class, out of its type annotations, so that a message has one definition and no second
 list of rules. Nothing is coerced: a number in a text's place is an error. A field may hold `int`, `float`, `str`,
-`bytes`, `bool`, a `StrEnum` or another message class, a tuple of any one of these, and each of all this or None;
+`bytes`, `bool`, a `StrEnum` or another message class, a tuple of any one of these, and any of all these or None.
 `Length` and `Range` bound texts, bytes, tuples and numbers. `Clipped` texts are made fit instead of refused, `Token`s
 fit into a header, and `Verbatim` texts may have any characters.
 
@@ -34,15 +34,15 @@ class SchemaError(OperationalError):
 
 
 class _WrongError(OperationalError):
-    """A value is wrong. Its place is added on the way out, so that correct data costs nothing for it."""
+    """A value is wrong. Its path is added on the way out, so that correct data costs nothing for it."""
 
-    def __init__(self, what: str, path: str = "") -> None:
-        super().__init__(what)
-        self.what, self.path = what, path
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.path = problem, path
 
-    def within(self, step: str) -> _WrongError:
-        """Return the same, as seen from one step further out."""
-        return _WrongError(self.what, step + self.path)
+    def within(self, part: str) -> _WrongError:
+        """Return the same error with the path from the object of which the value is this part."""
+        return _WrongError(self.problem, part + self.path)
 
 
 @frozen
@@ -99,14 +99,14 @@ def check_for(message: type[MessageT], without: Without = _WITHOUT_NOTHING) -> C
 
 
 class Checks(dict[type[Any], Callable[[object, str], Any]]):
-    """The checks of messages by class, each made when it is first asked for: to make all delays a start by a tenth."""
+    """The checks of messages by class, each made at its first use: to make all of them delays a start by a tenth."""
 
     def __init__(self, without: Without = _WITHOUT_NOTHING) -> None:
         super().__init__()
         self._without = without
 
     def __missing__(self, message: type[Any]) -> Callable[[object, str], Any]:
-        """Make a check that was not asked for before."""
+        """Make the check of a class at its first use."""
         check = self[message] = check_for(message, self._without)
         return check
 
@@ -120,9 +120,9 @@ def reader_for(message: type[MessageT]) -> Callable[[object, str], MessageT]:
 
 
 def fields_of(message: Any, without: Without = _WITHOUT_NOTHING) -> dict[str, Any]:
-    """Take a message apart, the way back from `check_for`; for a subclass, this gives the fields of its own.
+    """Return the fields of a message by name, which `check_for` reads; those of a subclass are its own alone.
 
-    A message without slots costs a quarter of one with: it is a copy of a map that exists.
+    For a message without slots this takes a quarter of the time: it copies a map that exists.
     """
     names = getattr(message, "__slots__", None)
     if names is None:
@@ -134,13 +134,13 @@ def fields_of(message: Any, without: Without = _WITHOUT_NOTHING) -> dict[str, An
 
 
 def _placed(check_fields: Callable[[object], MessageT]) -> Callable[[object, str], MessageT]:
-    """Return a check whose errors name the place of what is wrong."""
+    """Return a check whose errors are `SchemaError`s that name the path of the wrong value."""
 
     def check(value: object, path: str) -> MessageT:
         try:
             return check_fields(value)
         except _WrongError as error:
-            raise SchemaError(f"{path}{error.path} {error.what}") from None
+            raise SchemaError(f"{path}{error.path} {error.problem}") from None
 
     return check
 
@@ -192,12 +192,15 @@ def _exactly(message: type[MessageT], without: Without) -> Callable[[object], Me
 
 
 def _first_wrong(parts: Iterable[tuple[str, Check, object]]) -> _WrongError:
-    """Return the error of the first part that its check refuses, with its place: correct data costs nothing for it."""
-    for step, check, value in parts:
+    """Check parts of which one is wrong once more; return its error with its path.
+
+    So only wrong data takes the time that it costs to know where each value is.
+    """
+    for part, check, value in parts:
         try:
             check(value)
         except _WrongError as error:
-            return error.within(step)
+            return error.within(part)
     raise AssertionError
 
 
@@ -355,9 +358,9 @@ def _difference(names: frozenset[str], value: dict[Any, Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value that a stranger sent as text: enough to recognise it by, never all of it.
+    """Return a short text that shows a value which a peer has sent: its beginning, or the name of a collection's type.
 
-    Of a collection this is its kind: it may be nested more deeply than Python can follow.
+    A collection may be nested more deeply than Python can follow.
     """
     text = repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
     return text if len(text) <= 40 else f"{text[:37]}..."  # noqa: PLR2004

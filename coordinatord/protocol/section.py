@@ -1,12 +1,12 @@
-"""A section of a training script: a phase that the script has named, which may take as long as it says."""
+"""A section of a training script: a phase that the script has named, with the longest time that it may take."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.fields import WORKERS_MAX, Seconds
+from coordinatord.protocol.fields import LocalRank, Seconds
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.schema import Length, Range
+from coordinatord.protocol.schema import Length
 
 SECTION_NAME_MAX = 16
 """The length of a name: two words of a worker's slot."""
@@ -14,12 +14,12 @@ SECTION_NAME_MAX = 16
 
 @frozen
 class Section:
-    """The section of a node's workers that ends the last, by its limit."""
+    """The section that ends last by its limit, of those that a node's workers are in."""
 
     name: Annotated[str, Length(1, SECTION_NAME_MAX)]
     limit_s: Seconds
-    """How long the script says that it takes at most."""
+    """The longest time that it may take, as the script has set it."""
     age_s: Seconds
     """How long before this message it was begun."""
-    local_rank: Annotated[int, Range(0, WORKERS_MAX)]
+    local_rank: LocalRank
     """The worker that is in it."""

@@ -41,7 +41,7 @@ class StackedWorker:
     node: AnyText
     host: AnyText
     origin: AnyText
-    """How the stack was had: `worker`, `signal` or `none`."""
+    """How the stack was obtained: `worker`, `signal` or `none`."""
     state: AnyText = ""
     """The state of its process in a word; empty if it is not known."""
     waits_in: AnyText = ""
@@ -67,7 +67,7 @@ class StackGroup:
 
 @frozen(kw_only=True)
 class HangStatus:
-    """Who holds up all other workers, by one look, or by two where one cannot tell a hang from something slow."""
+    """Which workers hold up all others, by one look, or by two where one cannot distinguish a hang from slow work."""
 
     kind: AnyText
     """`absent`, `stuck`, `busy`, `mismatched` or `network`."""
@@ -86,8 +86,8 @@ class StacksAnswer:
     run: AnyText
     round: Whole
     verdict: HangStatus | None = None
-    """None if nobody is seen to wait, if somebody gets on, or if only some ranks were asked for."""
+    """None if no worker is seen to wait, if a worker gets on, or if only some ranks were asked for."""
     groups: Annotated[tuple[StackGroup, ...], Length(0, ITEMS_MAX)]
     """The largest group is first."""
     notes: Annotated[tuple[AnyText, ...], Length(0, ITEMS_MAX)] = ()
-    """What could not be asked, and why; or why there is no verdict though one look shows a hang."""
+    """Which stacks are missing, and why; or why there is no verdict though one look shows a hang."""

@@ -1,4 +1,4 @@
-"""The messages by which a coordinator asks a node where its workers stand: for a person, or as nobody does a step.
+"""The messages by which a coordinator asks a node where its workers stand: for a person, or since no step is done.
 
 They are no levels as most messages are: each `AskStacks` is answered by one `Stacks`. A session has one of them on its
 way at most.
@@ -13,11 +13,12 @@ from typing import Annotated
 from coordinatord.protocol.fields import (
     COUNTER_MAX,
     STEP_MAX,
-    WORKERS_MAX,
     Count,
     Counter,
     Line,
+    LocalRank,
     Name,
+    RequestNumber,
     Seconds,
     Sentence,
 )
@@ -26,17 +27,16 @@ from coordinatord.protocol.schema import Length, Range
 from coordinatord.protocol.text import clip
 
 WORKERS_ASKED_MAX = 64
-"""The workers in one answer. More than any common host has; of a larger node they are asked in several pieces."""
+"""The workers in one answer: more than any common host has. A larger node gets several questions."""
 
 STACK_BYTES_MAX = 1_024
-"""The limit of the stacks of one worker that are taken; nodes of this release send less."""
+"""The limit of the stacks of one worker that are accepted; nodes of this release send less."""
 
 PACKED_BYTES_MAX = 640
-"""The limit of the stacks of one worker that are sent: all that is told of a thousand workers is less than a
-megabyte."""
+"""The limit of the stacks of one worker that are sent: the answers about a thousand are less than a megabyte."""
 
 BRIEF_BYTES_MAX = 400
-"""The same where a look is to be small: the innermost frames, which tell whether a worker gets on, and the script's."""
+"""The same limit for a brief look: the innermost frames show whether a worker gets on, and the outermost the script."""
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
@@ -47,18 +47,16 @@ OUTERMOST = 3
 ELLIPSIS = "..."
 """The frame that stands for those left out."""
 
-REQUEST_MAX = 2**62
-
 
 class StackOrigin(StrEnum):
-    """How the stacks of a worker were had."""
+    """How the stacks of a worker were obtained."""
 
     WORKER = "worker"
     """The worker has answered."""
     SIGNAL = "signal"
     """The worker did not answer, and faulthandler has written them: code in C holds Python's lock."""
     NONE = "none"
-    """They could not be had."""
+    """There are none."""
 
 
 class CollectiveState(StrEnum):
@@ -84,7 +82,7 @@ class Collective:
     operation: Annotated[str, Length(0, 64)] = ""
     """What it is, such as `gloo:all_reduce`; empty if the worker gets on."""
     shape: Annotated[str, Length(0, 64)] = ""
-    """What goes in, such as `1024x3 Float`."""
+    """The input of the worker, such as `1024x3 Float`."""
     age_s: Seconds = 0.0
     """How long ago the worker has begun it."""
 
@@ -102,20 +100,20 @@ class WorkerStacks:
     waits_in: Annotated[str, Length(0, 64)]
     """The function of the kernel in which its main thread waits; empty if it waits in none, or it is not known."""
     cpus: Annotated[float, Range(0, COUNTER_MAX)]
-    """How many CPUs it used while it was looked at, and those that it has started, such as those that load data."""
+    """How many CPUs it used during the look, with the processes that it has started, such as those that load data."""
     collective: Collective | None
     problem: Line
     """Why there is no stack; empty if there is one."""
     pid: Annotated[int, Range(0, 2**31 - 1)] = 0
     """The process that was looked at; 0 if there is none."""
     io_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
-    """What it has read and written so far, and what it has started: a worker whose disk is slow gets on too."""
+    """How much it and the processes that it has started have read and written: a worker whose disk is slow gets on."""
     network_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
-    """What has come and gone so far on its TCP connections that are open; 0 if it is not known, or it trains."""
+    """How much its open TCP connections have carried so far; 0 if that is not known, or it trains."""
     members: Annotated[int, Range(0, COUNTER_MAX)] = 0
-    """How many ranks the group of its collective has; 0 if it is not known."""
+    """How many ranks the process group of its collective has; 0 if that is not known."""
     places: Annotated[int, Range(0, STEP_MAX)] = 0
-    """A number that is another one when the worker has begun or ended a collective of any group; 0 if unknown."""
+    """A number that changes when the worker begins or ends a collective of any group; 0 if unknown."""
     stands_at: Annotated[str, Length(0, FRAME_MAX)] = ""
     """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
     line, such as `get (train.py:41)`; empty if it is not known."""
@@ -123,25 +121,24 @@ class WorkerStacks:
 
 @frozen
 class AskStacks:
-    """What the coordinator wants to know: where some workers of a round stand."""
+    """Asks where some workers of a round stand."""
 
-    request: Annotated[int, Range(1, REQUEST_MAX)]
-    """A number that the answer repeats."""
+    request: RequestNumber
     run: Name
     round: Counter
-    local_ranks: Annotated[tuple[Annotated[int, Range(0, WORKERS_MAX)], ...], Length(1, WORKERS_ASKED_MAX)]
+    local_ranks: Annotated[tuple[LocalRank, ...], Length(1, WORKERS_ASKED_MAX)]
     brief: bool = False
-    """Only the main thread of each is wanted, in `BRIEF_BYTES_MAX`: nobody reads them but the coordinator."""
+    """Only the main thread of each worker is wanted, in `BRIEF_BYTES_MAX`: no person reads the answer."""
 
 
 @frozen
 class Stacks:
     """Where these workers stand, in the order in which they were asked for."""
 
-    request: Annotated[int, Range(1, REQUEST_MAX)]
+    request: RequestNumber
     workers: Annotated[tuple[WorkerStacks, ...], Length(0, WORKERS_ASKED_MAX)]
     problem: Sentence
-    """Why there is nothing; empty if there is."""
+    """Why there are no stacks; empty if there are."""
 
 
 Thread = tuple[str, tuple[str, ...]]
@@ -167,7 +164,7 @@ def pack_stacks(threads: Sequence[Thread], most: int = PACKED_BYTES_MAX) -> byte
 
 
 def unpack_stacks(packed: bytes) -> tuple[Thread, ...]:
-    """Read the stacks of a worker; what is damaged is shown as it came."""
+    """Read the stacks of a worker; damaged bytes are replaced."""
     threads = packed.decode(errors="replace").split("\n\n")
     lines = [[clip(line, FRAME_MAX) for line in thread.split("\n")] for thread in threads if thread]
     return tuple((name, tuple(frames)) for name, *frames in lines)

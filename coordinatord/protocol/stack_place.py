@@ -18,22 +18,22 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
     """Return the function that the script has called, with the file and the line of the call; None without a frame.
 
     The innermost frame comes first. The script's own files are the one that was started, and those beside it or in
-    folders beside it. Where none of them is known it is the innermost frame.
+    folders beside it. If no frame is in one of these files, the innermost frame is returned.
     """
-    own = _find_script(frames)
-    folder = own.rpartition("/")[0]
+    script = _find_script(frames)
+    folder = script.rpartition("/")[0]
     for at, (name, file, line) in enumerate(frames):
-        if own and (file == own or (folder and file.startswith(f"{folder}/"))):
+        if script and (file == script or (folder and file.startswith(f"{folder}/"))):
             known = (called for called, _, _ in reversed(frames[:at]) if called != ELLIPSIS)
             return next(known, name), file, line
     return frames[0] if frames else None
 
 
 def _find_script(frames: Sequence[Frame]) -> str:
-    """Return the file that was started, or else the one that another program has run; empty if it is not known."""
+    """Return the file of the script: it was started, or another program runs it. Empty if it is not known."""
     for at, (name, file, _) in enumerate(frames):
-        is_begin = at == len(frames) - 1 or _runs_scripts(frames[at + 1][1])
-        if name == "<module>" and is_begin and not _runs_scripts(file):
+        is_outermost = at == len(frames) - 1 or _runs_scripts(frames[at + 1][1])
+        if name == "<module>" and is_outermost and not _runs_scripts(file):
             return file
     return ""
 

@@ -1,4 +1,4 @@
-"""What the HTTP API says of how the workers of a round were begun."""
+"""Answers of the HTTP API about how the workers of a round were begun."""
 
 from __future__ import annotations
 

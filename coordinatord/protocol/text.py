@@ -9,6 +9,7 @@ TEXT_MAX = 1_536
 """The length in characters, so that a message with two such texts fits a frame even in the widest letters."""
 
 RANKS_NAMED_MAX = 4
+"""How many ranks a text names."""
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 

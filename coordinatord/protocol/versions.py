@@ -6,7 +6,7 @@ more and no less.
 
 To raise the version: add one to `PROTOCOL_VERSION`, a row to `ADDED` for each new field or to `SINCE` for each new
 message, and a recording of the version that was (`tests/coordinatord/protocol`). A new field needs a default that means
-"not known", since that is what a session of the older version takes it for. A new value of a field has a row too, and
+"not known", since a session of the older version has that default. A new value of a field has a row too, and
 must not be sent in a session of the older version: see `has_phase`. Three things stay as they are in all versions, so
 that two sides that share none can still find that out: the `type` of each message, the `version` of a `Join`, and the
 whole of `Refused`.
@@ -47,7 +47,7 @@ SINCE: Mapping[type[Any], int] = MappingProxyType(
 """The version with which a message came, where that is not the first that is spoken."""
 
 Later = Mapping[type[Any], frozenset[str]]
-"""The fields that a version lacks, by class, and the values of enumerations."""
+"""The fields and the values of enumerations that a version lacks, by class."""
 
 
 @frozen
@@ -94,7 +94,7 @@ ADDED = (
 
 
 def later_than(version: int) -> Later:
-    """Return the fields that came after a version."""
+    """Return the fields and the values of enumerations that came after a version."""
     later: dict[type[Any], frozenset[str]] = {}
     for added in ADDED:
         if added.version > version:

@@ -25,8 +25,8 @@ ORDINARY = """\
 root cause   rank 5 (local rank 1) on host gpu-07, node gpu-07-x4f2
 when         2026-03-03 23:59:53-05:00 (12 s ago)
 how          exit code 1, pid 4711
-then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, as a shell says SIGABRT),
-             rank 8 on gpu-01 (killed by SIGABRT), 1 more
+then         3 other workers failed in consequence: rank 0 on gpu-00 (exit code 134, a shell's code for
+             SIGABRT), rank 8 on gpu-01 (killed by SIGABRT), 1 more
 log          /logs/5/stderr.log (on gpu-07)
 hint         apex is not installed for the Python that runs the script on gpu-07, or not where it looks for
              modules: is this the right environment (`which python`)?
@@ -178,7 +178,7 @@ def test_the_block(report: Report, expected: str) -> None:
 
 def test_a_shell_s_way_to_say_a_signal_is_explained() -> None:
     report = a_report(failure=a_failure(exit_code=139))
-    assert "how          exit code 139, as a shell says SIGSEGV, pid 4711" in report_text.lines(
+    assert "how          exit code 139, a shell's code for SIGSEGV, pid 4711" in report_text.lines(
         failure_status(report), SEEN_AT
     )
 

@@ -127,7 +127,7 @@ def test_every_part_of_a_failure_is_shown_as_it_always_was(*, rewrite: bool) -> 
     for case, report in {
         "waited in vain": a_report(failure=lost, **rich),
         "not started": a_report(failure=a_failure(pid=0, exit_code=127, message="no such program")),
-        "as a shell says": a_report(failure=a_failure(exit_code=137)),
+        "a code of a shell": a_report(failure=a_failure(exit_code=137)),
     }.items():
         assert isinstance(report, Report)
         run.durable.report = report
