@@ -67,7 +67,7 @@ _LOAD = f"""
         ON records.job = earlier.job AND records.run = earlier.run WHERE kind IN ('RunOpened', 'RunEnded')
     UNION ALL {_IN_BRIEF} WHERE seq IN final
     ORDER BY seq
-"""  # noqa: S608 - our own words
+"""  # noqa: S608 - our own text
 """Reads the history of live runs. Of a run that has ended, it reads the last record of each deciding kind, and the last
 report: its nodes and its other rounds no longer matter, and would be nearly all of the data when a thousand jobs are
 over. Of the runs of a job before its last one, it reads the beginning and the end."""
@@ -88,9 +88,9 @@ class Database:
         weakref.finalize(self, connection.close)
         self._where = where
         self._gathered = False
-        """What `load` returns is gathered already."""
+        """Whether what `load` returns is gathered already."""
         self.version = version
-        """The version that its tables had where they came from."""
+        """The version that its tables had before they were migrated."""
 
     @classmethod
     def open(cls, path: Path, steps: Steps = STEPS) -> Self:
@@ -106,7 +106,7 @@ class Database:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Make an empty one without a file."""
+        """Make an empty database without a file."""
         return cls(sqlite_connections.connect_in_memory(), "in memory")
 
     @classmethod
@@ -122,7 +122,7 @@ class Database:
             return cls(connection, path.parent, version)
 
     def check(self) -> None:
-        """Check every page: what is read, and what may be read some day. Raises `StoreError`."""
+        """Check every page, also those that are not read now. Raises `StoreError`."""
         with explained(self._where):
             sqlite_connections.check(self._connection)
 
@@ -157,8 +157,8 @@ class Database:
     def _keep(self, new: Sequence[Entry]) -> None:
         """Add records, and forget what the last of them makes superfluous.
 
-        All in one statement: each statement releases Python's lock and has to wait for it again, up to 5 ms while the
-        event loop is busy. When 10,000 nodes join, one statement for each of them would delay their commit by many
+        One statement adds all of them. Each statement releases Python's lock and has to wait for it again, up to 5 ms
+        while the event loop is busy. When 10,000 nodes join, one statement for each would delay their commit by many
         seconds.
         """
         if new:
@@ -169,7 +169,7 @@ class Database:
     # For a store that keeps the rows elsewhere
 
     def fill(self, rows: Iterable[row_codec.Row], identity: str = "") -> None:
-        """Take in rows with their numbers, and the token of where they come from. Raises `StoreError`."""
+        """Take in rows with their numbers, and the `identity` of the store that they come from. Raises `StoreError`."""
         with explained(self._where), self._undone_by_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
@@ -178,20 +178,20 @@ class Database:
             self._connection.execute("COMMIT")
 
     def note_changes(self) -> None:
-        """Note from now on which rows are added and deleted, for `begin`; what is durable is so elsewhere."""
+        """Note from now on which rows are added and deleted, for `begin`. The caller makes them durable elsewhere."""
         with explained(self._where):
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.execute("CREATE TABLE changed (seq INTEGER PRIMARY KEY, added INTEGER NOT NULL)")
             for verb, row, added in (("INSERT", "new", 1), ("DELETE", "old", 0)):
                 self._connection.execute(
-                    f"CREATE TRIGGER noted_{row} AFTER {verb} ON records"  # noqa: S608 - our own words
+                    f"CREATE TRIGGER noted_{row} AFTER {verb} ON records"  # noqa: S608 - our own text
                     f" BEGIN INSERT OR REPLACE INTO changed VALUES ({row}.seq, {added}); END"
                 )
 
     def begin(self, entries: Iterable[Entry]) -> tuple[list[int], list[int]]:
-        """Append, and leave the transaction open for `end`; return the numbers of rows added and of rows deleted.
+        """Append, and leave the transaction open for `end`; return the numbers of the rows added, and of those deleted.
 
-        Raises `StoreError`, and then nothing is begun.
+        Raises `StoreError`, and then no transaction is open.
         """
         with explained(self._where), self._undone_by_errors():
             (last,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
@@ -201,16 +201,16 @@ class Database:
         return [seq for seq, added in changed if added], [seq for seq, added in changed if not added and seq <= last]
 
     def end(self, *, keep: bool) -> None:
-        """End the transaction that `begin` has begun, and keep what it did or not. Raises `StoreError`."""
+        """End the transaction that `begin` has begun: commit it, or undo it unless `keep`. Raises `StoreError`."""
         with explained(self._where):
             self._connection.execute("COMMIT" if keep else "ROLLBACK")
 
     def rows(self, seqs: Sequence[int] | None = None) -> list[row_codec.Row]:
-        """Return rows by their numbers, those that are there, in order; None for all. Raises `StoreError`."""
-        which = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
+        """Return the rows with these numbers that exist, in order; all rows for None. Raises `StoreError`."""
+        condition = "" if seqs is None else "WHERE seq IN (SELECT value FROM json_each(?))"
         with explained(self._where):
             return self._connection.execute(
-                f"SELECT * FROM records {which} ORDER BY seq",  # noqa: S608 - our own words
+                f"SELECT * FROM records {condition} ORDER BY seq",  # noqa: S608 - our own text
                 () if seqs is None else (json.dumps(list(seqs)),),
             ).fetchall()
 
@@ -218,7 +218,7 @@ class Database:
         """Collect what the next `load` returns, in a table in memory. Raises `StoreError`.
 
         It is one statement, during which Python's lock is free: the program can be imported meanwhile, in another
-        thread. To read row by row beside that, each row would have to wait for the lock.
+        thread. Row by row, each row would have to wait for the lock.
         """
         with explained(self._where):
             self._connection.execute("PRAGMA temp_store = MEMORY")
@@ -226,7 +226,7 @@ class Database:
         self._gathered = True
 
     def load(self) -> list[Entry]:
-        """Return what led to the present state, or had led to it at the last `gather`: see `Store.load`.
+        """Return what led to the state at the last `gather`, or to the present one: see `Store.load`.
 
         Raises `StoreError`.
         """
@@ -239,7 +239,7 @@ class Database:
             return [row_codec.decode(row) for row in rows]
 
     def rounds(self, job: str, run: str) -> list[Record]:
-        """Return the records of a run that tell of its rounds: see `Store.read_rounds`. Raises `StoreError`."""
+        """Return the records about the rounds of a run: see `Store.read_rounds`. Raises `StoreError`."""
         return [entry.record for entry in self._entries(_ROUNDS, (job, run))]
 
     def runs(self) -> list[tuple[str, str]]:
@@ -258,8 +258,8 @@ class Database:
     def identity(self) -> str:
         """A token that no other database has. Raises `StoreError`."""
         with explained(self._where):
-            (word,) = self._connection.execute("SELECT word FROM identity").fetchone()
-        return str(word)
+            (token,) = self._connection.execute("SELECT word FROM identity").fetchone()
+        return str(token)
 
     def read_events(
         self, job: str | None, after: int | None, most: int, kinds: Collection[str] = (), since: float = 0.0
@@ -268,16 +268,17 @@ class Database:
 
         Raises `StoreError`.
         """
-        which = "at >= :since" if job is None else "at >= :since AND job = :job"
-        which += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
-        given = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
+        condition = "at >= :since" if job is None else "at >= :since AND job = :job"
+        condition += " AND kind IN (SELECT value FROM json_each(:kinds))" if kinds else ""
+        arguments = {"job": job, "after": after or 0, "most": most, "since": since, "kinds": json.dumps(list(kinds))}
         order = "DESC" if after is None else "ASC"
         with explained(self._where):
-            # It is read first: records that come meanwhile are left for the next call.
+            # This is read first, so that records that come meanwhile are left for the next call.
             (newest,) = self._connection.execute("SELECT ifnull(max(seq), 0) FROM records").fetchone()
             rows = self._connection.execute(
-                f"{_READ_EVENTS} WHERE {which} AND seq > :after AND seq <= {newest:d} ORDER BY seq {order} LIMIT :most",
-                given,
+                f"{_READ_EVENTS} WHERE {condition} AND seq > :after AND seq <= {newest:d}"
+                f" ORDER BY seq {order} LIMIT :most",
+                arguments,
             ).fetchall()
         found = tuple(LoggedEvent(*row) for row in (rows if order == "ASC" else reversed(rows)))
         whole = after is None or len(found) < most

@@ -1,6 +1,6 @@
-"""What stores on a database have in common: one thread writes it, and another one reads it beside that.
+"""The common part of the stores on a database: one thread writes it, and another one reads it meanwhile.
 
-So the event loop waits for no disk. What makes records durable is left to each store.
+So the event loop waits for no disk. Each store has its own way to make records durable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DatabaseStore:
         return await self._beside(partial(self._reader.read_events, job, after, most, kinds, since))
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`."""
+        """Return the records about the rounds of a run, oldest first. Raises `StoreError`."""
         return await self._beside(partial(self._reader.rounds, job, run))
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
@@ -54,19 +54,19 @@ class DatabaseStore:
     # For the subclass
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Write, after all that was asked for before."""
+        """Call `work` in the thread that writes, after all earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._writing, work)
 
-    async def _beside(self, look: Callable[[], Result]) -> Result:
-        """Read with a connection and a thread of its own: to look back must not delay what is being made durable."""
-        return await asyncio.get_running_loop().run_in_executor(self._reading, look)
+    async def _beside(self, read: Callable[[], Result]) -> Result:
+        """Call `read` in the thread that reads: a read must not delay what is being made durable."""
+        return await asyncio.get_running_loop().run_in_executor(self._reading, read)
 
     def _check_beside(self) -> Future[None]:
-        """Begin to check every page of the file, beside what is written."""
+        """Begin to check every page of the file, in the thread that reads."""
         return self._reading.submit(self._reader.check)
 
     async def _end(self, close: Callable[[], None]) -> None:
-        """End both threads when all calls are done, after a last one: to `close` what writes."""
+        """End both threads when all calls are done; the last one is `close`."""
         try:
             self._reading.shutdown(cancel_futures=True)
             self._reader.close()

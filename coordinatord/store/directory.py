@@ -53,7 +53,7 @@ class StateDirectory:
                 raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
 
     def release(self) -> None:
-        """Release it for another process."""
+        """Release the directory for another process."""
         os.close(self._lock)
 
 

@@ -63,7 +63,7 @@ def explained(directory: Path | str) -> Iterator[None]:
 
 def _explain_sqlite(directory: Path | str, error: sqlite3.Error) -> StoreError:
     detailed = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK)
-    code = detailed & 0xFF  # the rest is detail
+    code = detailed & 0xFF  # the higher bits are detail
     if code in _DAMAGE or any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
         return UnreadableStoreError(f"state directory {directory}: {DAMAGED} (SQLite: {error})")
     why = _OF_SQLITE.get(detailed) or _OF_SQLITE.get(code, "its database fails")

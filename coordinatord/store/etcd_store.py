@@ -48,7 +48,7 @@ class EtcdStore(DatabaseStore):
 
     @classmethod
     async def open(cls, gateway: Gateway, keys: Keys, candidate: Candidate, folder: Path | None = None) -> Self:
-        """Read what there is as the leader, and bring it up to date; the replica is in this folder.
+        """Read the history as the leader, and bring it up to date; the replica is in this folder.
 
         Raises `LeadershipLostError` and `StoreError`.
         """
@@ -91,7 +91,7 @@ class EtcdStore(DatabaseStore):
         try:
             await self._in_thread(partial(self._replica.end, keep=True))
         except StoreError as error:
-            # The commit is durable, and to try it again would make another one of it.
+            # The commit is durable, and another try would commit it twice.
             raise LeadershipLostError(f"it is in etcd, and cannot be kept here: {error}; this one stands by") from error
         self._tidy()
 
@@ -102,7 +102,7 @@ class EtcdStore(DatabaseStore):
             await self._compacting
 
     def _tidy(self) -> None:
-        """Tidy etcd beside what follows: nodes are waiting for the answer to a commit that is durable by now."""
+        """Begin to tidy etcd, without waiting: nodes wait for what follows the commit, which is durable by now."""
         merger = self._history.log.next_merger()
         if merger is not None:
             self._merging = self._tasks.spawn(self._merge(merger), name="merge commits")
@@ -128,7 +128,7 @@ class EtcdStore(DatabaseStore):
             log.debug("etcd is not tidied now: %s", error, extra=fields("etcd_untidy"))
 
     async def _compact(self, revision: int) -> None:
-        """Have etcd forget what is older than a revision; what fails is done later."""
+        """Let etcd forget what is older than a revision; what fails is done later."""
         try:
             await self._gateway.call("/v3/kv/compaction", {"revision": str(revision)})
         except StoreError as error:

@@ -12,7 +12,7 @@ from coordinatord.protocol.frozen_class import frozen
 
 
 class StoreError(OperationalError):
-    """The store cannot do what was asked: it is full, read-only, in use. State: nothing of the request is kept.
+    """The store cannot carry out a request: it is full, read-only, in use. State: nothing of the request is kept.
 
     The cause may pass, so the same request can be made again.
     """
@@ -33,12 +33,12 @@ class NothingStoredError(StoreError):
 
 
 class LeadershipLostError(OperationalError):
-    """This coordinator leads no more. State: nothing that it has decided since is kept, and it says nothing more."""
+    """This coordinator leads no more. State: nothing that it has decided since is kept, and it sends nothing more."""
 
     exit_code = ExitCode.TEMPFAIL
 
 
-OVER = "the lease is over, so another coordinator may lead: this one says nothing more"
+OVER = "the lease is over, so another coordinator may lead: this one decides nothing more"
 
 
 @frozen
@@ -93,7 +93,7 @@ class Store(Protocol):
     async def append(self, entries: Sequence[Entry]) -> None:
         """Make records durable, in order and all or none. Raises `StoreError`, and `LeadershipLostError`.
 
-        When this returns, a crash can no longer forget them. One append is over before the next begins.
+        When this returns, they outlive a crash. The caller awaits each append before the next.
         """
 
     async def read_events(
@@ -101,22 +101,22 @@ class Store(Protocol):
     ) -> EventPage:
         """Return the next `most` records with a greater number than `after`; None: the newest. Raises `StoreError`.
 
-        They are those of one job, or of all and of none; of these kinds, or of all; made at the time `since` or later.
-        It delays nothing that is being made durable.
+        Without `job` they are those of all jobs and of none, and without `kinds` those of all kinds. They were made at
+        the time `since` or later. The call delays nothing that is being made durable.
         """
 
     async def read_round(self, job: str, run: str, number: int) -> Sequence[Record]:
         """Return who was in a round: its `RoundFormed`, after the last `NodeJoined` of each node before it.
 
-        Return nothing if there is no such round, or it is no longer kept. It delays nothing that is being made durable.
-        Raises `StoreError`.
+        Return nothing if there is no such round, or it is no longer kept. The call delays nothing that is being made
+        durable. Raises `StoreError`.
         """
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records of a run that tell of its rounds, oldest first. Raises `StoreError`.
+        """Return the records about the rounds of a run, oldest first. Raises `StoreError`.
 
-        A `RoundFormed` is there as its `RoundRemembered`. It delays nothing that is being made durable.
+        A `RoundRemembered` stands for each `RoundFormed`. The call delays nothing that is being made durable.
         """
 
     async def close(self) -> None:
-        """Close it; another process may use it then."""
+        """Close the store; another process may use it then."""

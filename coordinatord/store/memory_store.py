@@ -15,8 +15,8 @@ RECORDS_MAX = 1_000
 """A run leaves about ten a round; one of 10,000 nodes is about a megabyte."""
 
 ROUNDS_MAX = 4_000
-"""Records that tell of rounds, four of each: nodes that join or succeed by the thousand leave these alone. One has less
-than a kilobyte, or a few with a report."""
+"""Records about rounds, four for each. They have a limit of their own, since nodes may join or succeed by the thousand.
+Each takes less than a kilobyte, or a few with a report."""
 
 
 class MemoryStore:
@@ -67,7 +67,7 @@ class MemoryStore:
         return ()
 
     async def read_rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Return the records of a run that tell of its rounds, oldest first."""
+        """Return the records about the rounds of a run, oldest first."""
         return [record for record in self._rounds if (record.job, record.run) == (job, run)]
 
     async def close(self) -> None:

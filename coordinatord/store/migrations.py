@@ -1,4 +1,4 @@
-"""The tables of the database, as steps from each version of them to the next."""
+"""The tables of the database, as steps from each of their versions to the next."""
 
 from __future__ import annotations
 

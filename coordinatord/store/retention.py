@@ -1,7 +1,7 @@
 """Deletes old history, so that a job may run for years: whole runs, old rounds, and nodes that only passed by.
 
-Records are absolute, so the rest leads to the same state. Each function is called for one new record, within its
-transaction, and costs no more than a few steps in an index, beside what it deletes.
+Numbers in records are absolute, so the remaining records lead to the same state. Each function is called for one new
+record, within its transaction. Beside what it deletes, it costs a few steps in an index.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ROUNDS_KEPT = 50
 nodes are 60 MB."""
 
 VISITORS_KEPT = 200
-"""Nodes that came and went while no round was formed, kept for each run and way to go. A host that comes and goes every
-few seconds for a month would otherwise leave a million records."""
+"""Nodes that came and went while no round was formed, kept for each run and each way to leave. A host that comes and
+goes every few seconds for a month would otherwise leave a million records."""
 
 MARKS_KEPT = 1_000
 """Drains and undrains that are no longer in force, and forgotten jobs, that are kept: whoever looks for one looks at
 the last weeks."""
 
 REPEATED_KEPT = 200
-"""Records that are kept of each run and kind: training that stalls at each evaluation, in a round that lasts for
-months, leaves many."""
+"""Records that are kept of each run and repeated kind: training that stalls at each evaluation, in a round that lasts
+for months, leaves many."""
 
 _REPEATED = (TrainingStalled, TrainingResumed, BusyWorkerAwaited, NodesSilent, NodesHeard)
 """The kinds that come again and again in one round. Only the last record of each is needed to go on."""
@@ -69,10 +69,7 @@ _OF_ROUNDS = (
     NodeLeftBehind,
 )
 
-_CAUSES = (
-    *(JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord),
-    *_REPEATED,
-)
+_CAUSES = (JobForgotten, RunOpened, RoundFormed, NodeLost, NodeReleased, ClusterRecord, *_REPEATED)
 
 
 def makes_forget(newest: Record) -> bool:
@@ -118,7 +115,7 @@ def _forget_drains(connection: sqlite3.Connection, newest: ClusterRecord) -> Non
         return
     seq, name = beyond
     connection.execute(
-        # Otherwise SQLite would look at all of them up to there.
+        # Without the named index SQLite would go through all drains and undrains up to there.
         "DELETE FROM records AS old INDEXED BY marks_by_name WHERE job = '' AND node IN (?, ?) AND seq <= ?"
         " AND (kind = 'NodeUndrained' OR EXISTS (SELECT 1 FROM records AS newer WHERE newer.job = ''"
         " AND newer.node = old.node AND newer.kind = 'NodeUndrained' AND newer.seq > old.seq))",
@@ -162,14 +159,14 @@ def _forget_rounds(connection: sqlite3.Connection, job: str, run: str, last: int
         " AND seq < ? GROUP BY node",
         (job, run, end),
     ).fetchall()
-    for node, went in gone:
+    for node, left_at in gone:
         connection.execute(
-            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq <= ?", (job, run, node, went)
+            "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq <= ?", (job, run, node, left_at)
         )
 
 
 def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: str) -> None:
-    """Forget the oldest node beyond `VISITORS_KEPT` that went in this way, unless it was there for a round.
+    """Forget the oldest node beyond `VISITORS_KEPT` that left in this way, unless a round was formed meanwhile.
 
     Before the first round, a run counts on from the round that its nodes remember, so a node that remembers one is kept
     until then.
@@ -180,17 +177,17 @@ def _forget_visitor(connection: sqlite3.Connection, job: str, run: str, kind: st
     ).fetchone()
     if beyond is None:
         return
-    went, node = beyond
-    came, remembered = connection.execute(
+    left_at, node = beyond
+    joined_at, remembered = connection.execute(
         "SELECT max(seq), round FROM records WHERE job = ? AND run = ? AND node = ? AND kind = 'NodeJoined'"
         " AND seq < ?",
-        (job, run, node, went),
+        (job, run, node, left_at),
     ).fetchone()
     (formed,) = connection.execute(
         "SELECT max(seq) FROM records WHERE job = ? AND run = ? AND kind = 'RoundFormed'", (job, run)
     ).fetchone()
-    if came is not None and (came > formed if formed is not None else remembered == 0):
+    if joined_at is not None and (joined_at > formed if formed is not None else remembered == 0):
         connection.execute(
             "DELETE FROM records WHERE job = ? AND run = ? AND node = ? AND seq BETWEEN ? AND ?",
-            (job, run, node, came, went),
+            (job, run, node, joined_at, left_at),
         )

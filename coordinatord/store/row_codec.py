@@ -38,8 +38,8 @@ def encode(entry: Entry) -> tuple[float, str, str, str, str | None, int | None, 
     """
     record = entry.record
     kind = type(record)
-    rest = {name: getattr(record, name) for name in _IN_BODY[kind]}
-    body = json.dumps(rest, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    fields = {name: getattr(record, name) for name in _IN_BODY[kind]}
+    body = json.dumps(fields, default=fields_of, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     node, number = getattr(record, "node", None), getattr(record, "round", None)
     at = min(max(entry.at, 0.0), AT_MAX)
     return at, record.job, record.run, kind.KIND, node, number, body

@@ -21,7 +21,7 @@ BUSY_S = 0.5
 def connect(path: Path, steps: Steps = STEPS) -> sqlite3.Connection:
     """Open a database to write to: make it if missing, migrate it, and prove it writable.
 
-    One that has to be migrated is checked first. Any other is sound only once `check` says so.
+    One that has to be migrated is checked first. Any other has to be checked with `check`.
 
     Raises `UnreadableStoreError`, and `sqlite3.Error`.
     """

@@ -23,7 +23,7 @@ class SqliteStore(DatabaseStore):
         self._directory = directory
         self._database = database
         self._ahead: tuple[Future[None], Future[None]] | None = None
-        """The parts of the next `load` that are under way."""
+        """The check and the reading of the next `load`, if they are under way."""
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -36,7 +36,7 @@ class SqliteStore(DatabaseStore):
             raise
 
     def read_ahead(self) -> None:
-        """Begin what the next `load` waits for, in threads; until that is called, nothing may be recorded."""
+        """Begin the next `load` in threads; until that is called, nothing may be recorded."""
         self._ahead = self._begin_to_load()
 
     async def load(self) -> Sequence[Entry]:

@@ -1,8 +1,8 @@
-"""Which values in etcd hold which records: one value for each commit, and fewer where much of it is forgotten.
+"""Knows which values in etcd hold which rows: one value for each commit, and fewer where many rows are dropped.
 
-A commit adds rows and drops rows of earlier commits. Its value says both, so that nothing has to be read to write it:
-the history is all rows of all values without those that any value drops. What is dropped still takes room. Where that
-is as much as the rest, values that stand side by side are merged into one, some with each commit.
+A commit adds rows and drops rows of earlier commits. Its value lists both, so that nothing has to be read to write it:
+the history is all rows of all values without those that any value drops. Dropped rows still take room. Once they take
+as much as the others, neighbouring values are merged into one, some with each commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MERGED_VALUES_MAX = 64
 """How many values are merged at once: this adds some milliseconds to a commit."""
 
 MERGED_BYTES_MAX = 256 * 1024
-"""How large a merged value may become, as they are stored: a commit and a merger fit into one transaction."""
+"""The most stored bytes of the values that are merged: a merger fits into one transaction of etcd."""
 
 UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 """The most bytes of an unpacked value: a commit of 10,000 nodes has 10 MB."""
@@ -33,20 +33,20 @@ UNPACKED_BYTES_MAX = 256 * 1024 * 1024
 
 @frozen
 class CommitValue:
-    """What one value in etcd says."""
+    """The content of one value in etcd."""
 
     rows: tuple[Row, ...]
     dropped: tuple[int, ...]
-    """The numbers of rows of earlier values, or of this one's own place, that are no more."""
+    """The numbers of the rows of earlier values that are dropped."""
 
 
 @dataclass(slots=True)
 class _Stored:
-    """What is known of a value in etcd."""
+    """One value in etcd, without its rows."""
 
     size: int
     seqs: list[int]
-    """The numbers of its rows, with those that were dropped since."""
+    """The numbers of its rows, also of those that were dropped since."""
     dropped: list[int] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ class Merger:
     first: int
     last: int
     rows: tuple[int, ...]
-    """The numbers of the rows that live."""
+    """The numbers of their rows that are not dropped."""
     dropped: tuple[int, ...]
     """Dropped rows that are still in other values."""
 
@@ -68,11 +68,11 @@ class CommitLog:
     def __init__(self) -> None:
         self._values: dict[int, _Stored] = {}
         self._places: dict[int, int] = {}
-        """The number of the value that holds a row, for each row that lives."""
+        """The number of the value that holds a row, for each row that is not dropped."""
         self._dead: dict[int, int] = {}
-        """The same for each row that was dropped and is still there."""
+        """The same for each dropped row that a value still holds."""
         self._turn = 0
-        """The number up to which values were looked at last."""
+        """The last value of the last merger: the next one begins after it."""
 
     @property
     def size(self) -> int:
@@ -96,12 +96,12 @@ class CommitLog:
         """Return what is worth merging now, if anything."""
         if len(self._dead) <= len(self._places) + WASTE_ROWS:
             return None
-        later = [number for number in self._values if number > self._turn]
-        if len(later) < MERGED_VALUES_MAX:
-            later = list(self._values)
+        candidates = [number for number in self._values if number > self._turn]
+        if len(candidates) < MERGED_VALUES_MAX:
+            candidates = list(self._values)
         chosen: list[int] = []
         size = 0
-        for number in islice(later, MERGED_VALUES_MAX):
+        for number in islice(candidates, MERGED_VALUES_MAX):
             size += self._values[number].size
             if chosen and size > MERGED_BYTES_MAX:
                 break
@@ -116,7 +116,7 @@ class CommitLog:
         return Merger(chosen[0], chosen[-1], rows, dropped)
 
     def merge(self, merger: Merger, size: int) -> None:
-        """Note that values were merged into one of so many bytes. If no row of theirs lives, none is left."""
+        """Note that values were merged into one of so many bytes."""
         gone = [number for number in self._values if merger.first <= number <= merger.last]
         for number in gone:
             for seq in self._values[number].seqs:
@@ -131,13 +131,13 @@ class CommitLog:
 
 
 def pack(rows: Sequence[Row], dropped: Sequence[int]) -> bytes:
-    """Return a value."""
+    """Return the value of a commit."""
     text = json.dumps({"rows": rows, "dropped": dropped}, ensure_ascii=False, separators=(",", ":"))
     return zlib.compress(text.encode(), 1)
 
 
 def unpack(value: bytes, number: int) -> CommitValue:
-    """Return what a value says. Raises `UnreadableStoreError`, which names it."""
+    """Return the content of a value. Raises `UnreadableStoreError`, which names the commit."""
     try:
         plain = zlib.decompressobj()
         text = plain.decompress(value, UNPACKED_BYTES_MAX)
@@ -156,7 +156,7 @@ _COLUMNS = 8
 
 
 def rows_of(values: Iterable[CommitValue]) -> Iterator[Row]:
-    """Yield the rows that live, in order."""
+    """Yield the rows that no value drops, in order."""
     found: dict[int, Row] = {}
     gone: set[int] = set()
     for value in values:

@@ -1,4 +1,4 @@
-"""What one coordinator concludes about who leads, from what etcd has answered: pure, with the clock as an argument.
+"""The conclusions of one coordinator from etcd's answers: who leads, and for how long. Pure; the clock is an argument.
 
 `leadership` sends the requests. Times are in seconds by one clock of this host that never stops.
 """
@@ -12,19 +12,19 @@ TRY_SHARE = 0.4
 """The part of a lease that one member of etcd has to renew it: two tries fit into it."""
 
 RETRY_S = 0.5
-"""The pause before etcd is asked again that did not answer."""
+"""The pause before a request that etcd did not answer is sent again."""
 
 
 class Term:
-    """The time in which a leader may speak."""
+    """The time in which a leader may act."""
 
     def __init__(self, length_s: float, begun_at: float) -> None:
-        """Begin when the request for the lease was sent: etcd's own time began later."""
+        """Begin at `begun_at`, when the request for the lease was sent: by etcd's clock it began later."""
         self._length_s = length_s
         self._until = begun_at + length_s
 
     def renew(self, sent_at: float) -> None:
-        """Note a renewal by a request that was sent then; etcd has answered it."""
+        """Note that etcd has renewed the lease, by a request that was sent at `sent_at`."""
         self._until = max(self._until, sent_at + self._length_s)
 
     def is_over(self, now: float) -> bool:
@@ -33,7 +33,7 @@ class Term:
 
     @property
     def until(self) -> float:
-        """When it is over, unless it is renewed."""
+        """When the term is over, unless the lease is renewed."""
         return self._until
 
 
@@ -41,28 +41,28 @@ class Election:
     """What one coordinator knows of the leader key and of its own lease."""
 
     def __init__(self, lease_s: float) -> None:
-        """Know nothing; the lease will be asked for so many seconds."""
+        """Begin without a lease; one of `lease_s` seconds will be requested."""
         self.renew_every_s = lease_s / RENEWALS
         """The pause between two renewals that are answered."""
         self.try_within_s = lease_s * TRY_SHARE
         """How long one member of etcd has for a renewal."""
         self.lease = 0
-        """The own lease; 0 for none."""
+        """The lease of this coordinator; 0 for none."""
         self.fence = 0
-        """The revision at which this one's leader key came to be; 0 while it does not lead."""
+        """The revision at which the leader key of this coordinator came to be; 0 while it does not lead."""
         self.term = Term(0.0, 0.0)
         self._seen = 0
-        """The revision at which the leader key came to be that was read last."""
+        """The revision at which the leader key came to be, as it was read last."""
 
     def enrolled(self, lease: int, length_s: float, sent_at: float) -> None:
-        """Note a lease of one's own, which was asked for then."""
+        """Note the lease of this coordinator, which was requested at `sent_at`."""
         self.lease, self.term = lease, Term(length_s, sent_at)
 
     def tried(self, created_at: int, lease: int) -> bool:
         """Note the leader key as it is after a try to make it; return whether this coordinator leads by it.
 
-        `created_at` is the revision at which the key came to be, `lease` the one that it goes with. The own lease also
-        says so where the answer to an earlier try was lost.
+        `created_at` is the revision at which the key came to be, and `lease` the one that it goes with. If that is the
+        lease of this coordinator, an earlier try has made the key, whose answer was lost.
         """
         self._seen = created_at
         if lease == self.lease:
@@ -70,13 +70,13 @@ class Election:
         return lease == self.lease
 
     def is_end(self, created_at: int | None) -> bool:
-        """Whether the term of the leader that was seen last is over; None: there is no leader key now."""
+        """Whether the leader that was seen last leads no more; `created_at` is None if there is no leader key now."""
         return created_at != self._seen
 
     def renewed(self, sent_at: float, now: float, left_s: float | None) -> float | None:
-        """Note the answer to a renewal; return the pause before the next one, None if this one leads no more.
+        """Note the result of a renewal; return the pause before the next one, None if the term is over.
 
-        etcd says for how many seconds it has renewed the lease, 0 if that is over; None: it has not answered.
+        `left_s` is for how long etcd has renewed the lease, 0 if that is over, and None if etcd has not answered.
         """
         if left_s is not None and left_s <= 0:
             return None
@@ -88,7 +88,7 @@ class Election:
         return min(pause_s, self.term.until - now)
 
     def may_act(self, now: float) -> bool:
-        """Whether this one, if it led, still leads as far as it can know."""
+        """Whether the term lasts, as far as this coordinator can know."""
         return not self.term.is_over(now)
 
     def end(self) -> None:
@@ -96,7 +96,7 @@ class Election:
         self.term = Term(0.0, 0.0)
 
     def resign(self, now: float) -> int:
-        """Give up the own lease, and with it the lead; return the lease to revoke, 0 if it is over by itself."""
+        """Give up the lease, and with it the lead; return the lease to revoke, 0 if it has run out."""
         lease = 0 if self.term.is_over(now) else self.lease
         self.lease = self.fence = 0
         self.end()

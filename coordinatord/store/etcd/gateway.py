@@ -1,7 +1,7 @@
 """Sends requests to an etcd cluster by its JSON gateway, to one member after the other until one answers for it.
 
 A request is tried on each member twice at most, and no longer than a bound. So a request that changes something must be
-such that doing it twice is the same as once: our transactions demand that nobody has written since.
+such that twice is the same as once: our transactions demand that nobody has written since.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ EVENT_BYTES_MAX = 1024 * 1024
 """The length of one line of a watch: a change of a key that names a leader."""
 
 SILENT_S_MAX = 2.0
-"""How long a watch may be silent before the key is read again: a member that has lost the others goes on to serve
-watches, and tells them nothing."""
+"""How long a watch may be silent before the key is read again: a member that has lost the others keeps watches open,
+and sends nothing."""
 
 
 class _SilentError(EtcdAwayError):
@@ -69,35 +69,35 @@ class Gateway:
         await self._http.close()
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Return the answer to a request, for which one member has so long, if that is less than usual.
+        """Return the answer to a request; `try_within_s` bounds the try on one member, if it is less than usual.
 
         Raises `EtcdRefusedError`, and `EtcdAwayError` if nobody answers.
         """
         last: StoreError = EtcdAwayError(f"etcd {self._place}: no member answers within {ALL_WITHIN_S:g} s")
         try:
             async with asyncio.timeout(ALL_WITHIN_S):
-                for again in range(ROUNDS):
+                for past_rounds in range(ROUNDS):
                     for base in tuple(self._bases):
                         try:
-                            answer = await self._ask(base, path, body, try_within_s)
+                            answer = await self._send(base, path, body, try_within_s)
                         except EtcdAwayError as error:
                             last = error
                         else:
                             self._bases.sort(key=lambda other: other != base)
                             return answer
-                    await asyncio.sleep(0.0 if again + 1 == ROUNDS else PAUSE_S)
+                    await asyncio.sleep(0.0 if past_rounds + 1 == ROUNDS else PAUSE_S)
         except TimeoutError:
             pass
         raise last
 
     async def watch(self, key: bytes) -> AsyncIterator[KeyValue | None]:
-        """Yield a key as it is now, and again after changes, and never end; None while it is not there.
+        """Yield a key as it is now and after each change, without an end; None while there is no such key.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
         before = -1  # no revision
         while True:
-            now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that has the others
+            now = await self.call("/v3/kv/range", {"key": text_of(key)})  # also finds a member that reaches the others
             found = next(iter(key_values(now)), None)
             written_at = 0 if found is None else found.mod_revision
             if written_at != before:
@@ -122,7 +122,7 @@ class Gateway:
                     yield None if gone else key_values({"kvs": [event.get("kv")]})[0]
 
     async def renew(self, lease: int, try_within_s: float) -> float:
-        """Renew a lease, for which one member has so long; return for how many seconds, 0 if it is over.
+        """Renew a lease, with `try_within_s` for one member; return for how many seconds, 0 if the lease is over.
 
         Raises `EtcdRefusedError` and `EtcdAwayError`.
         """
@@ -142,15 +142,15 @@ class Gateway:
             more = bool(found) and bool(answer.get("more"))
             key = found[-1].key + b"\0" if found else key
 
-    async def _ask(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
-        """Ask one member, as our user if there is one."""
+    async def _send(self, base: str, path: str, body: Mapping[str, Any], within_s: float | None) -> Any:
+        """Send a request to one member, as our user if there is one."""
         try:
             async with asyncio.timeout(within_s):
-                return await self._ask_as_user(base, path, body)
+                return await self._send_as_user(base, path, body)
         except TimeoutError as error:
             raise EtcdAwayError(f"etcd {self._place}: {base}: no answer within {within_s:g} s") from error
 
-    async def _ask_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+    async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
         user = self._place.access.user
         if user and not self._token:
             self._token = await self._authenticate(base)
@@ -215,8 +215,8 @@ class Gateway:
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
-            words = clip(text[:80].decode(errors="replace"))
-            raise EtcdAwayError(f"etcd {self._place}: the answer is not that of an etcd ({words!r})") from None
+            beginning = clip(text[:80].decode(errors="replace"))
+            raise EtcdAwayError(f"etcd {self._place}: the answer is not that of an etcd ({beginning!r})") from None
 
     def _away(self, base: str, error: Exception) -> EtcdAwayError:
         why = f"no answer within {TRY_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)

@@ -1,7 +1,7 @@
 """The history in etcd: reads all of it, writes commits, merges what is mostly forgotten, and begins new generations.
 
-Each of these demands that the leader key is still the one of this process, and that nobody has written since. The
-latter also keeps out a request of its own that was sent twice and comes late.
+Each write demands that the leader key is still the one of this process, and that nobody has written since. The second
+demand also keeps out a request of this process that was sent twice and comes late.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROWS_AT_ONCE = 2_000
 """How many rows a value has where a whole history is written."""
 
 PARTS = b"parts:"
-"""The beginning of a value that is in parts, before their number; no packed value begins so."""
+"""The beginning of a value that is stored in parts, before their number; no packed value begins so."""
 
 
 @frozen
@@ -75,7 +75,7 @@ class History:
 
     @property
     def log(self) -> CommitLog:
-        """The values that there are."""
+        """The values below the prefix."""
         return self._log
 
     async def read(self) -> StoredHistory:
@@ -115,7 +115,7 @@ class History:
         await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
-        """Delete what an unfinished commit or generation has left. Raises `StoreError`."""
+        """Delete the remains of an unfinished commit or generation. Raises `StoreError`."""
         ours = self._keys.commits(self.about.generation)
         all_commits = f"{self._keys.prefix}/commits/".encode()
         unfinished = delete(self._keys.commit(self.about.generation, self._number + 1), after(ours))
@@ -125,7 +125,7 @@ class History:
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
         """Make a commit durable, all or nothing; the same one may be tried again after an error.
 
-        Raises `LeadershipLostError`, and `StoreError`: then it may be durable all the same, and a next try finds that.
+        Raises `LeadershipLostError`, and `StoreError`: then the commit may be durable, and the next try finds out.
         """
         number, value = self._number + 1, pack(rows, dropped)
         head = Head(number, hashlib.sha256(value).hexdigest()).packed()
@@ -142,7 +142,7 @@ class History:
         self._log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
-        """Put one value in the place of several. Raises `LeadershipLostError`, and `StoreError`: nothing is lost."""
+        """Put one value in the place of several. Raises `LeadershipLostError`, and `StoreError`: no row is lost."""
         value = pack(rows, merger.dropped)
         if len(value) > VALUE_BYTES_MAX:
             return
@@ -152,7 +152,7 @@ class History:
         self._log.merge(merger, len(value))
 
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
-        """Write a whole history as a new generation, which counts from its last request on. Raises `StoreError`."""
+        """Write a whole history as a new generation, which counts once all of it is written. Raises `StoreError`."""
         about = About(identity, len(STEPS), self.about.generation + 1)
         self._log, number = CommitLog(), 0
         held: list[Row] = []
@@ -178,7 +178,7 @@ class History:
         self._log.add(number, len(value), [row[0] for row in rows], ())
 
     async def _stored(self, generation: int, number: int, value: bytes) -> list[Body]:
-        """Return the requests that store a value. Write its parts at once: they count for nothing without it."""
+        """Return the requests that store a value. Write the parts of a large one now: alone they count for nothing."""
         key = self._keys.commit(generation, number)
         if len(value) <= VALUE_BYTES_MAX:
             return [put(key, value)]
@@ -198,14 +198,17 @@ class History:
         return written_at(self._keys.about, self._about_revision)
 
     async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
-        """Do something as the leader. Raises `LeadershipLostError`, and `StoreError`."""
+        """Carry out `ops` as the leader. Raises `LeadershipLostError`, also if a demand fails, and `StoreError`."""
         answer = await self._try(demands, ops, [])
         if not answer.get("succeeded"):
             raise LeadershipLostError("another process has written to this store: this one reads everything anew")
         return answer
 
     async def _try(self, demands: list[Body], ops: list[Body], otherwise: list[Body]) -> Body:
-        """Do `ops` as the leader if the demands hold. Raises `LeadershipLostError`, and `StoreError`."""
+        """Carry out `ops` as the leader if the demands hold, else `otherwise`; return the answer.
+
+        Raises `LeadershipLostError`, and `StoreError`.
+        """
         lead = get(self._keys.leader, keys_only=True)
         fenced = [created_at(self._keys.leader, self._fence), *demands]
         answer: Body = await self._gateway.call("/v3/kv/txn", txn(fenced, ops, [lead, *otherwise]))

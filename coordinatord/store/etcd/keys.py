@@ -34,7 +34,7 @@ class Keys:
 
     @property
     def about(self) -> bytes:
-        """Says which generation of commits counts, and which version wrote it."""
+        """Has the `About` of this namespace."""
         return f"{self.prefix}/about".encode()
 
     @property
@@ -44,7 +44,7 @@ class Keys:
 
     @property
     def pin(self) -> bytes:
-        """Says by which public key nodes know all coordinators here. Only the first leader writes it."""
+        """Has the pin of the public key by which nodes know all coordinators here. Only the first leader writes it."""
         return f"{self.prefix}/pin".encode()
 
     @property
@@ -74,7 +74,7 @@ class About:
     version: int
     """The version of the records, as of the tables in `migrations`."""
     generation: int
-    """Which commits count: others are being written, or are of an older version."""
+    """The commits that count: others are being written, or are of an older version."""
 
     def packed(self) -> bytes:
         """Return it as a value."""

@@ -1,8 +1,8 @@
-"""Who leads: a key that goes with a lease, and the revision at which it came to be, which fences every commit.
+"""Makes a coordinator the leader: by a key that goes with its lease, and whose revision fences every commit.
 
-Whoever makes the key leads until it is gone. Its lease is renewed three times in its length. The leader judges by its
-own clock only how long it may speak; what it may change is judged by etcd, within each transaction. `election` draws
-the conclusions, and this module carries the requests.
+The coordinator that makes the key leads until the key is gone. Its lease is renewed three times in its length. By its
+own clock the leader decides only how long it may act. etcd decides what it may change, within each transaction.
+`election` draws the conclusions, and this module sends the requests.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = logging.getLogger(__name__)
 
 
 def boot_clock() -> float:
-    """Return the seconds since this host was booted, those included in which it slept."""
+    """Return the seconds since this host was booted, including those in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Candidate:
-    """The part of this coordinator among those at a namespace, from its start to its end."""
+    """One of the coordinators of a namespace: it stands by, leads and resigns."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Candidate:
         lease_s: float,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
-        """Begin as one that has not said that it is there; `clock` reads the time in seconds, and never stops."""
+        """Begin without a lease, and not announced; `clock` returns seconds, and also counts sleep."""
         self._gateway = gateway
         self._me = me
         self._lease_s = lease_s
@@ -63,7 +63,7 @@ class Candidate:
         self.leader: Coordinatord | None = None
         """The other coordinator that leads, as far as this one knows."""
         self.why = ""
-        """Why it is not known who leads; empty if it is."""
+        """Why the leader is not known; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `leader` has changed."""
         self.roster = Roster(gateway, keys)
@@ -74,15 +74,15 @@ class Candidate:
         return self.election.fence
 
     async def win(self) -> None:
-        """Stand by until this one leads. Errors of etcd are logged, and it tries again."""
-        reported = ""
+        """Stand by until this coordinator leads. Log errors of etcd, and try again."""
+        logged = ""
         while True:
             try:
                 await self._stand()
             except StoreError as error:
                 self._see(None, str(error))
-                if reported != str(error):
-                    reported = str(error)
+                if logged != str(error):
+                    logged = str(error)
                     log.warning("it is not known who leads: %s", error, extra=fields("leader_unknown"))
                 await asyncio.sleep(RETRY_S)
             else:
@@ -97,7 +97,7 @@ class Candidate:
             raise StoreError(f"another coordinatord has it ({other}): end that one first")
 
     async def _stand(self) -> None:
-        """Stand by with a lease of one's own until this one leads. Raises `StoreError`."""
+        """Stand by with a new lease until this coordinator leads. Raises `StoreError`."""
         await self._enroll()
         tasks, won = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew_as_standby(), name="lease of a standby")
@@ -122,7 +122,7 @@ class Candidate:
         await self._gateway.call("/v3/kv/txn", txn([], [put(self._standby_key, self._me.packed(), lease)]))
 
     async def _try(self) -> bool:
-        """Make the leader key if there is none; return whether this one leads. Raises `StoreError`."""
+        """Make the leader key if there is none; return whether this coordinator leads. Raises `StoreError`."""
         lease = self.election.lease
         absent = created_at(self._keys.leader, 0)
         lead = [put(self._keys.leader, self._me.packed(), lease), delete(self._standby_key)]
@@ -150,7 +150,7 @@ class Candidate:
                 raise StoreError("the lease of this standby is over")
 
     async def keep(self) -> None:
-        """Renew the lease for as long as this one leads. Raises `LeadershipLostError`."""
+        """Renew the lease for as long as this coordinator leads. Raises `LeadershipLostError`."""
         tasks, over = Tasks(), asyncio.get_running_loop().create_future()
         tasks.spawn(self._renew(), name="renewals")
         tasks.spawn(self._notice_end(), name="end of the term")
@@ -186,16 +186,16 @@ class Candidate:
         raise LeadershipLostError("the lease is over, so another coordinator may lead: this one stands by")
 
     def holds(self) -> bool:
-        """Whether this one may speak as the leader now."""
+        """Whether this coordinator may act as the leader now."""
         return self.election.may_act(self._clock())
 
     def demand(self) -> None:
-        """Raise `LeadershipLostError` if this one may not speak as the leader now."""
+        """Raise `LeadershipLostError` if this coordinator may not act as the leader now."""
         if not self.holds():
             raise LeadershipLostError(OVER)
 
     def status(self) -> SharedStatus:
-        """Return who leads, which is this one, and who stands by."""
+        """Return this coordinator as the leader, with its standbys."""
         standbys = tuple(standby.status for standby in self.roster.standbys)
         left_s = round(max(0.0, self.election.term.until - self._clock()), 3)
         return SharedStatus(leader=self._me.status, standbys=standbys, lease_s=left_s, problem=self.roster.problem)

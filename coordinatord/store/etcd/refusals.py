@@ -1,4 +1,4 @@
-"""What etcd refuses, as errors that say what to do. The codes are gRPC's, the words those of etcd's `rpctypes`."""
+"""Turns refusals of etcd into errors with a remedy. The codes are gRPC's; the texts are in etcd's `rpctypes`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class EtcdRefusedError(StoreError):
 
 
 class TokenRefusedError(EtcdRefusedError):
-    """The token of our user is over, or is older than the last change of users and roles: a new one is taken."""
+    """The token of our user has run out, or is older than the last change of users and roles: a new one is needed."""
 
 
 class EtcdAwayError(StoreError):
     """No member has answered for the cluster. State: a request that changes something may be done all the same."""
 
 
-_WORDS = (
+_TEXTS = (
     (
         "database space exceeded",
         "it is out of space: make room or raise its quota, and then etcdctl alarm disarm",
@@ -46,22 +46,23 @@ _WORDS = (
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
-"""Words of etcd's errors, and what a user is told instead."""
+"""Parts of etcd's messages, each with the text that users see before the message."""
 
 
 _OLD_TOKEN = ("revision of auth store is old", "revision in header is old")
-"""Words about a token of `--auth-token jwt` after a change of users and roles. Their code is that of a bad request."""
+"""Parts of messages about a token of `--auth-token jwt` after a change of users and roles. Their code is that of a bad
+request."""
 
 
 def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
     """Return the error for an answer that is not 200 OK."""
     data = answer if isinstance(answer, dict) else {}
-    said = str(data.get("message") or data.get("error") or f"HTTP {status}")
+    message = str(data.get("message") or data.get("error") or f"HTTP {status}")
     code = data.get("code")
-    words = next((ours for theirs, ours in _WORDS if theirs in said), "it refuses a request")
-    text = f"etcd {place}: {words} ({clip(said, 200)})"
+    remedy = next((ours for theirs, ours in _TEXTS if theirs in message), "it refuses a request")
+    text = f"etcd {place}: {remedy} ({clip(message, 200)})"
     if not isinstance(code, int) or code == Code.UNAVAILABLE:
         return EtcdAwayError(text)
-    if code == Code.UNAUTHENTICATED or any(words in said for words in _OLD_TOKEN):
+    if code == Code.UNAUTHENTICATED or any(theirs in message for theirs in _OLD_TOKEN):
         return TokenRefusedError(code, text)
     return EtcdRefusedError(code, text)

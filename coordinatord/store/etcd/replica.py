@@ -1,7 +1,7 @@
-"""The history as the leader has it: a database like that of one daemon alone, whose commits go to etcd first.
+"""The leader's copy of the history: a database like that of a daemon with a store of its own.
 
-So what is forgotten, read and counted is the same code and the same SQL. The file is as short-lived as its process:
-etcd has it all.
+So the same code and the same SQL decide what is forgotten, read and counted. The file lasts as long as the process,
+since etcd has the history.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ REPLICA = "replica.db"
 
 @frozen
 class Change:
-    """What a commit changes: the rows that it adds, and those that it forgets."""
+    """The rows that a commit adds, and those that it forgets."""
 
     added: tuple[Row, ...]
     dropped: tuple[int, ...]
-    """The numbers of those that are forgotten; of earlier ones, and of none that the commit itself added."""
+    """The numbers of the earlier rows that it forgets."""
 
 
 class Replica:
     """One history, in a file of its own. Its methods are called in one thread at a time."""
 
     def __init__(self, rows: Iterable[Row], identity: str, version: int, folder: Path | None = None) -> None:
-        """Fill it with rows as that version had them, and bring them up to date. Raises `StoreError`.
+        """Fill a new file with the rows of a version, and bring them up to date. Raises `StoreError`.
 
-        It is in a `folder` that is this process's own, in place of what an earlier one has left, or in a temporary one.
+        The file is in a `folder` that this process alone uses, in place of what an earlier one left; None for a
+        temporary one.
         """
         with explained(folder or tempfile.gettempdir()):
             if folder is None:
@@ -79,7 +80,7 @@ class Replica:
         self._database.end(keep=keep)
 
     def rows(self, seqs: Sequence[int] | None = None) -> list[Row]:
-        """Return rows by their numbers, those that are there; None for all. Raises `StoreError`."""
+        """Return the rows with these numbers that exist; all rows for None. Raises `StoreError`."""
         return self._database.rows(seqs)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ class KeyValue:
     mod_revision: int
     """The revision at which it was last written."""
     lease: int = 0
-    """The lease with which it goes; 0 for none."""
+    """The lease with whose end it is deleted; 0 for none."""
 
 
 def text_of(data: bytes) -> str:
@@ -39,7 +39,7 @@ def after(prefix: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Body:
-    """Write a key; with a `lease`, it goes with that."""
+    """Write a key; with a `lease`, the key is deleted when that ends."""
     return {"request_put": {"key": text_of(key), "value": text_of(value), "lease": str(lease)}}
 
 
@@ -78,7 +78,7 @@ def number(data: Any, name: str) -> int:
 
 
 def revision_of(answer: Any) -> int:
-    """Return the revision of the cluster that an answer is of. Raises `UnreadableStoreError`."""
+    """Return the revision of the cluster in an answer. Raises `UnreadableStoreError`."""
     return number(_part(answer, "header"), "revision")
 
 
@@ -89,7 +89,7 @@ def key_values(answer: Any) -> list[KeyValue]:
 
 
 def responses(answer: Any) -> list[Body]:
-    """Return the answers to what a transaction did, each without its kind. Raises `UnreadableStoreError`."""
+    """Return the answers to the operations of a transaction, each without its kind. Raises `UnreadableStoreError`."""
     found = _part(answer, "responses", list)
     try:
         return [next(iter(response.values())) for response in found]

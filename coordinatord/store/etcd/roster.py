@@ -19,7 +19,7 @@ STANDBYS_AT_ONCE = 100
 """How many standbys are read at once."""
 
 LOOK_EVERY_S = 2.0
-"""How often the leader looks who stands by: one that is gone is there for its lease anyway."""
+"""How often the leader reads who stands by. The key of one that is gone lasts for its lease anyway."""
 
 
 @frozen
@@ -31,7 +31,7 @@ class Coordinatord:
     endpoint: str
     """HOST:PORT, where nodes reach it."""
     secure: bool
-    """Whether it speaks TLS there."""
+    """Whether it serves over TLS there."""
     since: float
     """When it began to lead or to stand by, in seconds since 1970 by its host's clock; for people."""
 
@@ -76,7 +76,7 @@ async def members(gateway: Gateway, keys: Keys) -> Members:
 
 
 async def end_term(gateway: Gateway, keys: Keys) -> Coordinatord:
-    """Take the lease from whoever leads; return who that was. Raises `NothingStoredError`, and other `StoreError`.
+    """Revoke the lease of the leader; return the former leader. Raises `NothingStoredError`, and other `StoreError`.
 
     The former leader finds out by its watch of the key, or by its next commit.
     """
@@ -91,18 +91,18 @@ class Roster:
     """The standbys, as the leader knows them."""
 
     def __init__(self, gateway: Gateway, keys: Keys) -> None:
-        """Begin without a look; `watch` makes them."""
+        """Begin without standbys; `watch` reads them."""
         self._gateway = gateway
         self._keys = keys
         self.standbys: tuple[Coordinatord, ...] = ()
-        """The standbys that the last successful look has found."""
-        self.problem = "nobody has looked yet"
+        """The standbys that were read last."""
+        self.problem = "they have not been read yet"
         """Why it is not known who stands by now; empty if it is."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `standbys` or `problem` has changed."""
 
     async def watch(self) -> None:
-        """Look who stands by, again and again."""
+        """Read who stands by, again and again."""
         while True:
             before = self.standbys, self.problem
             try:

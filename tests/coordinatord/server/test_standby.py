@@ -226,7 +226,7 @@ async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:
         await peer.receive(Desired)
         speaks = False
         await peer.beat()
-        with pytest.raises(LeadershipLostError, match="this one says nothing more"):
+        with pytest.raises(LeadershipLostError, match="this one decides nothing more"):
             await server.until(asyncio.get_running_loop().create_future())
         assert server.driver.machine.sessions == 1
     assert peer.socket.closed or (await peer.socket.receive()).type is not aiohttp.WSMsgType.BINARY
