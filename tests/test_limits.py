@@ -16,7 +16,7 @@ from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.server.app import UNACKNOWLEDGED_MS
-from coordinatord.server.http.admin_api import ASKING_MAX
+from coordinatord.server.http.admin_api import REQUESTS_AT_ONCE_MAX
 from coordinatord.server.http.events_api import FOLLOWERS_MAX
 from coordinatord.server.http.live_updates import VIEWERS_MAX
 from coordinatord.server.http.logs_api import READERS_MAX
@@ -149,7 +149,7 @@ def rows() -> list[tuple[str, str]]:
 def test_the_reference_has_the_numbers_of_the_code() -> None:
     shown = [tuple(float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\b", row)) for _, row in rows()]
     assert shown == [numbers for numbers, _, _ in LIMITS]
-    assert FOLLOWERS_MAX == ASKING_MAX
+    assert FOLLOWERS_MAX == REQUESTS_AT_ONCE_MAX
 
 
 @pytest.mark.parametrize(("file", "test"), [*((file, test) for _, file, test in LIMITS), *BESIDE])

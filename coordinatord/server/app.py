@@ -86,7 +86,7 @@ class Server:
         revocations: Revocations | None,
         change_signal: ChangeSignal,
     ) -> None:
-        """Name what serves; without `revocations` everybody is let in, in the clear."""
+        """Take the parts that serve; without `revocations` everybody is let in, without TLS."""
         self.address = address
         self.port = port
         self.driver = driver
@@ -116,12 +116,12 @@ class Server:
         await self._tasks.guard(ended)
 
     def note_change(self) -> None:
-        """Have pages and programs see what has changed beside the records: who stands by."""
+        """Show pages and programs a change that no record has: of the coordinators that stand by."""
         self._change_signal.note(())
 
-    def spawn(self, beside: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a coroutine beside it while it serves; `until` raises what that raises."""
-        self._tasks.spawn(beside, name)
+    def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        """Run a coroutine while the server serves; `until` raises its errors."""
+        self._tasks.spawn(coroutine, name)
 
 
 @asynccontextmanager
@@ -140,11 +140,11 @@ async def serve(
 ) -> AsyncIterator[Server]:
     """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
 
-    If systemd has `passed` sockets, these are used instead of host and port. Browsers may reach it by the names in
-    `allowed_hosts` as well. It goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With
-    `security` all of it is over TLS, and for those who have a token. Without `limits` there may be as many connections
-    as this process may have descriptors for. `may_act` is as of `Driver`, and `shared` says who shares the
-    store. Raises `ListenError`, and `StoreError` if the store cannot be read.
+    The coordinator goes on from what the store holds. If systemd has `passed` sockets, these are used instead of host
+    and port. Browsers may also use the names in `allowed_hosts`. A bug of the machine leaves a file in `crashes`. With
+    `security` all connections use TLS, and all callers need a token. Without `limits` there may be as many connections
+    as this process may have descriptors for. `may_act` is that of `Driver`. `shared` returns who shares the store.
+    Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
@@ -258,7 +258,7 @@ async def _restore(machine: Coordinator, store: Store, tokens: frozenset[str]) -
     if not entries:
         return
     now, wall_now = asyncio.get_running_loop().time(), datetime.now(UTC).timestamp()
-    # If the clock was set back since, some records are of the future. They count as made just now.
+    # If the clock was set back since then, some records lie in the future. They count as made just now.
     past = [(now - max(0.0, wall_now - entry.at), entry.record) for entry in entries]
     try:
         machine.restore(past, now, tokens)

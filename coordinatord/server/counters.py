@@ -1,7 +1,7 @@
 """The counts that are made where something happens: messages, commits, and how late the event loop is.
 
-Counting must cost the path of a heartbeat nothing that can be measured, so frequent things are plain numbers here,
-which a scrape reads. Figures of a job are not here: they are read from the machine.
+A heartbeat must not become measurably slower by counting, so what happens often is counted in plain numbers, which a
+scrape reads. Figures of a job are not here: they are read from the machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LAG_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5
 """Upper bounds in seconds. A heartbeat is due every second, and a node without an answer for 5 s looks for the
 coordinator."""
 
-# `process_start_time_seconds` tells when a histogram was made; otherwise each would have one more series.
+# `process_start_time_seconds` shows when a histogram was made; otherwise each would have one more series.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 

@@ -72,7 +72,7 @@ class Driver:
     ) -> None:
         """Drive the machine; a bug of it leaves a crash file in `crashes`.
 
-        `may_act` says whether this coordinator still is the one that decides; once it is not, nothing is sent.
+        `may_act` returns whether this coordinator still is the one that decides; once it is not, nothing is sent.
         """
         self.machine = machine
         self._counters = counters
@@ -153,7 +153,7 @@ class Driver:
 
     async def _write_all(self) -> None:
         while decided := self._journal.begin():
-            # By the host's clock as it is now: it may have been set since the daemon started.
+            # The host's clock may have been set since the daemon started, so it is read for each write.
             began_at = datetime.now(UTC).timestamp() - self._loop.time()
             entries = [Entry(began_at + at, record) for at, record in decided]
             await self._write(entries)
@@ -168,7 +168,7 @@ class Driver:
         self._written.set()
 
     def _show(self, entries: Sequence[Entry]) -> None:
-        """Have the watchers see durable records, a piece in each turn of the loop, while others are written already."""
+        """Show durable records to the watchers, a piece in each turn of the loop, while the next write goes on."""
         is_under_way = bool(self._unseen)
         self._unseen += entries
         if not is_under_way:
@@ -207,12 +207,12 @@ class Driver:
             await asyncio.sleep(PATIENCE_S / LOOKS)
         self._store_failed(f"the store has not answered for {PATIENCE_S:g} s")
 
-    def _store_failed(self, why: str) -> None:
-        if self.machine.store_error != why:
+    def _store_failed(self, error: str) -> None:
+        if self.machine.store_error != error:
             text = "nothing can be recorded: no round is formed, the workers go on: %s"
-            log.error(text, why, extra=fields("recording_stopped"))
+            log.error(text, error, extra=fields("recording_stopped"))
             self._written.set()  # readers of durable state are answered with what is known
-            self.submit(StoreFailed(why))
+            self.submit(StoreFailed(error))
 
     def _release(self, effect: Effect) -> None:
         if isinstance(effect, Refuse):

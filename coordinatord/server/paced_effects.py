@@ -20,7 +20,7 @@ class PacedEffects:
     """Effects that may happen, by session: each session has at most one, the newest."""
 
     def __init__(self, carry_out: Callable[[Effect], None], may_go_on: Callable[[], bool]) -> None:
-        """Have `carry_out` do each effect, and ask `may_go_on` before each piece: the rest is void if it may not."""
+        """Call `carry_out` for each effect; drop those that wait once `may_go_on` returns False before a piece."""
         self._loop = asyncio.get_running_loop()
         self._carry_out = carry_out
         self._may_go_on = may_go_on

@@ -1,7 +1,7 @@
-"""Serves in place of all else while a coordinator stands by: it answers who leads, and nothing more.
+"""Serves in place of all else while a coordinator stands by: it names the leader, and does nothing more.
 
-Whoever may ask for anything is sent to the leader by a redirect, which nodes, commands, curl and browsers follow. Those
-without a token learn how this one is, and not who leads.
+Callers with a token are sent to the leader by a redirect, which nodes, commands, curl and browsers follow. Callers
+without one receive the health of this coordinator, and not the leader.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ async def serve_standby(
     limits: ConnectionLimits | None = None,
     why: Callable[[], str] = lambda: "",
 ) -> AsyncIterator[None]:
-    """Answer who leads, by these sockets, while the context lasts; only those whom the gatekeeper lets in.
+    """Name the leader to callers whom the gatekeeper lets in, at these sockets, while the context lasts.
 
-    Where nobody leads, `why` says why, if that is known. `limits` are those of the server of a leader.
+    Where nobody leads, `why` returns the reason, or nothing if it is not known. `limits` are those of `app.serve`.
     """
-    desk, tasks = _Desk(leader, why, insecure=gatekeeper is None), Tasks()
+    answers, tasks = _StandbyAnswers(leader, why, insecure=gatekeeper is None), Tasks()
     connections = Connections(None, gatekeeper, limits or ConnectionLimits.of_this_process(), tasks)
     guards = [complain_alike, connections.note, AccessGuard(gatekeeper, "", is_health).guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=guards)
-    own = [web.get("/healthz", desk.health), web.get("/metrics", desk.metrics)]
-    app.add_routes([*own, web.route("*", "/{rest:.*}", desk.send_on)])
+    own = [web.get("/healthz", answers.health), web.get("/metrics", answers.metrics)]
+    app.add_routes([*own, web.route("*", "/{rest:.*}", answers.redirect)])
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -79,7 +79,7 @@ async def serve_standby(
         await tasks.cancel()
 
 
-class _Desk:
+class _StandbyAnswers:
     """Answers each request."""
 
     def __init__(self, leader: Callable[[], Coordinatord | None], why: Callable[[], str], *, insecure: bool) -> None:
@@ -90,7 +90,7 @@ class _Desk:
         Gauge(LEADING, LEADING_MEANS, registry=self._registry).set(0)
 
     async def health(self, request: web.Request) -> web.Response:
-        """Answer that it is well, if it knows who leads."""
+        """Answer that this coordinator is well, if it knows the leader."""
         state, status = ("nobody leads", 503) if self._leader() is None else ("standby", OK)
         if CALLER.get().token is None and not self._insecure:
             return respond(request, LivenessAnswer(status=state), status)
@@ -101,8 +101,8 @@ class _Desk:
         encode, content_type = choose_encoder(request.headers.get(hdrs.ACCEPT, ""))
         return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: content_type})
 
-    async def send_on(self, request: web.Request) -> web.Response:
-        """Name the leader."""
+    async def redirect(self, request: web.Request) -> web.Response:
+        """Redirect a request to the leader; answer 503 where nobody leads."""
         leader = self._leader()
         if leader is None:
             text = f"stands by, and nobody leads: {clip(self._why(), REASON_MAX) or 'try again'}"

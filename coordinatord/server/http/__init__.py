@@ -1,9 +1,11 @@
 """The HTTP API.
 
 `jobs_api` lists jobs, `events_api` reads what happened, and `live_updates` sends both to the page as they change.
-`logs_api` reads workers' logs, as a `log_query` wants, by a `log_reading`. `stacks_api` asks where workers stand.
-`admin_api` takes operators' requests. `openapi` describes all of it, with a `json_schema` of each record.
-`request_body` reads what is sent, `responses` makes answers in JSON or msgpack, `response_cache` makes each once for
-all readers, and `reader_count` turns away one reader too many. `access_guard` finds out who asks, `browser_guard`
-refuses requests of other sites' pages, and `page_access` lets a browser in by a link.
+`logs_api` answers with workers' logs: `log_query` parses the request, and `log_reading` reads the nodes. `stacks_api`
+shows where workers stand. `admin_api` takes operators' requests. `openapi` describes all of it, with a `json_schema` of
+each record.
+
+`request_body` reads the body of a request, `responses` makes answers in JSON or msgpack, `response_cache` makes each
+once for all readers, and `reader_count` turns away one reader too many. `access_guard` finds out who sends a request,
+`browser_guard` refuses requests of other sites' pages, and `page_access` lets a browser in by a link.
 """

@@ -1,6 +1,6 @@
-"""The gate before all handlers: who sends a request, and whether that one may.
+"""The gate before all handlers: it finds the caller of each request, and checks what the caller may do.
 
-What a path wants is decided here, and by the method and the path alone: a path that is added later wants a token too.
+The method and the path alone decide which role a request needs. So a path that is added later needs a token too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from coordinatord.server.sessions.connections import CALLER, shown_by
 HEALTH_PATH = "/healthz"
 
 OPEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("POST", SESSION_PATH)})
-"""Requests of everybody: whoever watches over a service has no token, and learns no more than how it is. A browser
-gets the empty page, and may show the code of a link."""
+"""Requests that need no token. What monitors a service has none, and receives the health alone. A browser receives the
+empty page, and may send the code of a link."""
 
 OF_THE_PAGE = "/page/"
-"""The beginning of the paths of the page's files, which are the same everywhere."""
+"""The beginning of the paths of the page's files, which hold nothing about any job."""
 
 DESCRIPTION_MAX = 300
 """The length of a sentence in a header: nodes show it, and they receive no body with an answer to an upgrade."""
@@ -50,15 +50,15 @@ class AccessGuard:
     def __init__(
         self, gatekeeper: Gatekeeper | None, cookie: str, is_open: Callable[[str, str], bool] = is_open
     ) -> None:
-        """Ask this gatekeeper; without one everybody is let in. A browser has its session in a cookie of this name.
+        """Let in whom the gatekeeper lets in; without one, everybody. `cookie` names the cookie of browsers' sessions.
 
-        `is_open` says of a method and a path whether such requests are for everybody.
+        `is_open` takes a method and a path, and returns whether such requests are for everybody.
         """
         self._gatekeeper = gatekeeper
         self._cookie = cookie
         self._is_open = is_open
         self._requests: dict[int, tuple[web.Request, Caller]] = {}
-        """The requests in progress, by what identifies each in memory."""
+        """The requests in progress, keyed by `id`."""
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -86,16 +86,16 @@ class AccessGuard:
         session = request.cookies.get(self._cookie) if self._cookie else None
         if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
-        wanted = _wanted(request)
+        role = _needed_role(request)
         job = request.match_info.get("job") or _target_job(request)
-        caller = self._gatekeeper.admit(authorization, wanted, plain(request.remote or ""), job, session)
+        caller = self._gatekeeper.admit(authorization, role, plain(request.remote or ""), job, session)
         if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
-            text = "a browser says which page sends a request, and this one has not"
+            text = "a browser names the page that sends a request, and this one has not"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)
         return shown_by(request.transport, caller)
 
 
-def _wanted(request: web.Request) -> Role:
+def _needed_role(request: web.Request) -> Role:
     if request.path == NODES_PATH:
         return Role.JOIN
     return Role.READ if request.method in READING or request.path == LINK_PATH else Role.ADMIN
@@ -107,11 +107,11 @@ def _target_job(request: web.Request) -> str | None:
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
     answer = complain(request, error.status, error.code, str(error))
-    answer.force_close()  # who has shown nothing keeps no connection
+    answer.force_close()  # a caller who is not let in keeps no connection
     if error.status is not HTTPStatus.TOO_MANY_REQUESTS:
         code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
         text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})
-        words = text.encode("ascii", "replace").decode()
+        description = text.encode("ascii", "replace").decode()
         # RFC 6750, section 3
-        answer.headers[hdrs.WWW_AUTHENTICATE] = f'Bearer error="{code}", error_description="{words}"'
+        answer.headers[hdrs.WWW_AUTHENTICATE] = f'Bearer error="{code}", error_description="{description}"'
     return answer

@@ -30,8 +30,8 @@ from coordinatord.server.http.request_body import read_body
 from coordinatord.server.http.responses import complain, respond
 from coordinatord.server.sessions.connections import CALLER
 
-ASKING_MAX = 100
-"""The limit of requests in progress: each is over when it is on the disk, so more are a mistake in somebody's loop."""
+REQUESTS_AT_ONCE_MAX = 100
+"""The limit of requests in progress: each ends when it is on the disk, so more come from a program that loops."""
 
 _PATHS: dict[str, type[Request]] = {
     "/v1/jobs/{job:[^/]+}/stop": StopJob,
@@ -64,10 +64,10 @@ class Requests:
     """All requests in progress."""
 
     def __init__(self, driver: Driver) -> None:
-        """Send requests to this driver, and receive its answers."""
+        """Submit requests to this driver, and receive its answers."""
         self._driver = driver
         driver.on(Answer, self._deliver)
-        self._asking: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._numbers = count(-1, -1)  # sessions of nodes are numbered upward
         self._closed = False
 
@@ -76,36 +76,38 @@ class Requests:
         return [web.post(path, partial(self._serve, kind)) for path, kind in _PATHS.items()]
 
     def _deliver(self, answer: Answer) -> None:
-        asking = self._asking.get(answer.session)
-        if asking is not None and not asking.done():
-            asking.set_result(answer)
+        waiting = self._waiting.get(answer.session)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def close(self) -> None:
         """End all waiting requests: the daemon ends."""
         self._closed = True
-        for number in self._asking:
+        for number in self._waiting:
             self._deliver(_ending(number))
 
     async def _serve(self, kind: type[Request], request: web.Request) -> web.Response:
         wanted = _signed(await _read(request, kind), CALLER.get())
-        if len(self._asking) >= ASKING_MAX:
-            return complain(request, 503, "busy", f"{ASKING_MAX} requests are in progress, the limit: try again")
-        answer = await self._ask(wanted)
+        if len(self._waiting) >= REQUESTS_AT_ONCE_MAX:
+            return complain(
+                request, 503, "busy", f"{REQUESTS_AT_ONCE_MAX} requests are in progress, the limit: try again"
+            )
+        answer = await self._submit(wanted)
         if answer.result in _STATUSES:
             return complain(request, _STATUSES[answer.result], str(answer.result), answer.text)
         return respond(request, AdminAnswer(done=answer.result is AdminResult.DONE, message=answer.text))
 
-    async def _ask(self, wanted: Request) -> Answer:
+    async def _submit(self, wanted: Request) -> Answer:
         number = next(self._numbers)
         if self._closed:
             return _ending(number)
-        asking: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asking[number] = asking
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
         try:
             self._driver.submit(AdminRequested(number, wanted))
-            return await asking
+            return await waiting
         finally:
-            del self._asking[number]
+            del self._waiting[number]
 
 
 def _signed(wanted: Request, caller: Caller) -> Request:
@@ -119,7 +121,7 @@ def _ending(number: int) -> Answer:
 
 
 async def _read(request: web.Request, kind: type[Request]) -> Request:
-    """Make a request of this kind of what came. Raises `TurnedDownError`."""
+    """Make a request of this kind from its path and its body. Raises `TurnedDownError`."""
 
     def make(body: object) -> Request:
         (name,) = request.match_info.values()
@@ -133,8 +135,8 @@ def _wanted(kind: type[Request], target: str, body: object) -> Request:
     if issubclass(kind, DrainNode):
         drain = _check_drain_body(_completed(body, DrainBody), "request")
         return kind(target, drain.by, drain.reason, drain.ahead)
-    asked = _check_body(_completed(body, AdminBody), "request")
-    return kind(target, asked.by, asked.reason)
+    checked = _check_body(_completed(body, AdminBody), "request")
+    return kind(target, checked.by, checked.reason)
 
 
 def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:

@@ -1,9 +1,9 @@
-"""Limits browsers to our own page and names, so that another site's page can read and do nothing.
+"""Limits browsers to our own page and names, so that another site's page can read nothing and change nothing.
 
 A browser lets any page open a WebSocket to us (RFC 6455, 10.2), and lets a page whose name has come to mean our address
 (DNS rebinding) read what we answer. In the first case the browser sends an `Origin` that is not where the request goes;
-in the second `Host` is not our own name. Programs are not bound to names: they reach us through service names, tunnels
-and proxies of any name, and no page makes them send requests. So names are checked for browsers only.
+in the second `Host` is not our own name. Programs may use any name: they reach us through services, tunnels and
+proxies, and no page makes them send requests. So names are checked for browsers only.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Browsers:
         return await handler(request)
 
     def _may_send(self, request: web.Request, origin: str) -> bool:
-        """Whether a page of this origin may send a request. Others' pages may ask, and cannot read the answer.
+        """Whether a page of this origin may send a request. Any page may send a read: it cannot see the answer.
 
-        Our own page may act, by a name that is ours: over TLS, or where nobody is in between.
+        Our own page may send one that acts, to a name that is ours, over TLS or from this host.
         """
         if request.path == SESSION_PATH:
             return False

@@ -17,7 +17,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import SENDS, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import EVENT_STREAM, UnknownJobError, complain, respond
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
@@ -25,7 +25,7 @@ AT_ONCE_MAX = 1_000
 """The limit of one answer: some 300 bytes each, and more than a person reads."""
 
 FOLLOWERS_MAX = 100
-"""Each costs a look into the store whenever something happens; people who watch are few."""
+"""The limit of followers: each costs a read of the store whenever something happens, and few people watch."""
 
 QUIET_S = 15.0
 """The interval of signs of life while nothing happens: proxies drop connections that are silent for a minute or
@@ -35,11 +35,11 @@ NUMBER_MAX = 2**63 - 1
 """The greatest number of SQLite."""
 
 _ID = re.compile(r"(?:(?P<store>[0-9a-f]{1,32})-)?(?P<number>[0-9]{1,20})", re.ASCII)
-"""Numbers are those of one store; an id without the store's token is taken for this store's."""
+"""The id of an event: the store's token and a number. An id without a token is taken for this store's."""
 
 
 @frozen
-class _Which:
+class _Selection:
     """The events that a client wants."""
 
     job: str | None
@@ -70,46 +70,46 @@ class EventsApi:
         job = request.match_info.get("job")
         try:
             after = _after(request, self._store.identity)
-            which = _Which(job, _kinds(request), _since(request), _last(request))
+            selection = _Selection(job, _kinds(request), _since(request), _last(request))
         except ValueError as error:
             return complain(request, 400, "malformed", str(error))
         await self._driver.written()
         if job is not None and job not in self._driver.machine.jobs:
             raise UnknownJobError(job)
-        if SENDS in request.headers.get("Accept", ""):
-            return await self._follow(request, which, after)
+        if EVENT_STREAM in request.headers.get("Accept", ""):
+            return await self._follow(request, selection, after)
         try:
-            page = await self._read(which, after)
+            page = await self._read(selection, after)
         except StoreError as error:
             return complain(request, 503, "cannot_read", f"the records cannot be read: {error}")
         events = tuple(self._event(logged) for logged in page.events)
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
-    async def _follow(self, request: web.Request, which: _Which, after: int | None) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
+    async def _follow(self, request: web.Request, selection: _Selection, after: int | None) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
         with self._followers.one_more(
             FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"
         ):
             try:
                 await response.prepare(request)
-                async for found in self._news(which, after):
-                    await response.write(b"".join(map(self._sent, found)) or b": nothing new\n\n")
+                async for events in self._pages(selection, after):
+                    await response.write(b"".join(map(self._encoded, events)) or b": nothing new\n\n")
             except (ConnectionError, StoreError):
                 pass  # a client that follows comes again, with the id of the last event
         return response
 
-    async def _news(self, which: _Which, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
-        """Yield the events that there are, then those that come, and nothing now and then.
+    async def _pages(self, selection: _Selection, after: int | None) -> AsyncIterator[Sequence[LoggedEvent]]:
+        """Yield the events so far, then each new one, and an empty sequence after each `QUIET_S` without any.
 
         End when the job is forgotten.
         """
         while not self._change_signal.closed:
             version = self._change_signal.version
-            page = await self._read(which, after)
+            page = await self._read(selection, after)
             yield page.events
             after = page.upto
-            gone = which.job is not None and which.job not in self._driver.machine.jobs
-            if gone and (which.kinds or any(logged.kind == JobForgotten.KIND for logged in page.events)):
+            gone = selection.job is not None and selection.job not in self._driver.machine.jobs
+            if gone and (selection.kinds or any(logged.kind == JobForgotten.KIND for logged in page.events)):
                 return
             if len(page.events) == AT_ONCE_MAX:
                 continue  # there may be more
@@ -119,13 +119,13 @@ class EventsApi:
             except TimeoutError:
                 yield ()
 
-    async def _read(self, which: _Which, after: int | None) -> EventPage:
-        """Read from the store; begin again if the client's number is greater than any here, which an older copy has."""
-        most = which.last if after is None else AT_ONCE_MAX
-        read = partial(self._store.read_events, kinds=which.kinds, since=which.since)
-        page = await read(which.job, after, most)
+    async def _read(self, selection: _Selection, after: int | None) -> EventPage:
+        """Return what the store has after an event; all, if a store that was set back no longer has that number."""
+        most = selection.last if after is None else AT_ONCE_MAX
+        read = partial(self._store.read_events, kinds=selection.kinds, since=selection.since)
+        page = await read(selection.job, after, most)
         if after is not None and page.upto < after:
-            return await read(which.job, None, AT_ONCE_MAX)
+            return await read(selection.job, None, AT_ONCE_MAX)
         return page
 
     def _event(self, logged: LoggedEvent) -> ApiEvent:
@@ -143,7 +143,7 @@ class EventsApi:
             reason=logged.reason,
         )
 
-    def _sent(self, logged: LoggedEvent) -> bytes:
+    def _encoded(self, logged: LoggedEvent) -> bytes:
         event = self._event(logged)
         return f"id: {event.id}\nevent: record\ndata: {json.dumps(fields_of(event))}\n\n".encode()
 
@@ -169,12 +169,12 @@ def _after(request: web.Request, identity: str) -> int | None:
 def _kinds(request: web.Request) -> frozenset[str]:
     """Return the kinds that are requested, such as `node-lost` or `NodeLost`. Raises `ValueError`."""
     known = {name.lower(): name for name in KINDS}
-    asked = [kind for text in request.query.getall("kind", ()) for kind in text.split(",")]
-    plain = {re.sub(r"[-_ ]", "", kind).lower(): kind for kind in asked}
-    if unknown := [kind for word, kind in plain.items() if word not in known]:
+    requested = [kind for text in request.query.getall("kind", ()) for kind in text.split(",")]
+    plain = {re.sub(r"[-_ ]", "", kind).lower(): kind for kind in requested}
+    if unknown := [kind for name, kind in plain.items() if name not in known]:
         names = ", ".join("-".join(kind.kind_words()) for kind in KINDS.values())
         raise ValueError(f"kind is one or several of {names}, not {unknown[0][:40]!r}")
-    return frozenset(known[word] for word in plain)
+    return frozenset(known[name] for name in plain)
 
 
 def _since(request: web.Request) -> float:

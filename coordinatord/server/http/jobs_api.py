@@ -36,7 +36,7 @@ class Api:
         *,
         insecure: bool,
     ) -> None:
-        """Show what this driver's machine holds, and who shares its store; with `insecure`, everybody is let in."""
+        """Show the driver's machine, and what `shared` returns of its store; with `insecure`, everybody is let in."""
         self._driver = driver
         self._rounds_reader = rounds_reader
         self._shared = shared
@@ -90,5 +90,5 @@ class Api:
         if found is None:
             return None
         shown = whole_view(*found, self._driver.now, self._driver.machine.store_error)
-        await asyncio.sleep(0)  # to encode takes as long again
+        await asyncio.sleep(0)  # encoding takes about as long as the view
         return encoded(shown, kind)

@@ -2,7 +2,7 @@
 
 Events are levels, as in the whole protocol: each carries all of its subject. So the next one repairs a loss, a page
 that comes back needs nothing else, and a viewer that reads slowly skips what it missed. A state is made once for all
-viewers, and no more often than costs a small share of the loop. `core.queries.job_view` decides what is shown.
+viewers, and so rarely that it takes a small share of the loop's time. `core.queries.job_view` decides what is shown.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ ALIVE_S = 5.0
 not notice one that was cut silently, and keeps proxies from closing it as idle."""
 
 PIECE_BYTES = 64 * 1024
-"""How much is written ahead for one viewer: states are shared by all viewers, a connection's buffer is not. The kernel
-closes a viewer that does not read at all, as any connection (`app.UNACKNOWLEDGED_MS`)."""
+"""The most bytes in one write: states are shared by all viewers, a connection's buffer is not. The kernel closes the
+connection of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
 """The pause after which a browser comes back, as nodes do."""
@@ -83,7 +83,7 @@ _row = attrgetter(*COLUMNS)
 _take_apart = partial(fields_of, without=ON_PAGE)
 
 Show = Callable[[], Awaitable[tuple[Any, bool]]]
-"""Returns the record that is to be shown now, and whether it changes without any record, with the clock alone."""
+"""Returns the record that is to be shown now, and whether it changes with the clock alone."""
 
 
 @dataclass(eq=False)
@@ -99,11 +99,12 @@ class _Topic:
     store_error: str | None = None
     made_at: float = -math.inf
     cost_s: float = 0.0
-    lives: bool = True
+    is_live: bool = True
+    """Whether it changes with the clock alone."""
 
     async def make(self, version: int, store_error: str | None, now: float) -> None:
         began = time.perf_counter()
-        shown, self.lives = await self.show()
+        shown, self.is_live = await self.show()
         text = json.dumps(shown, default=_take_apart, ensure_ascii=False, separators=(",", ":"))
         self.frame = f"event: {self.name}\ndata: {text}\n\n".encode()
         self.version, self.store_error, self.made_at = version, store_error, now
@@ -112,7 +113,7 @@ class _Topic:
     def due_at(self, version: int, store_error: str | None, *, has_seen: bool) -> float:
         """Return when to make it again, for a viewer who has seen it or not."""
         changed = version > self.version or store_error != self.store_error
-        if has_seen and not changed and not self.lives:
+        if has_seen and not changed and not self.is_live:
             return math.inf
         return self.made_at + max(QUICK_S if changed else TURN_S, self.cost_s / SHARE)
 
@@ -130,7 +131,7 @@ class LiveUpdates:
         *,
         insecure: bool,
     ) -> None:
-        """Show what this driver's machine holds, and who shares its store; with `insecure`, everybody is let in."""
+        """Show the driver's machine, and what `shared` returns of its store; with `insecure`, everybody is let in."""
         self._driver = driver
         self._shared = shared
         self._insecure = insecure
@@ -224,7 +225,7 @@ class LiveUpdates:
         return min(self._due_at(topic, has_seen=True) for topic in topics)
 
     async def _write(self, response: web.StreamResponse, frame: bytes) -> bool:
-        """Write one state as fast as the viewer reads; return False if the daemon ends before."""
+        """Write one state as fast as the viewer reads; return False if the daemon ends first."""
         async with self._within(math.inf) as wait:
             for start in range(0, len(frame), PIECE_BYTES):
                 await response.write(frame[start : start + PIECE_BYTES])
@@ -247,12 +248,12 @@ class LiveUpdates:
     async def _show_jobs(self) -> tuple[PageStatus, bool]:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
         jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
-        lives = any(_lives(run) for run in cluster.jobs.values())
+        is_live = any(_is_live(run) for run in cluster.jobs.values())
         drained = drained_view(cluster.durable)
         status = PageStatus(
             version=__version__, jobs=jobs, drained=drained, insecure=self._insecure, shared=self._shared()
         )
-        return status, lives
+        return status, is_live
 
     async def _show_job(self, job: str) -> tuple[PageJob, bool]:
         found = await self._find(job)
@@ -262,7 +263,7 @@ class LiveUpdates:
         shown = whole_view(run, rounds, self._driver.now, self._driver.machine.store_error)
         nodes = NodeTable(columns=COLUMNS, rows=tuple(map(_row, shown.nodes)))
         series = _series(self._sampler.series(run, rounds))
-        return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _lives(run)
+        return PageJob(job=job, status=shown, nodes=nodes, series=series, revision=run.revision), _is_live(run)
 
     async def _find(self, job: str) -> tuple[Run, RoundHistory] | None:
         """Return the run of a job and its rounds; while the store cannot be read, the page goes on without rounds."""
@@ -274,12 +275,12 @@ class LiveUpdates:
             return None if run is None else (run, RoundHistory())
 
 
-def _lives(run: Run) -> bool:
+def _is_live(run: Run) -> bool:
     return not run.durable.state.ended or bool(run.members)
 
 
 def _series(series: TimeSeries) -> SeriesStatus:
-    """Return it with as many digits as a chart can show."""
+    """Return a series with as many digits as a chart can show."""
     return SeriesStatus(
         span_s=series.span_s,
         upto_s=round(series.upto_s, 3),

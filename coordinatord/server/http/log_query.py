@@ -39,11 +39,11 @@ class LogQuery:
     run: str | None
     """None for the present or last one."""
     round: int | None
-    """None for the last one, and with `follow` for all that come."""
+    """None for the last one, and with `follow` also for all later ones."""
     after: Mapping[Log, LogPlace]
     """The places from which to go on with some logs."""
     after_round: int | None
-    """The round that these are of."""
+    """The round of these logs."""
     last_bytes: int
     last_lines: int | None
     """The most lines of each log; None for any number."""
@@ -74,7 +74,7 @@ def read_query(query: MultiMapping[str]) -> LogQuery:
         after_round=next(iter(after_rounds), None),
         last_bytes=bytes_,
         last_lines=lines,
-        follow=_truth(query),
+        follow=_follows(query),
     )
 
 
@@ -114,8 +114,8 @@ def _ranks(texts: list[str]) -> Iterator[range]:
 def _number(query: MultiMapping[str], name: str, default: int, most: int = LOG_LINES_MAX) -> int:
     text = query.get(name, str(default))
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII) or int(text) > most:
-        words = f" or {ALL}" if name == "last" else ""
-        raise ValueError(f"{name} is 0 to {most}{words}, not {text[:40]!r}")
+        choice = f" or {ALL}" if name == "last" else ""
+        raise ValueError(f"{name} is 0 to {most}{choice}, not {text[:40]!r}")
     return int(text)
 
 
@@ -127,7 +127,7 @@ def _streams(text: str) -> tuple[LogStream, ...]:
     return (LogStream(text),)
 
 
-def _truth(query: MultiMapping[str]) -> bool:
+def _follows(query: MultiMapping[str]) -> bool:
     text = query.get("follow", "false")
     if text not in {"true", "false"}:
         raise ValueError(f"follow is true or false, not {text[:40]!r}")

@@ -1,7 +1,7 @@
 """Reads the logs of some workers piece by piece, and goes on with what is written if the reader follows.
 
-Each piece is asked for when the reader has taken the one before, so nothing is kept here, and a slow reader costs
-nobody anything.
+Each piece is requested when the reader has taken the one before, so nothing is kept here, and a slow reader costs
+nothing.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class _Log:
     session: int | None
     """The session that was last known to be its node's."""
     is_over: bool = False
-    """Whether it is read no further, for a reason that the reader was told."""
+    """Whether it is read no further; a note has given the reason."""
     is_read: bool = False
-    """Whether it was read to its end."""
+    """Whether it was read to its present end."""
 
     def part(self, text: str = "", note: str = "") -> LogPart:
         """Return a part of this log."""
@@ -147,10 +147,10 @@ class LogReading:
     async def _parts_of_round(self, logs: Sequence[_Log]) -> AsyncIterator[LogPart | None]:
         """Yield what is read of these logs until no more is to come."""
         while not self.is_cut:
-            # Looked at first: what was written until the end is read after it.
+            # This is looked up before the logs are read, so that what was written up to the end is read as well.
             version, is_last = self._change_signal.version, self._is_over or self._has_next
             for log in logs:
-                async for part in self._news(log, is_last=is_last):
+                async for part in self._new_parts(log, is_last=is_last):
                     yield part
                 yield None  # each may have taken a while, if its node does not answer
             if is_last:
@@ -177,7 +177,7 @@ class LogReading:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the daemon ends before a reader who follows has come to the end; that reader asks the next one."""
+        """Whether the daemon ends before a reader who follows has all; that reader goes on at the next coordinator."""
         return self._query.follow and self._change_signal.closed
 
     @property
@@ -204,16 +204,16 @@ class LogReading:
         except TimeoutError:
             return
 
-    async def _news(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
-        """Yield what there is of a log after its place, and move the place. After the last time, none follows."""
+    async def _new_parts(self, log: _Log, *, is_last: bool) -> AsyncIterator[LogPart]:
+        """Yield what a log has after its place, and advance the place; with `is_last` there is no later call."""
         more = not log.is_over
         while more and self._left > 0:
             more = False
             try:
-                chunk = await self._ask(log)
+                chunk = await self._read_chunk(log)
             except NoAnswerError as error:
                 if self.is_cut or (not is_last and log.source.keeper in self._run.members):
-                    return  # it may come back
+                    return  # the node may come back
                 log.is_over = True
                 if not (log.is_read and self._run.durable.state.ended):  # nodes let followers read to the end
                     yield log.part(note=_elsewhere(log.source, str(error)))
@@ -230,11 +230,11 @@ class LogReading:
             if chunk.problem:
                 yield log.part(note=_elsewhere(log.source, chunk.problem))
 
-    async def _ask(self, log: _Log) -> LogChunk:
+    async def _read_chunk(self, log: _Log) -> LogChunk:
         """Return the next chunk. Raises `NoAnswerError`."""
         source, query, member = log.source, self._query, self._run.members.get(log.source.keeper)
         if member is not None and member.session is not None:
-            log.session = member.session  # it may have come back; when the run ends, it is no member any more
+            log.session = member.session  # the node may have come back; when the run ends, it is no member any more
             if not sends_logs(member):
                 raise NoAnswerError(f"the release of node {member.node} is too old to send its logs")
         if log.session is None:
@@ -254,7 +254,7 @@ class LogReading:
 
 
 def _notes(found: LogSources) -> Iterator[LogPart]:
-    """Yield what the reader has to know of logs that are not read, once for each node."""
+    """Yield notes about logs that are not read, one for each node."""
     run = next((source.run for source in found.sources), "")
     if found.omitted:
         yield LogPart(run=run, note=f"{found.omitted} more workers are left out: choose some by rank or node")

@@ -19,13 +19,13 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import SENDS, TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import EVENT_STREAM, TurnedDownError, UnknownJobError, complain, respond
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
 
 READERS_MAX = 16
-"""Readers at one time, each with one piece in memory: so many people look at logs at once, and rarely."""
+"""Readers at one time, each with one piece in memory: few people look at logs, and rarely at once."""
 
 QUIET_S = 15.0
 """The interval of signs of life while nothing is written, as in the stream of events."""
@@ -48,7 +48,7 @@ class LogsApi:
         return [web.get("/v1/jobs/{job:[^/]+}/logs", self._serve, allow_head=False)]
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        job, streams = request.match_info["job"], SENDS in request.headers.get("Accept", "")
+        job, streams = request.match_info["job"], EVENT_STREAM in request.headers.get("Accept", "")
         query = _query(request, streams=streams)
         with self._readers.one_more(READERS_MAX, f"{READERS_MAX} others read logs already, the limit: try again later"):
             run = await self._driver.written_run(job)
@@ -59,12 +59,12 @@ class LogsApi:
                 found = await reading.find()
                 if streams:
                     return await self._stream(request, reading, found)
-                return respond(request, await _whole(reading, found, job))
+                return respond(request, await _answer(reading, found, job))
             except NoLogError as error:
                 return complain(request, 404, "unknown_log", str(error))
 
     async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": SENDS, "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
         loop = asyncio.get_running_loop()
         try:
             await response.prepare(request)
@@ -72,35 +72,35 @@ class LogsApi:
             async with aclosing(reading.parts(found)) as parts:
                 async for part in parts:
                     if part is not None:
-                        await response.write(_sent(part))
+                        await response.write(_encoded(part))
                         written_at = loop.time()
                     elif loop.time() - written_at >= QUIET_S:
                         await response.write(b": nothing new\n\n")
                         written_at = loop.time()
             if not reading.is_cut:
-                await response.write(_sent(LogPart(over=True)))
+                await response.write(_encoded(LogPart(over=True)))
         except ConnectionError:
             pass  # the reader has gone
         return response
 
 
 def _query(request: web.Request, *, streams: bool) -> LogQuery:
-    """Return what is asked for. Raises `TurnedDownError`."""
+    """Return the query of a request. Raises `TurnedDownError`."""
     try:
         query = read_query(request.query)
     except ValueError as error:
         raise TurnedDownError(400, "malformed", str(error)) from error
     if query.follow and not streams:
-        raise TurnedDownError(400, "malformed", f"to follow, ask for a stream: Accept: {SENDS}")
+        raise TurnedDownError(400, "malformed", f"to follow, ask for a stream: Accept: {EVENT_STREAM}")
     return query
 
 
-def _sent(part: LogPart) -> bytes:
+def _encoded(part: LogPart) -> bytes:
     return f"event: log\ndata: {json.dumps(fields_of(part))}\n\n".encode()
 
 
-async def _whole(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
-    """Read as much as one answer may have."""
+async def _answer(reading: LogReading, found: LogSources, job: str) -> LogsAnswer:
+    """Read as much as one answer may hold."""
     logs = {
         (source.rank, str(source.stream)): LogStatus(
             rank=source.rank, node=source.node, host=source.host, stream=source.stream, file=source.file
@@ -109,20 +109,20 @@ async def _whole(reading: LogReading, found: LogSources, job: str) -> LogsAnswer
     }
     texts: dict[tuple[int, str], list[str]] = {key: [] for key in logs}
     notes = {(source.rank, str(source.stream)): [source.problem] * bool(source.problem) for source in found.sources}
-    about_all, left = [], LOG_TEXT_MAX
+    general, left = [], LOG_TEXT_MAX
     async with aclosing(reading.parts(found)) as parts:
         async for part in parts:
             if part is None:
                 continue
             if part.rank is None:
-                about_all += [part.note] * bool(part.note)
+                general += [part.note] * bool(part.note)
                 continue
             key = part.rank, part.stream
             texts[key].append(part.text[:left])
             notes[key] += [part.note] * bool(part.note)
             left -= len(part.text)
             if left < 0:
-                about_all.append(f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it")
+                general.append(f"the rest is left out, beyond {LOG_TEXT_MAX:,} characters: ask for a stream of it")
                 break
     return LogsAnswer(
         job=job,
@@ -132,5 +132,5 @@ async def _whole(reading: LogReading, found: LogSources, job: str) -> LogsAnswer
             LogStatus(**fields_of(log) | {"text": "".join(texts[key]), "note": "; ".join(notes[key])})
             for key, log in logs.items()
         ),
-        note="; ".join(about_all),
+        note="; ".join(general),
     )

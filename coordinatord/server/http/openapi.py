@@ -41,7 +41,7 @@ from coordinatord.server.http.events_api import AT_ONCE_MAX
 from coordinatord.server.http.json_schema import Schema, Schemas
 from coordinatord.server.http.log_query import ALL, BOTH, LAST_LINES, PLACES_MAX
 from coordinatord.server.http.page_access import cookie_name
-from coordinatord.server.http.responses import JSON, MSGPACK, SENDS
+from coordinatord.server.http.responses import EVENT_STREAM, JSON, MSGPACK
 
 OF_READS = {
     401: "There is no token, or it is not valid.",
@@ -135,7 +135,7 @@ OF_LOGS = (
     ),
     Parameter(
         "follow",
-        f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {SENDS}`.",
+        f"Go on with what is written, also in later rounds, until the run ends. It needs `Accept: {EVENT_STREAM}`.",
         {"type": "boolean", "default": False},
     ),
     Parameter(
@@ -208,7 +208,9 @@ OPERATIONS = (
         errors=OF_BODIES,
         open=True,
     ),
-    Operation("get", "/v1/stream", "The data of the live page, which may change with each release.", content=SENDS),
+    Operation(
+        "get", "/v1/stream", "The data of the live page, which may change with each release.", content=EVENT_STREAM
+    ),
 )
 """All that is served, but for the files of the page and the sessions of nodes."""
 
@@ -271,7 +273,7 @@ def _described(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         content = _of_record(schemas.of_answer(operation.answer))
     if operation.event is not None:
         about = "Each event has one of these as its data, in JSON."
-        content[SENDS] = {
+        content[EVENT_STREAM] = {
             "schema": {"type": "string", "description": about},
             "x-data": schemas.of_answer(operation.event),
         }

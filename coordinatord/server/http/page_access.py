@@ -1,7 +1,7 @@
 """Lets a browser in: `nodeclient page` asks for a link, and the page that it opens gets a session for it.
 
-The code of a link stands behind the `#` of an address, which a browser sends to nobody. The page sends it in a body, so
-it is in no log, and nothing that merely looks at links uses it up.
+The code of a link stands behind the `#` of an address, which a browser does not send. The page sends the code in a
+body. So no log has the code, and a program that merely opens links does not use it up.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _check_session = check_for(PageSessionBody)
 def cookie_name(pin: str) -> str:
     """Return the name of the cookie of the coordinator with this key.
 
-    Browsers send cookies of one host to all of its ports, and there may be another coordinator. The prefix has the
-    browser refuse one that was set in the clear, or by a name below this host's (RFC 6265bis, 4.1.3).
+    Browsers send cookies of one host to all of its ports, and there may be another coordinator. The prefix makes the
+    browser refuse a cookie that was set without TLS, or by a name below this host's (RFC 6265bis, 4.1.3).
     """
     return f"__Host-coordinatord-{pin[:16]}"
 
@@ -58,7 +58,7 @@ class PageAccess:
     """Hands out links, and opens sessions."""
 
     def __init__(self, gatekeeper: Gatekeeper | None, cookie: str) -> None:
-        """Have this gatekeeper keep sessions, in cookies of this name; without one everybody is let in."""
+        """Keep sessions in the gatekeeper, and in browsers' cookies of this name; without one everybody is let in."""
         self._gatekeeper = gatekeeper
         self.cookie = cookie
 
@@ -71,7 +71,7 @@ class PageAccess:
         caller = CALLER.get()
         if self._gatekeeper is None or caller.token is None:
             return respond(request, PageLinkAnswer(code="", valid_s=0, role="admin"))
-        if caller.in_browser:  # it would be a session without an end
+        if caller.in_browser:  # its session could be prolonged for ever
             text = "a page cannot make a link: run nodeclient page"
             return complain(request, HTTPStatus.FORBIDDEN, "foreign", text)
         code = self._gatekeeper.browsers.new_link(caller.token)

@@ -1,4 +1,4 @@
-"""Counts those who read something at one time, and turns away one too many: each of them costs memory."""
+"""Counts the readers of one kind of thing, and turns away one too many: each costs memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinatord.server.http.responses import TurnedDownError
 
 
 class ReaderCount:
-    """How many read one kind of thing now."""
+    """The number of present readers."""
 
     def __init__(self) -> None:
         self._readers = 0

@@ -1,6 +1,6 @@
-"""Caches answers that show jobs: each is made once for all who ask at the time, as often as the loop can afford.
+"""Caches answers that show jobs: each is made once for all who request it, as often as the loop can afford.
 
-One with 10,000 nodes takes tens of milliseconds and has megabytes, and people and programs ask every second. An answer
+An answer with 10,000 nodes takes tens of milliseconds and megabytes, and clients may request it every second. It
 is reused until something is recorded, for a second at most; it always shows what was recorded before the request.
 """
 

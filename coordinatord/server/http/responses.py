@@ -19,7 +19,7 @@ from coordinatord.runtime.logs import fields
 
 log = logging.getLogger(__name__)
 
-SENDS = "text/event-stream"
+EVENT_STREAM = "text/event-stream"
 """The `Accept` of a client that wants server-sent events (HTML standard, 9.2)."""
 
 

@@ -1,4 +1,4 @@
-"""Answers over plain HTTP where the workers of a job stand. All nodes are asked at once, when a person asks."""
+"""Shows over plain HTTP where the workers of a job stand. Each request reads all nodes of the round at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READERS_MAX = 4
 """Readers at one time, each with the stacks of a whole job in memory: a few people look at a job that hangs."""
 
 AGAIN_WITHIN_S = 3.0
-"""How long a second look waits for a node that has answered a moment before: both looks, and the pause between them,
+"""How long a second look waits for a node that answered the first one: both looks, and the pause between them,
 end within the 10 s for which nodeclient waits."""
 
 GETS_ON = "no verdict: one look shows a hang, and another one, a second later, that a worker or its data gets on"
@@ -79,7 +79,7 @@ class StacksApi:
 
 
 def _ranks(request: web.Request) -> tuple[range, ...]:
-    """Return the ranks that are asked for. Raises `TurnedDownError`."""
+    """Return the ranks of a request. Raises `TurnedDownError`."""
     unknown = sorted(set(request.query) - {"rank"})
     if unknown:
         raise TurnedDownError(400, "malformed", f"{unknown[0][:40]!r} selects nothing here: see /openapi.json")

@@ -96,8 +96,8 @@ def _seconds(run: Run, tally: JobTally, now: float) -> dict[str, float]:
     """Return the seconds of a run by activity, none fewer than in the last scrape, and in all as many as have passed.
 
     The ledger may put the last seconds down to another activity when it turns out that the round had been broken, or
-    had not begun to train. Prometheus takes a counter that falls for one that began anew. So it stands instead, and
-    those that have to rise share the time that has passed since, until the truth has caught up.
+    had not begun to train. Prometheus takes a counter that falls for one that began anew. So a counter that should fall
+    stands still, and those that have to rise share the time that has passed since, until all have their true values.
     """
     shown = tally.shown if tally.shown_of == run.id else dict.fromkeys(Activity, 0.0)
     present = spent(run, now).by_activity()
@@ -154,13 +154,13 @@ Rows = Iterable[tuple[Sequence[str], float]]
 """The values of the labels, the job first, and the number."""
 
 
-def _gauge(name: str, what: str, rows: Rows, *labels: str) -> Metric:
-    family = GaugeMetricFamily(f"coordinatord_{name}", what, labels=["job_id", *labels])
+def _gauge(name: str, meaning: str, rows: Rows, *labels: str) -> Metric:
+    family = GaugeMetricFamily(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
     return _filled(family, rows)
 
 
-def _counter(name: str, what: str, rows: Rows, *labels: str) -> Metric:
-    family = CounterMetricFamily(f"coordinatord_{name}", what, labels=["job_id", *labels])
+def _counter(name: str, meaning: str, rows: Rows, *labels: str) -> Metric:
+    family = CounterMetricFamily(f"coordinatord_{name}", meaning, labels=["job_id", *labels])
     return _filled(family, rows)
 
 

@@ -87,14 +87,14 @@ class JobTally:
     shown: dict[str, float] = field(default_factory=dict)
     """The seconds in the last scrape, which must never be fewer in the next."""
     shown_of: str = ""
-    """The run that they belong to."""
+    """The run of these seconds."""
 
 
 class RoundMeter:
     """Counts by record; it is one of the driver's watchers."""
 
     def __init__(self, restored: Iterable[Run]) -> None:
-        """Begin with the runs of an earlier life: the end of each one's present round is still counted."""
+        """Begin with the runs that were restored: the end of each one's present round is still counted."""
         self.tallies: dict[str, JobTally] = {}
         self.formation = Histogram(
             "coordinatord_round_formation_seconds",
@@ -121,7 +121,7 @@ class RoundMeter:
             self.tallies[run.job] = _restored(run)
 
     def note(self, entries: Sequence[Entry]) -> None:
-        """Count records; they say themselves what took how long."""
+        """Count records; each has its durations in it."""
         for record in (entry.record for entry in entries):
             match record:
                 case JobForgotten():
@@ -153,7 +153,7 @@ class RoundMeter:
 
     def _start(self, tally: JobTally, record: RoundStarted | TrainingBegan) -> None:
         if isinstance(record, RoundStarted) and record.steps_awaited:
-            return  # they train from their first step on
+            return  # the workers train from their first step on
         if tally.formed is not None:
             self.start.observe(record.spent.minus(tally.formed).starting)
             tally.formed = None  # in the first round of a run it may show only later that its workers report steps
@@ -178,12 +178,12 @@ def _restored(run: Run) -> JobTally:
 
 def _end(tally: JobTally, record: RoundEnded | RunEnded) -> None:
     if tally.in_round:
-        tally.rounds[_judged(tally, record)] += 1
+        tally.rounds[_reason_of(tally, record)] += 1
     tally.in_round, tally.reason, tally.ended = False, None, record.spent
 
 
-def _judged(tally: JobTally, record: RoundEnded | RunEnded) -> str:
-    """Return what ended a round by the verdict: a worker may have failed only because a node had gone."""
+def _reason_of(tally: JobTally, record: RoundEnded | RunEnded) -> str:
+    """Return why a round ended, by the verdict: a worker may have failed only because a node had gone."""
     if record.report is not None:
         return WORKER_FAILED if record.report.failure.hang is None else HUNG
     if tally.reason is None:  # it was never stopped, so the run ended with it

@@ -47,7 +47,7 @@ class Metrics:
     ) -> None:
         """Make it once the driver's machine is restored, and before the driver starts.
 
-        Without a gatekeeper nobody is turned away. `shared` says who shares the store.
+        Without a gatekeeper nobody is turned away. `shared` returns who shares the store.
         """
         self._driver = driver
         self._rounds = RoundMeter(driver.machine.jobs.values())
@@ -84,7 +84,7 @@ class Metrics:
         async with self._turn:
             self._jobs.jobs = await self._read_jobs()
             loop = asyncio.get_running_loop()
-            text = await loop.run_in_executor(self._thread, _without_garbage, encode, self._registry)
+            text = await loop.run_in_executor(self._thread, _encode_without_collection, encode, self._registry)
             self._jobs.jobs = ()
         return web.Response(body=text, headers={"Content-Type": content_type})
 
@@ -93,18 +93,18 @@ class Metrics:
         return [figures_of(run, self._rounds.tally(run.job), self._driver.now) async for run in read]
 
 
-def _without_garbage(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
-    """Make the text. A thousand jobs take 100,000 objects for it, all of which are garbage right after.
+def _encode_without_collection(encode: Callable[[Collector], bytes], registry: Collector) -> bytes:
+    """Make the text while Python collects no garbage.
 
-    If Python collected garbage meanwhile, it would count some of them as old, and soon look at all old objects: at
-    10,000 nodes that holds up everybody for a third of a second.
+    A thousand jobs take 100,000 objects for it, which are garbage right after. A collection meanwhile would count some
+    of them as old, and soon go through all old objects: at 10,000 nodes that stops the loop for a third of a second.
     """
-    looked = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         return encode(registry)
     finally:
-        if looked:
+        if was_enabled:
             gc.enable()
 
 
@@ -133,11 +133,11 @@ class _Daemon(Collector):
         yield GaugeMetricFamily(LEADING, LEADING_MEANS, 1)
         shared = self._shared()
         standbys = math.nan if shared is None or shared.problem else len(shared.standbys)
-        means = "Coordinators that stand by; NaN where that is not known, and for a store of its own."
-        yield GaugeMetricFamily("coordinatord_standbys", means, standbys)
+        meaning = "Coordinators that stand by; NaN where that is not known, and for a store of its own."
+        yield GaugeMetricFamily("coordinatord_standbys", meaning, standbys)
         left_s = math.nan if shared is None else shared.lease_s
-        means = "How long the leader's lease lasts yet; NaN for a store of its own."
-        yield GaugeMetricFamily("coordinatord_lease_seconds", means, left_s)
+        meaning = "How long the leader's lease lasts yet; NaN for a store of its own."
+        yield GaugeMetricFamily("coordinatord_lease_seconds", meaning, left_s)
         recording = machine.store_error is None
         yield GaugeMetricFamily("coordinatord_store_ok", "1 if decisions can be recorded, else 0.", recording)
         yield CounterMetricFamily(

@@ -1,6 +1,7 @@
 """The live page at `GET /`: a few files without a build step, served from memory; its data comes from `live_updates`.
 
-It shows, and acts where its reader may. Nothing on it comes from another host, and the browser is made to enforce that.
+It shows jobs, and acts on them if its reader may. Nothing on it comes from another host: its headers make the browser
+enforce that.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ KINDS = {
 """The content types by the ending of the name."""
 
 HEADERS = {
-    # Texts of workers and names of jobs are shown as text alone; should one get through as markup, it finds nothing to
-    # run.
+    # Texts of workers and names of jobs are shown as text alone. If one got through as markup, it could run nothing.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
     " img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",

@@ -1,4 +1,4 @@
-// What the page may do, if its reader may: each act is explained, confirmed, and has a reason, which the events keep.
+// Requests that change something, if the reader may send them: each is explained and confirmed, and has a reason, which the events keep.
 
 import { post } from "./answers.js";
 import { capital } from "./format.js";
@@ -6,12 +6,12 @@ import { h, set, setText, show } from "./dom.js";
 
 const REASON_MAX = 500; // characters; as many as anybody reads
 
-// Take note of who looks at the page; the style sheet hides all acts from those who may not.
+// Note what the viewer may do; the style sheet hides the buttons from viewers who may do nothing.
 export function allow(viewer) {
   set(document.body, "data-may-act", viewer.may_act);
 }
 
-// A button that asks for an act: `{ path, title, about, verb }`, where `about` says what will happen.
+// A button for an act, `{ path, title, about, verb }`, where `about` describes what will happen.
 export function actButton() {
   const button = h("button", { type: "button", class: "act" });
   let act = null;
@@ -73,9 +73,9 @@ function dialog() {
   };
 }
 
-// Return why it was not done, or that this is not known; empty if it was done.
+// Return why an act was not done, or that this is not known; empty if it was done.
 async function send(path, reason) {
-  const { answer, why, heard } = await post(path, { by: "the page", reason });
+  const { answer, why, refused } = await post(path, { by: "the page", reason });
   if (answer) return "";
-  return `${capital(why)}.${heard ? "" : " So it is not known whether this was done: see the events."}`;
+  return `${capital(why)}.${refused ? "" : " So it is not known whether this was done: see the events."}`;
 }

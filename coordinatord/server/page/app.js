@@ -9,7 +9,7 @@ import { firstChoice, jobList, jobOf, linkTo } from "./jobs.js";
 import { Stream } from "./stream.js";
 import { capital, clock, stateOf } from "./format.js";
 
-const TICK_MS = 1_000; // between two looks at what grows older without news
+const TICK_MS = 1_000; // between two updates of ages while no data come
 const STALE_S = 1.5; // what is older than that is shown as that much older
 
 const page = {
@@ -28,10 +28,10 @@ const entry = entryPage();
 let job = jobPage();
 
 let jobs = null; // the last list
-let view = null; // the last of the selected job, and when it came
+let view = null; // the last data of the selected job, and when they came
 let selected = jobOf(location.hash);
 let link = { state: "opening", text: "", since: Date.now() };
-let version = null; // of the coordinator that this page came from
+let version = null; // the release of the coordinator that sent this page
 
 page.jobs.append(list.element);
 setText(page.host, location.host);
@@ -55,7 +55,7 @@ function showJobs(data) {
   if (!jobs.length && !view?.data.status) present(nothing);
 }
 
-// Who leads and who stands by, of coordinators that share a store.
+// Which coordinator leads and which stand by, of those that share a store.
 function sharedWords(shared) {
   if (!shared) return "";
   const names = shared.standbys.map((standby) => standby.endpoint).join(", ");
@@ -63,7 +63,7 @@ function sharedWords(shared) {
   return `${shared.leader.endpoint} leads, ${standbys}`;
 }
 
-// Go where the address leads: to a job, or in.
+// Follow the address: to a job, or to a session by the code of a link.
 async function follow() {
   if (hasLink()) {
     entry.explain(await letIn());

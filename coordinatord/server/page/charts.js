@@ -131,7 +131,7 @@ function summary(values, words) {
   return `${words(known.at(-1))} at last, between ${words(Math.min(...known))} and ${words(Math.max(...known))}`;
 }
 
-// The line over the points and the area beneath it; what is not known leaves a gap.
+// The line over the points and the area beneath it; unknown values leave a gap.
 function steps(values, until_s, upto_s, most) {
   const parts = { line: "", area: "" };
   let began = 0;

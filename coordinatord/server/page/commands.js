@@ -1,4 +1,4 @@
-// Commands to type, and beside them buttons that do the same: a reader of the page need not be allowed to end a job.
+// Commands to type, and beside them buttons that do the same, for viewers who may act.
 
 import { actButton } from "./acts.js";
 import { h, keep, setText, set } from "./dom.js";
@@ -41,7 +41,7 @@ export function copyable(text = "") {
   };
 }
 
-// It copies a selection, since `navigator.clipboard` exists only where pages come over TLS.
+// Copy a selection, since `navigator.clipboard` exists only where pages come over TLS.
 function copy(element) {
   getSelection().selectAllChildren(element);
   return document.execCommand("copy");

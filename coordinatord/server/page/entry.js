@@ -1,4 +1,4 @@
-// How a browser is let in: by a link that works once, or else by words that say how to get one.
+// Lets a browser in by a link that works once, or shows how to get one.
 
 import { post } from "./answers.js";
 import { copyable, endpoint, quoted } from "./commands.js";
@@ -11,11 +11,11 @@ export function hasLink() {
   return location.hash.startsWith(LINK);
 }
 
-// Show the code of the link that led here, if one did. Return why it opens nothing; empty if all is well.
+// Send the code of the link in the address, if there is one. Return why it was refused; empty if all is well.
 export async function letIn() {
   if (!hasLink()) return "";
   const code = location.hash.slice(LINK.length);
-  history.replaceState(null, "", location.pathname); // it stays in no history
+  history.replaceState(null, "", location.pathname); // no history keeps the code
   const { why = "" } = await post("/v1/page/session", { code });
   return why;
 }

@@ -1,4 +1,4 @@
-// What happened to a job, newest first, by kind and by words. It is fetched when something was recorded.
+// The events of a job, newest first, filtered by kind and by words. They are fetched when something was recorded.
 
 import { ask } from "./answers.js";
 import { h, keep, name, set, setText, show } from "./dom.js";
@@ -37,7 +37,7 @@ export function eventsPanel() {
     failed, list, none);
 
   let job = null;
-  let state = ""; // as of which the events are wanted
+  let state = ""; // the run and revision whose events are wanted
   let group = GROUPS[0];
   let known = { state: null, upto: null, events: [] };
   let loading = false;
@@ -81,7 +81,7 @@ export function eventsPanel() {
   show(failed, false);
   return {
     element,
-    // `revision` is another one than before when there may be new events.
+    // A `revision` other than the last one means that there may be new events.
     update(view, revision) {
       job = view.job;
       state = `${view.run} ${revision}`;

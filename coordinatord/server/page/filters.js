@@ -1,4 +1,4 @@
-// What the nodes of a job can be narrowed to by one click: a state, a worker that is behind, a release among several.
+// Filters of the nodes of a job: by state, by a worker that is behind, and by release where there are several.
 
 import { h, set, setText, show } from "./dom.js";
 import { count, toneOfNode } from "./format.js";

@@ -9,7 +9,7 @@ import { count, duration, spans, toneOfNode } from "./format.js";
 const ROW_PX = 36; // as in style.css
 const SPARE_ROWS = 8; // above and below what is seen, so that quick scrolling shows no gap
 const FILTER_FROM = 10; // nodes: fewer are seen at a glance
-const NOW_S = 2.5; // a node that was seen since then counts as seen now: most speak once a second
+const NOW_S = 2.5; // a node that was seen since then counts as seen now: most report once a second
 const NATURAL = new Intl.Collator(undefined, { numeric: true });
 
 const COLUMNS = [
@@ -59,8 +59,8 @@ export function nodesPanel() {
   const pool = [];
   let last = null; // the job's view
   let view = null; // what the rows need of it
-  let found = []; // those that are filtered in, in their order
-  let only = null; // the filter that is chosen
+  let found = []; // the nodes that pass the filters, sorted
+  let only = null; // the chosen filter
   let sorting = { key: null, down: false };
   let chosen = null;
 
@@ -86,7 +86,7 @@ export function nodesPanel() {
     found = view.nodes.filter((node) => (only?.has(node) ?? true) && matches(node, words));
     const column = COLUMNS.find((each) => each.key === sorting.key);
     if (column) found.sort(column.compare);
-    else found.sort((a, b) => b.behind - a.behind); // who is waited for longest
+    else found.sort((a, b) => b.behind - a.behind); // the node that is furthest behind comes first
     if (sorting.down) found.reverse();
     headers.forEach((each) => each.update(sorting));
     setText(number, numberOf(found.length, view.nodes));
@@ -138,7 +138,7 @@ export function nodesPanel() {
   };
 }
 
-// From when on a node has not been seen for unusually long: ten thousand nodes speak more seldom than ten.
+// From when on a node has not been seen for unusually long: ten thousand nodes report less often than ten.
 function lateFrom(nodes) {
   const ages = nodes.map((node) => node.last_seen_s).sort((a, b) => a - b);
   return Math.max(NOW_S, 2.5 * (ages[Math.floor(ages.length / 2)] ?? 0));

@@ -4,7 +4,7 @@ import { bar, IN_A_ROUND, swatch, total } from "./activities.js";
 import { h, keep, setText, set, show, style } from "./dom.js";
 import { ago, begunWords, clock, count, duration, ENDED, plural } from "./format.js";
 
-const FEW = 5; // rounds that are listed unless all are asked for
+const FEW = 5; // rounds that are listed until the reader opens the rest
 
 export function roundsPanel() {
   const band = h("div", { class: "band", role: "img" });

@@ -1,11 +1,11 @@
-// Where the workers of a job stand, when somebody asks: those with equal stacks once, the largest group first.
+// Where the workers of a job stand, read at a click: workers with equal stacks are shown once, the largest group first.
 
 import { ask } from "./answers.js";
 import { command, copyable } from "./commands.js";
 import { h, keep, set, setText, show } from "./dom.js";
 import { capital, count, duration, plural } from "./format.js";
 
-const RANKS_MAX = 8; // spans of ranks that are named; of more, the rest is counted
+const RANKS_MAX = 8; // spans of ranks that are named; the others are counted
 
 const GROUPS_MAX = 40; // places that are shown: nobody reads more, and the command has all
 
@@ -27,17 +27,17 @@ export function stacksPanel() {
     keep(groups, answer === null ? [] : answer.groups.slice(0, GROUPS_MAX).map(groupOf), (each) => each.who, group);
   };
   button.addEventListener("click", async () => {
-    const asked = job;
+    const requested = job;
     set(button, "disabled", true);
-    const found = await ask(`/v1/jobs/${encodeURIComponent(asked)}/stacks`);
+    const found = await ask(`/v1/jobs/${encodeURIComponent(requested)}/stacks`);
     set(button, "disabled", false);
-    if (asked === job) draw(found);
+    if (requested === job) draw(found);
   });
   draw();
   return {
     element,
     update(name, lives) {
-      if (name !== job) draw(); // what was seen of another job
+      if (name !== job) draw(); // clear what was shown of another job
       job = name;
       show(element, lives);
       line.update(command("stacks", job));
@@ -46,9 +46,9 @@ export function stacksPanel() {
 }
 
 function verdictOf({ round, verdict, groups, notes }) {
-  const words = verdict === null ? "Nobody holds up all others, as far as is seen." : `${verdict.kind}: ${verdict.sentence}`;
+  const finding = verdict === null ? "Nobody holds up all others, as far as is seen." : `${verdict.kind}: ${verdict.sentence}`;
   const more = groups.length > GROUPS_MAX ? [`The ${GROUPS_MAX} places with the most workers, of ${count(groups.length)}:`] : [];
-  return [`Round ${count(round)}. ${words}`, ...notes, ...more].join("\n");
+  return [`Round ${count(round)}. ${finding}`, ...notes, ...more].join("\n");
 }
 
 // What is shown of workers with equal stacks.
@@ -69,9 +69,9 @@ function ranksOf(workers) {
     if (spans.length && rank === spans.at(-1)[1] + 1) spans.at(-1)[1] = rank;
     else spans.push([rank, rank]);
   }
-  const words = spans.slice(0, RANKS_MAX).map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`));
+  const named = spans.slice(0, RANKS_MAX).map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`));
   const more = spans.length > RANKS_MAX ? ` … ${plural(workers.length, "worker")}` : "";
-  return `${workers.length === 1 ? "rank" : "ranks"} ${words.join(", ")}${more}`;
+  return `${workers.length === 1 ? "rank" : "ranks"} ${named.join(", ")}${more}`;
 }
 
 function stateOf({ state, waits_in: waits, cpus }) {

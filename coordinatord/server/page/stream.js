@@ -54,22 +54,22 @@ export class Stream {
     else this.#handlers.link("lost", capital(UNREACHABLE), 0); // the browser tries again by itself
   }
 
-  // The browser does not show why it was refused: send the request once more, and read the answer.
+  // The browser does not show why a stream was refused: send the request once more, and read the answer.
   async #explain() {
     this.#close();
     this.#timer = setTimeout(() => this.open(this.#job), REFUSED_MS);
-    const asking = new AbortController();
+    const attempt = new AbortController();
     try {
-      const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: asking.signal });
+      const answer = await fetch("/v1/stream", { headers: { Accept: "application/json" }, signal: attempt.signal });
       if (answer.ok) return;
-      const { why, heard } = refusal(answer, await answer.text());
-      const locked = heard && answer.status === 401;
+      const { why, refused } = refusal(answer, await answer.text());
+      const locked = refused && answer.status === 401;
       if (locked) clearTimeout(this.#timer);
       this.#handlers.link(locked ? "locked" : "refused", why, 0);
     } catch {
       this.#handlers.link("lost", capital(UNREACHABLE), 0);
     } finally {
-      asking.abort();
+      attempt.abort();
     }
   }
 

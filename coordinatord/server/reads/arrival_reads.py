@@ -79,14 +79,14 @@ class ArrivalReads:
         self._driver.submit(Compared(run.id, number, given))
 
     async def _ask(self, source: ArrivalSource) -> NodeArrivals | None:
-        """Ask one node; None if it does not answer. What it says of workers that are not its own is dropped."""
+        """Ask one node; return None if it does not answer. Arrivals of workers that are not its own are dropped."""
         asked_at = self._driver.now
         try:
             answer = await self._reads.read(source.session, source.wanted, ANSWER_WITHIN_S)
         except NoAnswerError:
             return None
-        came_at = self._driver.now
-        error_s = max(0.0, came_at - asked_at - answer.held_s) / 2
-        asked = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
-        workers = tuple(worker for worker in answer.workers if worker.rank in asked)
-        return NodeArrivals(source.node, came_at - error_s, error_s, answer.clock_s, workers)
+        answered_at = self._driver.now
+        error_s = max(0.0, answered_at - asked_at - answer.held_s) / 2
+        ranks = {source.first_rank + local_rank for local_rank in source.wanted.local_ranks}
+        workers = tuple(worker for worker in answer.workers if worker.rank in ranks)
+        return NodeArrivals(source.node, answered_at - error_s, error_s, answer.clock_s, workers)

@@ -1,7 +1,7 @@
-"""The rounds of a job, for whoever looks at that job alone: those of a run that has ended are read from the store.
+"""Finds the rounds of one job: those of a run that has ended are read from the store.
 
 The machine keeps the rounds of live runs only. A thousand jobs that are over, with fifty rounds each, would take a
-hundred megabytes, and half a minute at each start of the daemon; hardly anybody asks about them.
+hundred megabytes, and half a minute at each start of the daemon; they are rarely requested.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from coordinatord.server.driver import Driver
 from coordinatord.store.interface import Store
 
 KEPT_MAX = 32
-"""The most runs whose rounds are kept after somebody asked: people who look at a job look again. 50 rounds with long
+"""The most runs whose rounds are kept after a request: people who look at a job look again. 50 rounds with long
 reasons are some 150 KiB."""
 
 
@@ -23,7 +23,7 @@ class RoundsReader:
         self._driver = driver
         self._store = store
         self._kept: dict[str, RoundHistory] = {}
-        """The rounds of runs that have ended, by the run's id; the one that was asked for last comes last."""
+        """The rounds of runs that have ended, by the run's id; the one that was requested last comes last."""
 
     async def find(self, job: str) -> tuple[Run, RoundHistory] | None:
         """Return the run of a job as it is now, as far as it is durable, and its rounds; None if there is no such job.

@@ -1,7 +1,7 @@
 """Looks at each job now and then, and so keeps its time series for the charts of the page.
 
 A heartbeat costs nothing more for it: the series comes from looks, once a second while a run is young, and half a
-minute apart once it is old. It is not stored. After a restart of the daemon it begins with what the rounds tell.
+minute apart once it is old. It is not stored. After a restart of the daemon it begins with what the rounds show.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SeriesSampler:
                     self.series(run, run.durable.rounds)
 
     def series(self, run: Run, rounds: RoundHistory) -> TimeSeries:
-        """Return the series of a run up to now; a new one begins with what its `rounds` tell."""
+        """Return the series of a run up to now; a new one begins with what its `rounds` show."""
         kept = self._kept.get(run.id)
         if kept is None:
             self._forget_old()

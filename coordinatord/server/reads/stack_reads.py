@@ -27,13 +27,13 @@ class SourceStacks:
     source: StackSource
     workers: tuple[WorkerStacks, ...] = ()
     problem: str = ""
-    """Why that is not known; empty if it is."""
+    """Why it is not known where they stand; empty if it is."""
 
 
 async def ask_all(
     reads: NodeReads[AskStacks, Stacks], sources: Sequence[StackSource], within_s: float | None = None
 ) -> list[SourceStacks]:
-    """Ask all of them at once, each for so many seconds at most; by default `ANSWER_WITHIN_S`."""
+    """Ask all sources at once, and wait `within_s` seconds for each; by default `ANSWER_WITHIN_S`."""
     within_s = ANSWER_WITHIN_S if within_s is None else within_s
     return await asyncio.gather(*(_ask(reads, source, within_s) for source in sources))
 

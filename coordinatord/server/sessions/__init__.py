@@ -1,10 +1,10 @@
 """Nodes' sessions: from a connection to the port until the last message of the node that came over it.
 
-`connections` accepts what comes to the port, and tells sessions and HTTP apart; `tls_listener` does so over TLS, and
-`connection_limits` has how many connections of each kind there may be. `node_sessions` carries nodes' messages to the
-driver and its answers back. `node_reads` asks a node through its session for what it alone has. `join_pace` bounds how
-often a node may come, `refusal_log` keeps lines about refused nodes few, and `revocation` ends what callers may no
-longer do.
+`connections` accepts connections to the port, and finds out which are sessions and which are HTTP. `tls_listener`
+accepts those over TLS, and `connection_limits` bounds their number by kind. `node_sessions` carries nodes' messages to
+the driver and its answers back. `node_reads` requests from a node, through its session, what it alone has. `join_pace`
+bounds how often a node may join, `refusal_log` keeps lines about refused nodes few, and `revocation` ends sessions and
+requests of callers who lost their access.
 
 A session knows the driver, and no reader: nothing here imports from `reads`, `http`, `metrics` or `page`.
 """

@@ -1,7 +1,7 @@
-"""How many connections there may be of each kind, and what becomes of those that have shown nothing yet.
+"""Bounds the number of connections of each kind, and ends those that do not prove in time what they are.
 
-A connection takes a descriptor, and some memory. So the descriptors that this process may have are shared out: whoever
-has shown nothing yet cannot take the place of nodes, and nodes cannot take that of those who ask over HTTP.
+A connection takes a descriptor, and some memory. So the descriptors that this process may have are shared out:
+connections without a request cannot use up those of nodes, and nodes cannot use up those of HTTP clients.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.patience import Patience
 
 ASK_WITHIN_S = 30.0
-"""The limit for TLS, and again for the whole head of the first request: ten times what it takes on a network that loses
-a third of all packets, and what it may wait for its turn here while 10,000 nodes come at once."""
+"""The limit for the TLS handshake, and again for the head of the first request: ten times what either takes if a third
+of all packets are lost, and enough for the last of 10,000 nodes that come at once."""
 
 OWN_FILES = 64
 """Descriptors for the store, the listening sockets and the log: it has some 20 open."""
 
 SILENT_MAX = 16_384
-"""Connections of which no whole request has come, also those that still agree on TLS: more than there are nodes where
-10,000 come at once. With its buffers for TLS one takes up to 300 KiB, if it does send something."""
+"""Connections without a whole request, also those in a TLS handshake: enough for 10,000 nodes that come at once. One
+that sends anything takes up to 300 KiB with its buffers for TLS."""
 
 JOINING_MAX = 16_384
 """Sessions without a `Join`, for the same reason."""
@@ -33,8 +33,8 @@ REQUESTS_MAX = 1_024
 """Connections over HTTP: pages, followers of events and readers of logs are a few hundred at most, together."""
 
 SHARE_OF_ADDRESS = 3 / 4
-"""The part of these that one address may have: 10,000 nodes behind one address (NAT, Kubernetes) come in, and the rest
-is for others."""
+"""The part of the connections without a request, and of those without a `Join`, that one address may have: 10,000 nodes
+behind one address (NAT, Kubernetes) come in, and the rest is for others."""
 
 REQUESTS_OF_ADDRESS = 1 / 4
 """The part of the connections over HTTP that one address may have: a proxy with a hundred pages open."""
@@ -45,7 +45,7 @@ SHARE_OF_TURNED_AWAY = 1 / 2
 
 @frozen
 class ConnectionLimits:
-    """The number of connections of each kind, as many as nobody else takes from them."""
+    """The number of connections of each kind that no other kind can use up."""
 
     silent: int
     joining: int
@@ -66,14 +66,14 @@ class ConnectionLimits:
         return max(1, int(self.joining * SHARE_OF_TURNED_AWAY))
 
     def silent_beside(self, sessions: int) -> int:
-        """Return how many may have shown nothing beside so many sessions: they have the place that is left for nodes.
+        """Return how many connections may be without a request beside so many sessions.
 
-        All nodes are such connections when they come, and 10,000 may come at once.
+        They may use what nodes leave free, since all nodes begin as such connections, and 10,000 may come at once.
         """
         return min(SILENT_MAX, self.silent + self.joining + self.nodes - sessions)
 
     def joining_beside(self, nodes: int) -> int:
-        """Return how many sessions may be without a `Join` beside so many that have sent it, likewise."""
+        """Return how many sessions may be without a `Join` beside so many nodes: they too may use what these leave."""
         return min(JOINING_MAX, self.joining + self.nodes - nodes)
 
     @classmethod
@@ -92,35 +92,35 @@ class ConnectionLimits:
 
 
 UNLIMITED = 1 << 20
-"""What counts as the limit where there is none: what Linux gives to a process at most by default."""
+"""The limit that is assumed where there is none: the most that Linux gives to a process by default."""
 
 
 Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class Silent(Hashable, Protocol):
-    """A connection of which no whole request has come."""
+    """A connection without a whole request."""
 
     def force_close(self) -> None:
-        """End it at once."""
+        """End the connection at once."""
 
 
 class Unproven(Generic[Waiting]):
-    """Connections that have to show something in time: so many in all, and so many of one address.
+    """Connections that have to send something in time: a request, a `Join`, or the end. Their number is bounded.
 
-    Of too many the oldest goes, of the address that has the most: whoever floods takes the place of his own
-    connections, and not of those that others have.
+    One too many ends the oldest one of the address that has the most. So a flood ends its own connections, and not
+    those of others.
     """
 
     def __init__(self, within_s: float, most: Callable[[], int], give_up: Callable[[Waiting], None]) -> None:
-        """Wait so many seconds for each, for as many as `most` says at one time, and then `give_up`."""
+        """Wait `within_s` seconds for each, for at most `most()` at one time; `give_up` ends one that is late."""
         self._most = most
         self._give_up = give_up
         self._patience = Patience[Waiting](within_s, self._end)
         self._addresses: dict[Waiting, str] = {}
         self._by_address: dict[str, dict[Waiting, None]] = {}
         self._emptied = asyncio.Event()
-        """Set when the last of them is waited for no longer."""
+        """Set when no connection is left."""
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -132,7 +132,7 @@ class Unproven(Generic[Waiting]):
         return iter(self._addresses)
 
     def add(self, waiting: Waiting, address: str) -> None:
-        """Begin to wait for something of a connection from an address."""
+        """Begin to wait for a connection from an address."""
         of_address, most = self._by_address.get(address), self._most()
         if of_address is not None and len(of_address) >= max(1, int(most * SHARE_OF_ADDRESS)):
             self._end(next(iter(of_address)))
@@ -144,7 +144,7 @@ class Unproven(Generic[Waiting]):
         self._patience.add(waiting)
 
     def discard(self, waiting: Waiting) -> bool:
-        """Wait for it no longer; return whether it was waited for."""
+        """Stop waiting for a connection; return whether it was waited for."""
         self._patience.discard(waiting)
         address = self._addresses.pop(waiting, None)
         if address is None:
@@ -158,7 +158,7 @@ class Unproven(Generic[Waiting]):
         return True
 
     async def await_young(self, seconds: float) -> None:
-        """Wait until nothing is waited for, but for so many seconds at most; what has waited that long ends at once."""
+        """Wait until no connection is left, for so many seconds at most; those that are older than that end at once."""
         self._patience.give_up_older(seconds)
         self._emptied.clear()
         if self._addresses:
@@ -166,7 +166,7 @@ class Unproven(Generic[Waiting]):
                 await asyncio.wait_for(self._emptied.wait(), seconds)
 
     def close(self) -> None:
-        """Forget all that waits."""
+        """Forget all connections."""
         self._patience.close()
         self._addresses.clear()
         self._by_address.clear()

@@ -1,15 +1,15 @@
 """Accepts all connections, and finds out what each of them is: a node's session, or HTTP.
 
-The plain request of a program for a session is answered here, and its connection becomes a `NodeSession`: that is what
-costs when 10,000 nodes come at once. All else is left to aiohttp, from its first byte on. So is a request for a session
-with anything unusual about it, such as the `Origin` of a web page; `take_over` has those that aiohttp finds in order.
-One of these is usual: a proxy reuses its connection to us for a session.
+The plain request of a program for a session is answered here, and its connection becomes a `NodeSession`: this way is
+short, since 10,000 nodes may come at once. All else is left to aiohttp, from its first byte on. So is a request for a
+session with anything unusual about it, such as the `Origin` of a web page; `take_over` receives it from aiohttp. One
+such case is common: a proxy reuses its connection to us for a session.
 
 A connection that sends no request is closed: each takes a descriptor, and when these are used up no node can come back.
-aiohttp closes one that is silent after a request, but not before its first.
+aiohttp closes a connection that is silent after a request, but not before its first.
 
-Sessions are begun a few in each turn of the event loop. The others wait, so that thousands who come at once do not hold
-up those who are in.
+A few sessions are begun in each turn of the event loop. The others wait, so that thousands of new ones do not delay the
+heartbeats of those that have begun.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ IDLE_S = 75.0
 less, and the next request opens another."""
 
 FIRST_REQUEST_S = 1.0
-"""How old a connection without a request may be so that the end of the server waits for it: a program agrees on TLS and
-asks within milliseconds, or within a second on a busy host. What is older was opened ahead, as browsers do."""
+"""The greatest age of a connection without a request for which the end of the server waits: a program sends its request
+within milliseconds, or within a second on a busy host. An older one was opened ahead, as browsers do."""
 
 LINE_BYTES_MAX = 8_190
-"""The length of the first line of a request, and of the value of each of its headers, without what stands around it."""
+"""The longest path of a request, and the longest value of a header."""
 
 REQUEST_BYTES_MAX = 64 * 1024
 """The most bytes of a request's body: our requests have a name and a sentence."""
@@ -67,7 +67,7 @@ request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP agai
 
 
 class _BadRequests(logging.Filter):
-    """Turns what aiohttp reports with a traceback into one quiet line, if the client is at fault."""
+    """Turns a traceback that aiohttp logs into one quiet line, if the client is at fault."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every other record through unchanged."""
@@ -89,9 +89,9 @@ class Connections:
     def __init__(
         self, sessions: NodeSessions | None, gatekeeper: Gatekeeper | None, limits: ConnectionLimits, tasks: Tasks
     ) -> None:
-        """Make sessions of callers whom the gatekeeper lets in; of everybody if there is none.
+        """Begin sessions of callers whom the gatekeeper lets in; of everybody if there is none.
 
-        Without `sessions`, as on a standby, all of it is HTTP.
+        Without `sessions`, as on a standby, each connection is HTTP.
         """
         self._sessions = sessions
         self._gatekeeper = gatekeeper
@@ -103,13 +103,13 @@ class Connections:
             lambda silent: silent.force_close(),
         )
         self._whole = deque[_NewConnection]()
-        """Connections with a whole request for a session, in the order in which these came."""
+        """Connections with a whole request for a session, oldest first."""
         self._tasks = tasks
         self._closed = False
         self._servers: list[asyncio.Server | TlsListener] = []
         self._http: web.Server
         self._taken_over: set[web.RequestHandler] = set()
-        """The connections that are sessions now: they do not count as connections over HTTP."""
+        """The connections that have become sessions: they do not count as connections over HTTP."""
         self._proven: set[web.RequestHandler] = set()
         """The connections over HTTP by which a token was shown, and some that have ended since."""
 
@@ -135,13 +135,13 @@ class Connections:
 
     @web.middleware
     async def note_caller(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Note that a connection has shown a token: it makes room for nobody."""
+        """Note that a connection has shown a token, so that it is not ended to make room for another."""
         if CALLER.get().token is not None:
             self._proven.add(request.protocol)
         return await handler(request)
 
     async def take_over(self, request: web.Request) -> web.StreamResponse:
-        """Make a session of a connection whose requests aiohttp has read so far; this lasts as long as the session."""
+        """Make a session of a connection whose requests aiohttp has read so far; never return while it lasts."""
         try:
             answer = answer_to({name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers})
         except HandshakeError as error:
@@ -162,17 +162,17 @@ class Connections:
         raise AssertionError
 
     async def drain(self) -> None:
-        """Stop accepting, and let those send their request who were accepted a moment ago.
+        """Stop accepting, and wait for the requests of connections that were accepted a moment ago.
 
-        To them it would look as if they were refused, though systemd keeps the listening socket for the next daemon.
+        Their clients would take the end for a refusal, though systemd keeps the listening socket for the next daemon.
         """
         self._stop_accepting()
         await self._silent.await_young(FIRST_REQUEST_S)
 
     def close(self) -> None:
-        """Stop accepting, and end the connections of which nobody has taken in a whole request.
+        """Stop accepting, and end the connections without an answer so far.
 
-        The process may live on, as one that stood by or leads next, and nobody would ever answer them.
+        The process may go on, as a standby or as the leader, and would never answer them.
         """
         self._closed = True
         self._stop_accepting()
@@ -191,7 +191,7 @@ class Connections:
     # For a new connection
 
     def note_made(self, connection: _NewConnection, transport: asyncio.BaseTransport) -> None:
-        """Begin to wait for a request, unless this came after the end."""
+        """Begin to wait for the request of a connection; end one that was accepted after `close`."""
         if self._closed:
             connection.force_close()
             return
@@ -202,7 +202,7 @@ class Connections:
         self._silent.discard(connection)
 
     def recognize(self, connection: _NewConnection, transport: asyncio.Transport, data: bytes) -> bool:
-        """Hand a connection over by what it has sent, at once or in its turn; return whether that was enough for it."""
+        """Hand a connection over, at once or in its turn, once its `data` show to whom; return whether they do."""
         if self._sessions is None or not SESSION_REQUEST.startswith(data[: len(SESSION_REQUEST)]):
             self._hand_to_http(connection, transport, data)
             return True
@@ -244,8 +244,8 @@ class Connections:
     def _make_room(self, handler: web.RequestHandler) -> str:
         """End another connection if this one over HTTP, which is counted already, is one too many.
 
-        Whoever has shown no token makes room for others: everybody may ask whether a coordinator is well, and keep the
-        connection. Return why there is no room; empty if there is.
+        A connection without a token makes room for others, since everybody may read the health of a coordinator and
+        then keep the connection. Return why there is no room; empty if there is.
         """
         others = {
             connection: site_of(connection.transport)
@@ -279,9 +279,9 @@ class Connections:
         return ""
 
     def _plain_request(self, transport: asyncio.Transport, head: bytes) -> tuple[bytes, Caller] | None:
-        """Return the answer to a program's request for a session, and who asks.
+        """Return the answer to a program's plain request for a session, and the caller.
 
-        None if a full HTTP server has to look at it: that also says no to those who are not let in.
+        Return None if aiohttp has to handle the request. It also refuses callers who are not let in.
         """
         headers = headers_of(head)
         if headers is None or "host" not in headers or headers.keys() & UNUSUAL:
@@ -297,7 +297,7 @@ class Connections:
 
 
 class _NewConnection(asyncio.Protocol):
-    """A connection that has not sent enough to know what it is."""
+    """A connection that has not sent enough to show what it is."""
 
     __slots__ = ("_connections", "_is_known", "data", "transport")
 

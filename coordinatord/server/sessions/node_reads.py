@@ -1,6 +1,6 @@
-"""Asks nodes through their sessions for what they alone have: one request at a time for each, and one answer to it.
+"""Requests from nodes, through their sessions, what they alone have: one request at a time for each, and its answer.
 
-So a reader that is slow, or gone, costs a node nothing: the next piece is asked for when the last one was taken.
+A reader that is slow, or gone, costs a node nothing: the next piece is requested when the last one was taken.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Answer = TypeVar("Answer", LogChunk, Stacks, Arrivals)
 
 
 class NoAnswerError(OperationalError):
-    """The node cannot be asked any more, or does not answer. Nothing has changed; it can be asked again."""
+    """The node is not connected any more, or does not answer. State: unchanged, so the request may be repeated."""
 
 
 @dataclass(slots=True)
 class _ReadableSession(Generic[Wanted, Answer]):
-    """A session that can be asked."""
+    """A session that takes requests."""
 
     send: Callable[[Wanted], None]
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     request: int = 0
-    """The request that is on its way; 0 if none is."""
+    """The number of the request that is on its way; 0 if none is."""
     answer: asyncio.Future[Answer] | None = None
 
 
@@ -43,13 +43,13 @@ class NodeReads(Generic[Wanted, Answer]):
     """Sends the requests of one kind, and hands out the answers."""
 
     def __init__(self, doubt: str) -> None:
-        """Begin without sessions; `doubt` asks what may be wrong with a node that does not answer."""
+        """Begin without sessions; the error about a node that does not answer ends with the question `doubt`."""
         self._doubt = doubt
         self._sessions: dict[int, _ReadableSession[Wanted, Answer]] = {}
         self._numbers = count(1)
 
     def open(self, session: int, send: Callable[[Wanted], None]) -> None:
-        """Let a session be asked; `send` gives a request to it and must not wait."""
+        """Accept requests to a session; `send` sends one and must not wait."""
         self._sessions[session] = _ReadableSession(send)
 
     def close(self, session: int) -> None:
@@ -60,12 +60,12 @@ class NodeReads(Generic[Wanted, Answer]):
 
     def deliver(self, session: int, answer: Answer) -> None:
         """Take an answer that a node has sent. It is dropped if no caller waits for it."""
-        asked = self._sessions.get(session)
-        if asked is not None and asked.request == answer.request and asked.answer and not asked.answer.done():
-            asked.answer.set_result(answer)
+        reader = self._sessions.get(session)
+        if reader is not None and reader.request == answer.request and reader.answer and not reader.answer.done():
+            reader.answer.set_result(answer)
 
     async def read(self, session: int, wanted: Wanted, within_s: float | None = None) -> Answer:
-        """Ask a session, and return the answer. Raises `NoAnswerError`, also if there is none in time."""
+        """Send a request to a session, and return the answer. Raises `NoAnswerError`, also if none comes in time."""
         within_s = ANSWER_WITHIN_S if within_s is None else within_s
         asked = self._sessions.get(session)
         if asked is None:

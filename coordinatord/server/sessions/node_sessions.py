@@ -48,12 +48,12 @@ JOIN_WITHIN_S = 10.0
 """A connection without a `Join` by then is not a node's; nodeclient sends it in its first packet."""
 
 FRAMES_AT_ONCE = 256
-"""How many frames may come together. A node sends at most ten heartbeats a second, and waits for an answer no longer
-than a lease. So even after a long sleep of this host some 50 are unread."""
+"""The most frames that may come together. A node sends at most ten heartbeats a second, and waits for an answer for one
+lease at most. So even after a long sleep of this host some 50 are unread."""
 
 FRAMES_PER_S = 25.0
-"""How many may come in a second after that: ten heartbeats and some news. Answers, which are asked for one by one, come
-on top."""
+"""How many may come in a second after that: ten heartbeats and some changes. Each request to the node allows one more,
+for its answer."""
 
 CLOSE_WITHIN_S = 2.0
 """How long to wait for the other side's close frame, so that it can read ours and what came before: a connection that
@@ -64,7 +64,7 @@ class NodeSessions:
     """All nodes' connections."""
 
     def __init__(self, driver: Driver, counters: Counters, limits: ConnectionLimits) -> None:
-        """Give nodes' messages to this driver, and carry out its effects for nodes."""
+        """Submit nodes' messages to this driver, and carry out its effects for nodes."""
         self._driver = driver
         self._counters = counters
         self._open: dict[int, NodeSession] = {}
@@ -81,7 +81,7 @@ class NodeSessions:
         self._turned_away = Unproven[NodeSession](
             CLOSE_WITHIN_S, lambda: limits.turned_away, lambda session: session.abort()
         )
-        """Sessions without a `Join` that were refused, and whose end is not known yet."""
+        """Sessions that were refused before their `Join`, and have not ended yet."""
         self._refused = LastLogged()
         """The last refusal by address of peers that were refused before their `Join`."""
         self._refusals = Refusals()
@@ -102,7 +102,7 @@ class NodeSessions:
         caller: Caller = ANYBODY,
         lost: Callable[[Exception | None], None] | None = None,
     ) -> None:
-        """Make a session of a caller's connection, by this answer to its request; it has sent `data` after that.
+        """Make a session of a caller's connection: send the answer to its request, and take in the `data` after that.
 
         `lost` is called when the connection has ended.
         """
@@ -119,10 +119,10 @@ class NodeSessions:
         for session in [*self._open.values(), *self._joining]:
             session.close()
 
-    def close_those(self, is_over: Callable[[Caller], bool]) -> None:
+    def close_those(self, is_invalid: Callable[[Caller], bool]) -> None:
         """End the sessions of callers who would not be let in any more."""
         for session in [*self._open.values(), *self._joining]:
-            if is_over(session.caller):
+            if is_invalid(session.caller):
                 session.revoked = True
                 names = fields("session_revoked", job=session.job, node=session.node)
                 log.warning("its token %s is no longer valid, so its session ends", session.caller.name, extra=names)
@@ -144,7 +144,7 @@ class NodeSessions:
         """The loop's time in seconds."""
         return self._driver.now
 
-    # What the driver wants
+    # Effects of the driver
 
     def _send(self, effect: Send) -> None:
         """Send a message; do nothing if the session is already gone."""
@@ -176,7 +176,7 @@ class NodeSessions:
         """Count a line about a refusal of this kind; return what to add to it, or None if there were too many."""
         return self._budget.allow((session.caller.name, code), self.now)
 
-    # What nodes send
+    # Messages of nodes
 
     def note_join(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in the first message of a session."""
@@ -207,7 +207,7 @@ class NodeSessions:
         return ""
 
     def note_flood(self, session: NodeSession) -> None:
-        """Refuse a node that sends more than anybody needs to."""
+        """Refuse a node that sends more than a nodeclient ever does."""
         text = f"the node sends more than {FRAMES_PER_S:g} messages a second: is it a nodeclient?"
         if (more := self._allow_line(session, RefusalCode.LIMIT)) is not None:
             names = fields("message_flood", job=session.job, node=session.node, peer=session.address("peername"))
@@ -217,7 +217,7 @@ class NodeSessions:
         session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
 
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
-        """Take in any further message."""
+        """Take in a message after the first."""
         try:
             received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals, version=session.version)
         except SchemaError as error:
@@ -276,9 +276,9 @@ class NodeSessions:
         self._turn_away(session, Refused(RefusalCode.MALFORMED, text, retry=True))
 
     def _turn_away(self, session: NodeSession, refused: Refused) -> None:
-        """End a session that no node has begun."""
+        """Refuse a session before its `Join` counts, and log why."""
         peer = session.address("peername")
-        # A node of another release tries again and again.
+        # A node of another release tries again and again, so the same text is logged once.
         is_new = self._refused.is_new(peer, refused.message)
         if is_new and (more := self._allow_line(session, refused.code)) is not None:
             names = fields("peer_refused", peer=peer, code=refused.code)
@@ -326,8 +326,9 @@ class NodeSession(WebSocket):
         """The protocol version of the session."""
         self.job = self.node = ""
         self._sent: Desired | None = None
+        """The last message that was sent."""
         self._frame = b""
-        """The last message that it was sent, and its frame: most answers to heartbeats repeat it."""
+        """The frame of the last message: most answers to heartbeats repeat it."""
 
     def frame_for(self, message: Desired) -> bytes:
         """Return a message in its frame; each is encoded once."""
@@ -336,7 +337,7 @@ class NodeSession(WebSocket):
         return self._frame
 
     def ask(self, wanted: ReadLog | AskStacks | AskArrivals) -> None:
-        """Send a request for what the node alone has. The answer counts as one frame more that may come."""
+        """Send a request for what the node alone has, and allow one more frame, for its answer."""
         self._reader.left += 1
         self.put_beside(encode(wanted, self.version))
 
@@ -355,7 +356,7 @@ class NodeSession(WebSocket):
         super().data_received(data)
 
     def broken(self, error: FrameError) -> None:
-        """End the connection, whose peer has broken a rule. A flood is answered by a refusal, as to any node."""
+        """End the connection of a peer that broke a rule of WebSockets; refuse one that sent a flood, with a reason."""
         if error.code is CloseCode.POLICY_VIOLATION:
             self._owner.note_flood(self)
         super().broken(error)

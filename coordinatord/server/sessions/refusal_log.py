@@ -1,7 +1,7 @@
 """Decides which refusals are logged: a node that is refused for now tries again every few seconds.
 
-A bearer of a token may also be refused for another reason each time, as often as it likes. So there are so many lines a
-minute for each token and kind of refusal.
+A bearer of a token may also get itself refused for another reason each time. So the lines in a minute are bounded for
+each token and kind of refusal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEPT = 1_000
 
 LINES_MAX = 60
 """Lines within `WINDOW_S` about one token and one kind of refusal: one a second. Where more nodes are refused for one
-reason, those that come after are no news; the metric counts all of them."""
+reason, further lines would add nothing; the metric counts all refusals."""
 
 WINDOW_S = 60.0
 
@@ -30,16 +30,16 @@ class LastLogged:
         self._logged: OrderedDict[Hashable, str] = OrderedDict()
 
     def is_new(self, about: Hashable, text: str) -> bool:
-        """Whether another text, or none, was logged about them last; remember this one."""
-        news = self._logged.get(about) != text
+        """Return whether the last text about this node or host was another one, or none; remember this one."""
+        is_new = self._logged.get(about) != text
         self._logged[about] = text
         self._logged.move_to_end(about)
         if len(self._logged) > KEPT:
             self._logged.popitem(last=False)
-        return news
+        return is_new
 
     def forget(self, about: Hashable) -> None:
-        """Let the next text about them be new."""
+        """Forget the last text about this node or host, so that the next one is new."""
         self._logged.pop(about, None)
 
 
@@ -61,11 +61,11 @@ class Refusals:
 
 
 class LineBudget:
-    """Counts the lines about each of a bounded number of things, at times of a clock that only grows."""
+    """Counts the lines about each of a bounded number of things, at times of a monotonic clock."""
 
     def __init__(self) -> None:
         self._windows: OrderedDict[Hashable, tuple[float, int]] = OrderedDict()
-        """When the window of each began, and the lines since, also those that were left out."""
+        """The beginning of each window, and its lines, also those that were left out."""
 
     def allow(self, about: Hashable, now: float) -> str | None:
         """Count one line; return what to add to it, mostly nothing, or None if it is to be left out."""

@@ -1,4 +1,4 @@
-"""Reads tokens and certificate again when they change, and ends what callers have begun who would not be let in now."""
+"""Reads tokens and certificate again when they change, and ends sessions and requests of callers who lost access."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Revocations:
     """Keeps what callers may do in step with the tokens that are valid."""
 
     def __init__(self, security: Security, sessions: NodeSessions, end_requests: Callable[[], None]) -> None:
-        """Have `end_requests` end the requests in progress whose callers would not be let in any more."""
+        """Watch these tokens; `end_requests` ends the requests in progress of callers who would not be let in now."""
         self._security = security
         self._seen = security.tokens
-        """The tokens by which the last look has judged. The gatekeeper reads them anew as well, at any time."""
+        """The tokens at the last look. They also change when the gatekeeper reads them anew."""
         self._sessions = sessions
         self._end_requests = end_requests
 

@@ -1,7 +1,7 @@
-"""Accepts connections that speak TLS: each is counted before it has agreed on anything, and may be given up till then.
+"""Accepts connections over TLS: each is counted before its handshake, and may be ended until that is done.
 
-The event loop could accept them by itself. It then shows a connection only when TLS is agreed on, so whoever opens
-connections and sends nothing would cost a descriptor and the buffers of TLS for each.
+The event loop could accept them by itself. It would show a connection only after the handshake, so a client that opens
+connections and sends nothing could take any number of descriptors and buffers.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ AT_ONCE = 64
 """Connections that are accepted before the loop does something else: a heartbeat waits for some milliseconds."""
 
 PAUSE_S = 0.1
-"""The pause in accepting when the system has no descriptor left; the kernel keeps who comes meanwhile."""
+"""The pause in accepting when the system has no descriptor left; the kernel queues connections meanwhile."""
 
 COMPLAIN_EVERY_S = 60.0
-"""How often it is logged that there is none: it may stay so for hours."""
+"""The least time between two lines about that: it may last for hours."""
 
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 TlsNow = Callable[[], ssl.SSLContext]
-"""Returns what a connection of now agrees on TLS with: authorities of clients may be others after a reload."""
+"""Returns the TLS context of a new connection. A reload may have changed it, such as the authorities of clients."""
 
 
 class TlsListener:
@@ -48,7 +48,7 @@ class TlsListener:
         silent: Unproven[Silent],
         tasks: Tasks,
     ) -> None:
-        """Begin to accept; `make_protocol` makes that of a connection that has agreed on TLS as `tls` says then."""
+        """Begin to accept. `tls` returns the context of a handshake, and `make_protocol` the protocol after it."""
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._tls = tls
@@ -81,7 +81,7 @@ class TlsListener:
             accepted.setblocking(False)
             stranger = _Stranger(accepted)
             self._silent.add(stranger, site(str(address[0])))
-            stranger.agreeing = self._tasks.spawn(self._agree(stranger, accepted), name="tls")
+            stranger.handshake = self._tasks.spawn(self._shake_hands(stranger, accepted), name="tls")
 
     def _rest(self, error: OSError) -> None:
         """Accept nobody for a moment."""
@@ -96,39 +96,39 @@ class TlsListener:
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    async def _agree(self, stranger: _Stranger, accepted: socket.socket) -> None:
+    async def _shake_hands(self, stranger: _Stranger, accepted: socket.socket) -> None:
         stranger.begun = True
         send_alert.set(accepted.send)
         try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, accepted, ssl=self._tls(), ssl_handshake_timeout=ASK_WITHIN_S
             )
-        except OSError as error:  # it speaks no TLS, takes too long, or went away
+        except OSError as error:  # the peer does not use TLS, takes too long, or went away
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
         finally:
             self._silent.discard(stranger)
 
 
 class _Stranger:
-    """A connection that has not agreed on TLS."""
+    """A connection before the end of its TLS handshake."""
 
-    __slots__ = ("_accepted", "agreeing", "begun")
+    __slots__ = ("_accepted", "begun", "handshake")
 
     def __init__(self, accepted: socket.socket) -> None:
         self._accepted = accepted
-        self.agreeing: asyncio.Task[None] | None = None
+        self.handshake: asyncio.Task[None] | None = None
         self.begun = False
-        """The socket is the event loop's."""
+        """Whether the event loop owns the socket."""
 
     def force_close(self) -> None:
-        """End it."""
-        if self.agreeing is not None:
-            self.agreeing.cancel()
+        """End the connection."""
+        if self.handshake is not None:
+            self.handshake.cancel()
         if not self.begun:
             self._accepted.close()
 
 
 def site_of(transport: asyncio.BaseTransport | None) -> str:
-    """Return what the address of a connection counts by."""
+    """Return the part of its address by which a connection is counted; empty if it has none."""
     name = transport.get_extra_info("peername") if transport is not None else None
     return site(str(name[0])) if name else ""

@@ -206,7 +206,7 @@ async def test_who_asks_at_the_last_moment_is_answered_too() -> None:
 
 
 async def test_requests_in_progress_are_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin_api, "ASKING_MAX", 1)
+    monkeypatch.setattr(admin_api, "REQUESTS_AT_ONCE_MAX", 1)
     store = SlowStore()
     async with start(store) as server:
         first = asyncio.ensure_future(ask(f"{server.url}/v1/nodes/a/drain", AHEAD))
