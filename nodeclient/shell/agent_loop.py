@@ -22,7 +22,7 @@ RECORDED = Subject("nodeclient", ("nodeclient.core", "coordinatord.protocol", "s
 
 
 def crashes(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder for crash files; None where the user has no place for state."""
+    """Return the folder for crash files; None where the environment names no place for state."""
     base, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
     if base.startswith("/"):
         return Path(base, "nodeclient", "crashes")
@@ -30,12 +30,12 @@ def crashes(environ: Mapping[str, str]) -> Path | None:
 
 
 class AgentLoop:
-    """An agent in the running loop. An event that an effect leads to waits until the present one's effects are done."""
+    """An agent in the running loop. An event that an effect causes waits until the present event's effects are done."""
 
     def __init__(
         self, agent: Agent, carry_out: Callable[[Effect, Event], None], fail: Callable[[Exception], None]
     ) -> None:
-        """Keep the agent; `carry_out` takes an effect and its event, `fail` the error of a bug, which ends the node."""
+        """Drive `agent`; `carry_out` takes an effect and its event, `fail` the error of a bug, which ends the node."""
         self._agent = agent
         self._carry_out = carry_out
         self._fail = fail

@@ -56,7 +56,7 @@ class Console:
         logging.getLogger("asyncio").setLevel(logging.WARNING)
 
     def notify(self, level: Level, text: str, event: str, **more: object) -> None:
-        """Write one log line; `more` is for machines only. The live line goes: its wait is over or is shown again."""
+        """Write one log line, and erase the live line; `more` is for machines only."""
         self._log(_LEVELS[level], text, event, **(more if self._for_machines else {}))
 
     def show(self, report: Report, seen_at: datetime) -> None:
@@ -78,8 +78,8 @@ class Console:
             limit = ""
             if waiting.until is not None:
                 left = f"{waiting.until - now:.0f} s"
-                limit = f"; the workers go on, and stop in {left} if it is not back" if waiting.working else ""
-                limit = limit or f" (for at most {left})"
+                goes_on = f"; the workers go on, and stop in {left} if it is not back"
+                limit = goes_on if waiting.working else f" (for at most {left})"
             self._log(logging.INFO, f"{waiting.reason}{limit}", "waiting")
 
     def redraw(self, now: float) -> bool:
@@ -116,6 +116,6 @@ class _Handler(logging.Handler):
         self._terminal.write_lines(line)
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+def _duration(duration_s: float) -> str:
+    minutes, seconds = divmod(max(0, round(duration_s)), 60)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

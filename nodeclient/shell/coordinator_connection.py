@@ -1,9 +1,9 @@
 """The node's session with the coordinator: connects, connects again, and carries messages. It decides nothing.
 
-A session that ends is followed by another attempt, after a pause that grows and is random: when a coordinator comes
-back, a thousand nodes must not come at the same moment. The first attempt goes to the same coordinator if it had let
-the node in, unless it fell silent; each further one to the next in the list. Only a leader that a standby names is
-tried at once.
+After a session, the next attempt follows a pause that grows and is random: when a coordinator is back, a thousand nodes
+must not connect at the same moment. The first attempt goes to the same coordinator if it had let the node in, unless it
+fell silent. Each further attempt goes to the next coordinator in the list. Only a leader that a standby names is tried
+at once.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ CONNECT_WITHIN_S = 5.0
 """One lease: a node whose attempt takes longer would be lost before its session began."""
 
 REACH_WITHIN_S = 1.0
-"""How long to wait for a host's kernel where another coordinator may be tried: a host that is gone answers nothing, and
-a busy one takes connections all the same."""
+"""How long to wait for a host's kernel where another coordinator may be tried: a host that is gone does not answer, and
+the kernel of a busy one still accepts connections."""
 
 CLOSE_WITHIN_S = 0.5
 """How long to wait for the other side's close frame. A silent coordinator sends none, and the next attempt must not
@@ -89,36 +89,36 @@ def _without_logs(wanted: ReadLog, answer: AnswerLog) -> None:
 
 
 ReadStacks = Callable[[AskStacks, Callable[[Stacks], None]], None]
-"""Takes a question where workers stand, and the function that sends the answer."""
+"""Takes a request for the workers' stacks, and the function that sends the answer."""
 
 
 def _without_workers(wanted: AskStacks, answer: Callable[[Stacks], None]) -> None:
-    """Answer as a node that does not know where its workers stand."""
+    """Answer as a node that cannot ask its workers for their stacks."""
     answer(Stacks(wanted.request, (), "this node cannot ask its workers: torchrun has started them"))
 
 
 ReadArrivals = Callable[[AskArrivals, Callable[[Arrivals], None]], None]
-"""Takes a question when workers arrived in collectives, and the function that sends the answer."""
+"""Takes a request for the workers' arrivals in collectives, and the function that sends the answer."""
 
 
 def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -> None:
-    """Answer as a node that does not know when its workers arrived."""
+    """Answer as a node that cannot ask its workers for their arrivals."""
     answer(Arrivals(wanted.request, 0.0, 0.0, (), "this node cannot ask its workers: torchrun has started them"))
 
 
 CUT_SHORT = (HandshakeError, ConnectionError)
-"""The error of a node that connects in the clear to a coordinator that speaks TLS."""
+"""The errors of a node that connects in the clear to a coordinator that serves TLS."""
 
 DENIALS = frozenset({401, 403, 429})
-"""The answers to a node that is not let in."""
+"""The HTTP statuses for a node that is not let in."""
 
 UNPROVEN = (
-    "%s speaks in the clear, so this node does not know who answers there, although it has a token: give --token-file"
-    " FILE, and it speaks with the coordinator of that token alone"
+    "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: give"
+    " --token-file FILE, and it connects to the coordinator of that token alone"
 )
 
 DESCRIPTION = re.compile(r'error_description="([^"]*)"')
-"""The reason in the header of such an answer (RFC 6750, section 3)."""
+"""The reason in the header of a denial (RFC 6750, section 3)."""
 
 ERRNO = re.compile(r"\[Errno (\d+)\]")
 
@@ -157,13 +157,13 @@ class CoordinatorConnection:
         other."""
         self._why_closed = ""
         self._welcome = False
-        """The coordinator has sent a desired state. One that only accepts and closes is not tried again at once."""
+        """Whether the coordinator has let the node in. One that only accepts and closes is not tried again at once."""
         self._turned_away = False
-        """The coordinator was reached, and has no place for this node until a person or another node makes one."""
+        """Whether the coordinator has no place for this node until a person or another node makes one."""
         self._leader: Endpoint | None = None
         """The leader that a standby has named, if one has."""
         self._unanswered = False
-        """The coordinator has not answered in time."""
+        """Whether the coordinator has not answered in time."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
@@ -221,7 +221,7 @@ class CoordinatorConnection:
     async def _carry(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version.
 
-        Raises `AccessError` where the two sides do not speak alike, and errors of connections.
+        Raises `AccessError` where this node must not hold a session there, and errors of connections.
         """
         coordinator = contact.coordinator
         attempt = SecuredAttempt(self._access, coordinator, Role.JOIN, self._proven)
@@ -245,7 +245,7 @@ class CoordinatorConnection:
     ) -> str | Refused:
         """Hold one session; return why it ended, or the refusal of the version.
 
-        A node that `has_token`, and holds the session without it, says so.
+        A node that `has_token`, and holds the session without it, logs a warning.
         """
         loop, tls = asyncio.get_running_loop(), session.attempt.context
         host = session.coordinator.host
@@ -334,7 +334,7 @@ class _CoordinatorSession(WebSocketClient):
         """Why this side has ended the connection; None if it has not."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Begin the handshake."""
         keep_trying(transport.get_extra_info("socket"))
         super().connection_made(transport)
 
@@ -347,18 +347,18 @@ class _CoordinatorSession(WebSocketClient):
         self._owner.begin(self, self.coordinator)
 
     def received(self, kind: int, message: bytes) -> None:
-        """Take in one message."""
+        """Take in one message; end the session if it ends by that."""
         self.ending = self._owner.receive(self, kind, message)
         if self.ending is not None:
             self.close()
 
     def answer(self, answer: LogChunk | Stacks | Arrivals, sent: Callable[[], None] = lambda: None) -> None:
-        """Answer a question in the session in which it came; call `sent` when the answer is on its way."""
+        """Answer a request in the session in which it came; call `sent` when the answer is on its way."""
         self.put_beside(encode(answer, self.version), sent)
 
 
 def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
-    """Return how long to pause at most after an attempt that followed a pause of `pause_s`, in seconds."""
+    """Return the longest pause, in seconds, after an attempt that followed a pause of `pause_s`."""
     if welcome:
         return PAUSE_FIRST_S
     return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
@@ -381,7 +381,7 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
 
 
 def _describe(error: HandshakeError) -> str:
-    """Describe an answer that opens no session."""
+    """Return a text about an answer that opens no session, to follow the coordinator's name."""
     if error.status is None:
         return " does not answer in HTTP: is it a coordinatord?"
     if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
@@ -395,6 +395,6 @@ def _describe(error: HandshakeError) -> str:
 
 
 def _first_number(text: str) -> int:
-    """Return the first of several errors, one for each address of a name; asyncio gives them as a text."""
+    """Return the first error number in a text that asyncio makes of the errors of several addresses; 0 if none."""
     found = ERRNO.search(text)
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""A coordinator that a node brings along, as its child.
+"""A coordinator that a node starts as its child.
 
 With `--standalone` it serves this host alone, at a port that the kernel chooses, and ends with the node. Where the
 coordinator's endpoint takes the place of torchrun's, it serves at that endpoint, on the one host that has this address.
@@ -36,49 +36,48 @@ from nodeclient.workers.syscalls import pidfd_open
 log = logging.getLogger(__name__)
 
 START_WITHIN_S = 120.0
-"""A start takes a quarter of a second; an overloaded host gets some hundred times that. One that fails ends at once."""
+"""A start takes a quarter of a second; this leaves room for an overloaded host. A start that fails ends at once."""
 
 PATIENCE_S = 5.0
-"""How long a node without workers looks for its own coordinator, which answers at once or has ended."""
+"""How long a node without workers looks for its standalone coordinator, which answers at once or has ended."""
 
 FAREWELL_S = 10.0
-"""How long this node waits for the others to receive the end of the job. They receive it at once; two leases are for
-bad links. In a container the coordinator ends with this node."""
+"""How long this node waits for the others to receive the end of the job: two leases, for bad links. It waits because in
+a container the coordinator ends with this node."""
 
 KILL_AFTER_S = 8.0
 """A coordinator that is asked to end takes at most 5 s, whatever is in progress."""
 
 ALWAYS = ("--ephemeral", "--insecure", "--log-level", "warning")
-"""Its state ends with it, and its node's log is enough to read. It cannot hand a token to nodes on other hosts, and one
-for this host alone can be reached from nowhere else."""
+"""The flags of every embedded coordinator. Its state ends with it, and the node's log is enough to read. It cannot hand
+a token to nodes on other hosts, and one for this host alone cannot be reached from others."""
 
 STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATION_S_MAX}")
-"""The flags of a coordinator for this host alone. Only this node can be silent, and it may be stopped for long, as by
-Ctrl-Z: that costs nothing. Its end is noticed at once, so workers never wait for it."""
+"""The further flags of a coordinator for this host alone. Only this node can be silent, and it may be stopped for long,
+as by Ctrl-Z: that costs nothing. The coordinator's end is noticed at once, so workers never wait for it."""
 
-_LISTENING = re.compile(r"coordinatord listening on (?P<url>http://\S+:(?P<port>\d+))\n")
-
+_LISTENING = re.compile(r"coordinatord listening on http://\S+:(?P<port>\d+)\n")
 
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
 class EmbeddedCoordinatorError(OperationalError):
-    """The coordinator of this node's own did not start; it has written why itself."""
+    """The embedded coordinator did not start; it has written the reason to stderr itself."""
 
     exit_code = ExitCode.UNAVAILABLE
 
 
 @frozen
 class EmbeddedCoordinator:
-    """The coordinator that a node has brought along, or none."""
+    """The coordinator that a node has started, or none."""
 
     pid: int | None = None
     ended: asyncio.Future[str] | None = None
-    """Its result is how the coordinator ended; only set for one that no other coordinator can replace."""
+    """The future whose result is how the coordinator ended; None for one that another coordinator may replace."""
 
 
 ALONE = EmbeddedCoordinator()
-"""No coordinator was brought along."""
+"""No coordinator was started."""
 
 
 @asynccontextmanager
@@ -98,17 +97,18 @@ async def coordinator_for(config: JoinConfig) -> AsyncIterator[tuple[JoinConfig,
 
 
 async def _complete(config: JoinConfig, child: _Child) -> JoinConfig:
+    """Start a coordinator where one is wanted; return the config to join with."""
     if config.standalone:
         await child.start(*STANDALONE, shared=False)
         endpoint = Endpoint("127.0.0.1", child.port)
         return dataclasses.replace(config, coordinators=(endpoint,), access=CLEAR, join_timeout_s=PATIENCE_S)
     endpoint = config.coordinators[0]
-    if not config.own_coordinator or not await _is_here(endpoint.host) or not await _is_started(child, endpoint.port):
+    if not config.own_coordinator or not await _is_here(endpoint.host) or not await _start_at(child, endpoint.port):
         return config
     remark = (
         f"no coordinator listened at {endpoint}, which is this host: this node brings one along. It serves for as long "
-        "as nodes need it, in the clear and for whoever reaches it, as torchrun's own store does. A coordinatord of its"
-        " own would be for those with a token, and survive the loss of this host"
+        "as nodes need it, in the clear and for whoever reaches it, as torchrun's own store does. A coordinatord that is"
+        " started apart serves only nodes with a token, and survives the loss of this host"
     )
     return dataclasses.replace(config, remarks=(*config.remarks, remark))
 
@@ -133,15 +133,15 @@ def _is_own(family: socket.AddressFamily, address: tuple[Any, ...]) -> bool:
     return True
 
 
-async def _is_started(child: _Child, port: int) -> bool:
-    """Start a coordinator at `port`; return False if something listens there, or another nodeclient is about to.
+async def _start_at(child: _Child, port: int) -> bool:
+    """Start a coordinator at `port`; return False if a program listens there, or another nodeclient starts one.
 
     Raises `EmbeddedCoordinatorError`.
     """
-    with socket.socket(socket.AF_UNIX) as mark:
+    with socket.socket(socket.AF_UNIX) as lock:
         try:
-            # A name that begins with a null byte ends with its process, and is shared by all who share the ports.
-            mark.bind(f"\0nodeclient brings a coordinator along at {port}")
+            # An abstract name ends with its process, and exists once in a network namespace, as a port does (unix(7)).
+            lock.bind(f"\0nodeclient brings a coordinator along at {port}")
         except OSError:
             return False
         if _is_taken(port):
@@ -156,7 +156,7 @@ async def _is_started(child: _Child, port: int) -> bool:
 
 
 def _is_taken(port: int) -> bool:
-    """Whether somebody listens at this port, at any address."""
+    """Whether a program listens at this port, at any address."""
     dual = socket.has_dualstack_ipv6()
     with socket.socket(socket.AF_INET6 if dual else socket.AF_INET, socket.SOCK_STREAM) as probe:
         if dual:
@@ -171,14 +171,14 @@ def _is_taken(port: int) -> bool:
 
 
 class _Child:
-    """A coordinatord that this process may start."""
+    """The coordinatord that this process may start as its child."""
 
     def __init__(self, log_format: str) -> None:
         self._log_format = log_format
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._shared = False
-        """Other nodes may use it; it ends by itself after its standard input has."""
+        """Whether other nodes may use it. It then ends by itself some time after its stdin has ended."""
         self._pidfd = -1
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -197,7 +197,7 @@ class _Child:
             stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - what it does is safe there
+            preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - it makes plain system calls
         )
         self._watch(process)
         match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
@@ -220,7 +220,7 @@ class _Child:
         os.close(self._pidfd)
 
     async def _read_line(self, within_s: float) -> str:
-        """Return its next line on standard output; empty if it ends or writes none in time."""
+        """Return its next line on stdout; empty if it ends or writes none in time."""
         assert self._process is not None  # noqa: S101 - only called while it runs
         assert self._process.stdout is not None  # noqa: S101 - it was started with stdout=PIPE
         reader = asyncio.StreamReader()
@@ -244,13 +244,13 @@ class _Child:
         process.stdin.close()
         match = _SERVES_ON.fullmatch(await self._read_line(FAREWELL_S))
         if match is None:
-            return  # nobody needs it any more, or those who did have had time to receive the end of the job
+            return  # no other node needs it, or all have had the time to receive the end of the job
         text = (
             "the coordinator that this node brought along serves on for %s, and ends by itself after that: process %d"
         )
         log.info(text, match["jobs"], process.pid, extra=fields("coordinator_serves_on", pid=process.pid))
         self._unwatch()
-        process.returncode = 0  # this process no longer has to wait for it
+        process.returncode = 0  # keeps Popen from warning that the process is still running
         self._process = None
         _close_pipes(process)
 

@@ -1,4 +1,4 @@
-"""What a node sends about itself in each `Join` of one process: a fixed identity, what it brings and a growing age."""
+"""What a node sends about itself in each `Join` of one process: its identity, its offer and its age."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from nodeclient.config.join_config import JoinConfig
 from nodeclient.host.addresses import host_id, routable_address
 
 DIGEST_LETTERS = 8
-"""They tell one command from another, and are too few to find out what it was."""
+"""Enough to distinguish commands, and too few to find out what a command was."""
 
 
 def command_digest(command: Sequence[str]) -> str:
     """Return a digest by which two nodes' commands can be compared; empty for no command.
 
-    Where the program is installed makes no difference, since hosts may differ in that.
+    The program counts without its directory, since hosts may differ in that.
     """
     if not command:
         return ""
@@ -50,11 +50,11 @@ class NodeSettings(Protocol):
 
     @property
     def advertise_address(self) -> str | None:
-        """The address that its user wants others to reach it at."""
+        """The address at which its user wants other nodes to reach it."""
 
     @property
     def join_timeout_s(self) -> float:
-        """How long it is willing to wait for a round."""
+        """How long the node waits for a round."""
 
 
 class Introduction:
@@ -77,8 +77,8 @@ class Introduction:
     ) -> None:
         """Begin at `now`, by the clock of the event loop.
 
-        `command` starts the workers, if it is known; `keeper` is how others get at what it keeps, if it keeps anything;
-        the others are fields of `NodeOffer`.
+        `command` starts the workers, if it is known. `keeper` is how other nodes get what this node keeps, if it keeps
+        anything. The others are fields of `NodeOffer`.
         """
         self._settings = settings
         self._workers = workers
@@ -104,7 +104,7 @@ class Introduction:
         log_dir: str,
         keeper: Keeper | None,
     ) -> Introduction:
-        """Return that of a node which starts the workers itself."""
+        """Return the introduction of a node that starts its workers itself."""
         return cls(
             config,
             now,

@@ -1,7 +1,7 @@
-"""Sends the log files of a node to the coordinator, which asks for them on behalf of readers, and keeps them in order.
+"""Sends pieces of a node's log files to the coordinator, which requests them for readers, and deletes old files.
 
-What may be read or deleted is decided in `core/kept_rounds`. Reading and deleting happen in threads of their own: a
-disk that hangs holds up neither the event loop nor a round, and to delete holds up no reader.
+`core/kept_rounds` decides what may be read or deleted. Reading and deleting happen in threads of their own: a disk that
+hangs holds up neither the event loop nor a round, and to delete holds up no reader.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from nodeclient.output.output_settings import OutputSettings
 from nodeclient.shell.coordinator_connection import AnswerLog
 
 WAITING_MAX = 8
-"""The limit of reads that wait for the disk: a coordinator asks for one at a time, and a few may have asked in vain."""
+"""The limit of reads that wait for the disk: a coordinator sends one request at a time, and may have given up a few."""
 
 FOLLOWED_WITHIN_S = 3.0
-"""A log counts as followed if it was read so recently: a follower looks each second."""
+"""A log counts as followed if it was read so recently: a follower reads each second."""
 
-SEE_OFF_S = 2.0
+FOLLOWERS_WITHIN_S = 2.0
 """The limit for followers to read to the end before this process ends."""
 
 SETTLE_S = 2.0
@@ -42,7 +42,7 @@ Key = tuple[str, int, int, LogStream]
 """The run, round, rank and stream of a log."""
 
 
-class _LogReadingThread:
+class _CallThread:
     """A thread that makes calls in their order; it never keeps the process from ending."""
 
     def __init__(self, name: str, failed: Callable[[Exception], None], most: int = 0) -> None:
@@ -105,10 +105,11 @@ class LogService:
         self._catalogue = None if self._log_dir is None else LogCatalogue(self._log_dir, job, self._host)
         self._rounds: tuple[KeptRound, ...] = ()
         self._present: KeptRound | None = None
-        self._keeper = _LogReadingThread("log files", partial(self._in_loop, fail))
-        self._reader = _LogReadingThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
+        self._writer = _CallThread("log files", partial(self._in_loop, fail))
+        """Writes the catalogue, and deletes files."""
+        self._reader = _CallThread("log reader", partial(self._in_loop, fail), WAITING_MAX)
         self._followed: dict[Key, float] = {}
-        """When each log was last read by somebody who follows it."""
+        """When each log was last read by a follower."""
         self._unread: set[Key] = set()
         """The logs whose followers have not come to the end yet, while this node ends."""
         self._all_read = asyncio.Event()
@@ -125,7 +126,7 @@ class LogService:
         """Look for what nodes of this host have written before."""
         if self._catalogue is not None:
             scan = self._catalogue.scan
-            self._keeper.post(lambda: self._in_loop(self._found, scan()))
+            self._writer.post(lambda: self._in_loop(self._add_older, scan()))
 
     def begin_round(self, place: LogPaths, first_rank: int, workers: int) -> None:
         """Note that the workers of this node write into a round's files."""
@@ -136,19 +137,19 @@ class LogService:
         kept = KeptRound(*names, first_rank=first_rank, workers=workers, begun_at=begun_at)
         self._rounds, self._present = (*self._rounds, kept), kept
         self._followed.clear()  # a reader of an older round is noted again
-        self._keep_in_order(lambda catalogue: catalogue.note(kept))
+        self._update(lambda catalogue: catalogue.note(kept))
 
     def end_round(self) -> None:
         """Note that no worker of the present round lives."""
         present = self._present
         if present is not None:
             ended = next((round_ for round_ in self._rounds if _place_of(round_) == _place_of(present)), present)
-            self._keep_in_order(lambda catalogue: catalogue.end(ended))
+            self._update(lambda catalogue: catalogue.end(ended))
 
     async def settle(self) -> None:
-        """Wait until the notes are written; a disk that hangs is not waited for."""
+        """Wait until the notes are written, for `SETTLE_S` at most: the disk may hang."""
         settled = asyncio.Event()
-        if self._catalogue is not None and self._keeper.post(partial(self._in_loop, settled.set)):
+        if self._catalogue is not None and self._writer.post(partial(self._in_loop, settled.set)):
             with suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S):
                     await settled.wait()
@@ -160,10 +161,10 @@ class LogService:
             if (round_.node, round_.run, round_.round, round_.failed) == (self._node, run, number, False):
                 failed = replace(round_, failed=True)
                 self._rounds = tuple(failed if other is round_ else other for other in self._rounds)
-                self._keep_in_order(partial(_amend, failed))
+                self._update(partial(_amend, failed))
 
     def read(self, wanted: ReadLog, answer: AnswerLog) -> None:
-        """Answer a request for a piece of a log; `answer` takes the piece, and what to call when it was sent."""
+        """Answer a request for a piece of a log; `answer` takes the piece, and a function to call when it was sent."""
         asked_at = self._loop.time()
 
         def respond(chunk: LogChunk) -> None:
@@ -183,21 +184,21 @@ class LogService:
 
     @property
     def followed(self) -> set[Key]:
-        """The logs that somebody follows."""
+        """The logs that have followers."""
         recently = self._loop.time() - FOLLOWED_WITHIN_S
         return {key for key, at in self._followed.items() if at >= recently}
 
-    async def see_off(self) -> None:
+    async def await_followers(self) -> None:
         """Wait until followers have read what is written by now; return at once if there are none."""
         self._ends_at, self._unread = self._loop.time(), self.followed
         self._all_read.clear()
         if self._unread:
             with suppress(TimeoutError):
-                async with asyncio.timeout(SEE_OFF_S):
+                async with asyncio.timeout(FOLLOWERS_WITHIN_S):
                     await self._all_read.wait()
 
     def _note_read(self, wanted: ReadLog, asked_at: float, chunk: LogChunk) -> None:
-        """Note that a piece was sent to somebody who follows."""
+        """Note that a piece was sent to a follower."""
         key = wanted.run, wanted.round, wanted.rank, wanted.stream
         self._followed[key] = self._loop.time()
         if asked_at >= self._ends_at and not chunk.more:
@@ -205,19 +206,19 @@ class LogService:
             if not self._unread:
                 self._all_read.set()
 
-    def _found(self, rounds: list[KeptRound]) -> None:
+    def _add_older(self, rounds: list[KeptRound]) -> None:
         known = set(map(_place_of, self._rounds))
         older = [round_ for round_ in rounds if _place_of(round_) not in known]
         self._rounds = (*older, *self._rounds)
         self.delete_old()
 
     def delete_old(self) -> None:
-        """Delete the files of rounds that are not kept any more; nothing may be written there."""
+        """Delete the files of rounds that are not kept any more. No worker may still write into them."""
         if self._keep is None:
             return
         for old in superfluous(self._rounds, self._keep, self._present):
             self._rounds = tuple(round_ for round_ in self._rounds if round_ is not old)
-            self._keep_in_order(partial(self._delete, old))
+            self._update(partial(self._delete, old))
 
     def _delete(self, old: KeptRound, catalogue: LogCatalogue) -> None:
         if not catalogue.delete(old):
@@ -227,8 +228,8 @@ class LogService:
         """Enter a round in the list again: another process is still writing it."""
         self._rounds = (old, *self._rounds)
 
-    def _keep_in_order(self, work: Callable[[LogCatalogue], object]) -> None:
-        """Have the keeper's thread do something, and warn if that fails."""
+    def _update(self, work: Callable[[LogCatalogue], object]) -> None:
+        """Have the writing thread do work on the catalogue; warn the user if that fails."""
         catalogue = self._catalogue
         if catalogue is None:
             return
@@ -239,8 +240,8 @@ class LogService:
             except OSError as error:
                 self._in_loop(self._complain, f"log files cannot be kept in order: {error}")
 
-        self._keeper.post(call)
+        self._writer.post(call)
 
     def _in_loop(self, call: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody waits
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *arguments)

@@ -1,7 +1,7 @@
-"""Finds out whether the master of a round can be reached at its address, before any worker relies on it.
+"""Finds out whether the master of a round can be reached at its address, before any worker relies on that.
 
-Each node answers at a port of its own with its node id, and nothing else. A node that connects to something else (a
-bridge that every host has, a port of another program) therefore notices that too. The agent decides what follows.
+Each node answers at a port of its own with its node id, and nothing else. So a node also notices that it has connected
+to another program, or to an address that every host has, such as a bridge's. The agent decides what follows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ BACKLOG = 4_096
 """All nodes of a large round connect within a second. Linux's own limit, somaxconn, is the same."""
 
 ACCEPTS_MAX = 256
-"""How many are answered in one go, so that heartbeats get their turn."""
+"""How many connections are answered in one go, so that heartbeats get their turn."""
 
 GREETING_BYTES_MAX = 1_024
 """More than a node id of 128 characters takes; a longer answer is no node's."""
 
-
-_SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Errors of accept that mean the system lacks something. To try again at once would only keep it busy."""
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of accept(2) that mean that the system lacks descriptors or memory. To try again at once would not help."""
 
 
 def _greeting(node: str) -> bytes:
@@ -40,7 +39,7 @@ def _greeting(node: str) -> bytes:
 class ProbeListener:
     """Answers each connection with this node's id, until `close`. Must be made in the running loop.
 
-    It reads nothing and keeps no connection, so strangers cost it nothing. Raises `OSError` if there is no port.
+    It reads nothing and keeps no connection, so strangers cost next to nothing. Raises `OSError` if there is no port.
     """
 
     def __init__(self, node: str, address: str = "") -> None:
@@ -69,8 +68,8 @@ class ProbeListener:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno not in _SHORT:
-                    continue  # the caller has gone
+                if error.errno not in _EXHAUSTED:
+                    continue  # the peer has gone
                 self._loop.remove_reader(self._socket)
                 self._again = self._loop.call_later(PAUSE_S, self._listen)
                 return
@@ -78,7 +77,7 @@ class ProbeListener:
                 connection.setblocking(False)
                 try:
                     connection.send(self._answer)
-                except OSError:  # the caller has gone
+                except OSError:  # the peer has gone
                     continue
 
 
@@ -92,7 +91,7 @@ async def look_for_master(probe: Probe) -> Reached | Unreached:
 
 async def find_obstacle(assignment: Assignment, patience_s: float) -> str | None:
     """Return None if the master's node answers at the address of the round, else a text that says what is wrong."""
-    what = f"{assignment.master_address}, offered by node {assignment.master_node} as its address, cannot be reached"
+    problem = f"{assignment.master_address}, offered by node {assignment.master_node} as its address, cannot be reached"
     remedy = f"see --advertise-addr of node {assignment.master_node}"
     why = ""
     try:
@@ -106,11 +105,11 @@ async def find_obstacle(assignment: Assignment, patience_s: float) -> str | None
                     if answer == _greeting(assignment.master_node):
                         return None
                     if answer:
-                        return f"{what} (another program answers there: {_shown(answer)}): {remedy}"
+                        return f"{problem} (another program answers there: {_shown(answer)}): {remedy}"
                     why = "a program accepts there and sends nothing"  # perhaps a proxy, whose other side is not up yet
                 await asyncio.sleep(PAUSE_S)
     except TimeoutError:
-        return f"{what} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"
+        return f"{problem} ({why or 'no answer'}, tried for {patience_s:g} s): {remedy}"
 
 
 async def _ask(address: str, port: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The shell of the agent: carries events to the pure machine, and its effects to processes, session and terminal."""
+"""One node: carries events to the agent, and its effects to processes, the session and the terminal."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ class Node:
     ) -> None:
         """Prepare a node, in the running loop. Raises `OSError` if no port is free.
 
-        `embedded` is the coordinator that was brought along; `systemd` is notified of the node's status.
+        `embedded` is the coordinator that this node has started, if any; `systemd` is notified of the node's status.
         """
         self._systemd = systemd or SystemdNotifier({}, os.getpid())
         save_s = max(config.stop_timeout_s, config.abort_timeout_s)
         self._stop_extension = StopExtension(self._systemd.notify, save_s)
         self._waiting_for = notices.LOOKING
         self._assignment: tuple[int, Assignment] | None = None
-        """The last round that it was given ranks in, with the assignment."""
+        """The last round in which this node had ranks, with its assignment."""
         self._config = config
         self._embedded = embedded
         self._loop = asyncio.get_running_loop()
@@ -110,9 +110,9 @@ class Node:
         self._lingering = lingering.Lingering()
         self._first_rank = 0
         self._started_at: float | None = None
-        """When the workers of the round were started, while they have not done a step."""
+        """When the workers of the round were started; None once they have reported a step."""
         self._kills = oom.OomKills()
-        """Kills by the kernel's OOM killer, counted before the workers were started."""
+        """The kills by the kernel's OOM killer before the workers were started."""
         self._guard = Guard(mark, self._output.private_folder)
         self._tasks = Tasks()
         keep = KeepSettings(config.keep_bytes, config.keep_timeout_s, address=address, copy_rate=config.keep_rate)
@@ -164,15 +164,15 @@ class Node:
                 if self._config.preload:
                     self._tasks.spawn(self._prepare(), name="prepare")
                 self._logs.start()
-                self._guard.start()  # takes a while; the imports below run meanwhile
-                self._systemd.notify("READY=1", status_of(self._status()))  # systemd expects no more than that it tries
+                self._guard.start()  # its start takes 20 ms, and goes on beside what follows
+                self._systemd.notify("READY=1", status_of(self._status()))  # ready means that the node tries to join
                 self._tasks.spawn(self._systemd.keep_alive(), name="watchdog")
                 self._tasks.spawn(self._systemd.keep_informed(self._status), name="status")
                 self._tasks.spawn(self._attend(), name="session")
                 self._tasks.spawn(self._attend_embedded(), name="embedded coordinator")
                 self._tasks.spawn(self._output.watch(), name="output")
                 code = await self._tasks.guard(self._exit)
-                await self._see_readers_off()
+                await self._await_followers()
                 await self._staying.settled()
                 return code
             finally:
@@ -187,12 +187,12 @@ class Node:
                 self._port.close()
                 self._listener.close()
 
-    async def _see_readers_off(self) -> None:
-        """Let those who follow the workers' logs read the last lines."""
+    async def _await_followers(self) -> None:
+        """Let the followers of the workers' logs read the last lines."""
         if self._logs.followed:
             for local_rank in range(self._config.workers):
                 await self._output.end_of_stderr(local_rank)  # by then all of it is in the files
-            await self._logs.see_off()
+            await self._logs.await_followers()
 
     async def _attend(self) -> None:
         await self._guard.await_first()
@@ -261,11 +261,11 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        found = await look_for_master(probe)
+        result = await look_for_master(probe)
         if probe.gives_way:
             await self._starter.give_way()
         await self._staying.dismissed(self._exit_reporter.settled)
-        self.submit(found)
+        self.submit(result)
 
     def _start(self, start: Start) -> None:
         assignment = start.assignment
@@ -314,7 +314,7 @@ class Node:
         self.submit(StartFailed(local_rank, exit_code, message))
 
     def _note_steps(self, observed: Observed) -> Observed:
-        """Write a notice when the workers have done their first step; before, they import and connect."""
+        """Write a notice when the workers have done their first step; return the same report."""
         step = next((step for step in observed.steps if step is not None), None)
         if step is not None and self._started_at is not None:
             took_s, self._started_at = self._loop.time() - self._started_at, None
@@ -390,7 +390,7 @@ class Node:
         return self._keeper.complete(self._slots.complete(observed))
 
     def _status(self) -> str:
-        """Return a line for `systemctl status` that says where this node is."""
+        """Return a line for `systemctl status` about the state of this node."""
         observed = self._agent.observed(self._loop.time(), beat=False)
         round_number, assignment = self._assignment or (0, None)
         own_assignment = assignment if round_number == observed.round else None

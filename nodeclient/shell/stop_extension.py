@@ -8,12 +8,12 @@ from collections.abc import Callable
 from coordinatord.protocol.persisted_state import PersistReport
 
 LEAVE_MARGIN_S = 30.0
-"""The time that is asked for beyond the workers' time to save: for the coordinator's decision, for what the workers
-leave behind, for their last output, and until the first bytes of what they have kept are on the disk."""
+"""The time to request beyond the workers' time to save: for the coordinator's decision, for what the workers leave
+behind, for their last output, and until the first bytes of what they have kept are on the disk."""
 
 WRITE_MARGIN_S = 45.0
-"""The time that is asked for whenever more is written. The coordinator lets a node go that writes nothing for 40 s, and
-any node after 120 s, so this is not asked for without end."""
+"""The time to request whenever more is written. The coordinator lets a node go that writes nothing for 40 s, and any
+node after 120 s, so the requests come to an end."""
 
 LOOK_EVERY_S = 5.0
 """The pause between two looks at how much is written."""

@@ -34,7 +34,8 @@ VISIBLE_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables that limit a process to some of the GPUs. HIP reads the first as well, where the second is not set."""
 
 _NOT_INHERITED = ("TORCHELASTIC_ERROR_FILE", PROGRESS, KEEP, ROUNDS, STACKS)
-"""Variables of the node itself, from its scheduler or from a node whose worker it is. No worker may write there."""
+"""Variables that nodeclient may have itself, from its scheduler or as the worker of another node. No worker may write
+to the places that they name."""
 
 
 class LaunchError(OperationalError):
@@ -65,7 +66,7 @@ class CommandBuilder:
         """Decisions made here that a user may want to know, for one notice."""
 
     def common_command(self) -> WorkerCommand:
-        """Return what the commands of all workers have in common in every round; the macro is not expanded."""
+        """Return what the commands of all workers have in common in every round, with `LOCAL_RANK_MACRO` in place."""
         environ = {**DEFAULTS, **LAUNCHER_DEFAULTS, **_interface(self._config.interface), **self._inherited}
         if self._threads is not None:
             environ[OMP] = str(max(self._threads))
@@ -81,10 +82,10 @@ class CommandBuilder:
     ) -> list[WorkerCommand]:
         """Return the command of each worker, in the order of the local ranks, which the other lists have too.
 
-        `slots` has the variables of each worker's slot and of its channel, and `output` those of its terminal.
+        `slots` has the variables of each worker's slot and of its sockets, and `screens` those of its terminal.
 
-        Where the round spans hosts, gloo is made to listen on the interface that leads to the master, unless the user
-        has named another one. Its own default is where the host's name leads.
+        Where the round spans hosts, gloo listens on the interface that leads to the master, unless the user has named
+        another one. By default it would listen on the interface to which the host's name resolves.
         """
         interface = interface_towards(start.assignment.master_address)
         gloo = {"GLOO_SOCKET_IFNAME": interface} if interface and interface != "lo" else {}
@@ -114,7 +115,7 @@ class CommandBuilder:
 def _interface(name: str | None) -> dict[str, str]:
     """Return the variables that make gloo and NCCL use a network interface; none if none is named.
 
-    NCCL takes what stands behind `=` for a whole name, and otherwise for the beginning of names.
+    NCCL takes a text after `=` for a whole name, and otherwise for the beginning of names.
     """
     return {} if name is None else {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": f"={name}"}
 
@@ -144,7 +145,7 @@ def _environment(config: JoinConfig, start: Start, local_rank: int) -> WorkerEnv
 
 
 def _as_locale_has_it(text: str) -> str:
-    """Return a text that fits an environment variable here; characters that this locale lacks are escaped.
+    """Return a text for an environment variable on this host; characters that its locale lacks are escaped.
 
     Other hosts have other locales, and the text of an exception or of an operator goes to all of them.
     """
@@ -193,18 +194,18 @@ def _threads(cores: Sequence[Collection[int]], quota: float | None) -> list[int]
     """Return how many threads each worker gets: its cores, divided among the workers that share them."""
     sharers = Counter(core for own in cores for core in own)
     most = float("inf") if quota is None else quota / len(cores)
-    whole = lcm(*sharers.values())  # a core in parts that each number of sharers divides
-    return [max(1, int(min(most, sum(whole // sharers[core] for core in own) // whole))) for own in cores]
+    parts = lcm(*sharers.values())  # of a core, so that each number of sharers divides them
+    return [max(1, int(min(most, sum(parts // sharers[core] for core in own) // parts))) for own in cores]
 
 
 def _threads_in_words(threads: Sequence[int], cores: int, quota: float | None) -> str:
     least, most = min(threads), max(threads)
-    each = _number(most, "thread") if least == most else f"{least} to {most} threads"
-    what = _number(cores, "core")
+    each = _counted(most, "thread") if least == most else f"{least} to {most} threads"
+    shared = _counted(cores, "core")
     if quota is not None and quota < cores:
-        what = f"{_number(quota, 'CPU')} of the quota of its control group"
-    return f"{OMP} is not set: each of {len(threads)} workers gets {each}, {what} divided by {len(threads)}"
+        shared = f"{_counted(quota, 'CPU')} of the quota of its control group"
+    return f"{OMP} is not set: each of {len(threads)} workers gets {each}, {shared} divided by {len(threads)}"
 
 
-def _number(number: float, what: str) -> str:
-    return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
+def _counted(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"

@@ -193,7 +193,7 @@ async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
         await until(lambda: len(joins) == 3)
     said = [record for record in caplog.records if record.__dict__.get("event") == "unproven_coordinator"]
     assert len(said) in {2, 3}
-    assert f"{address} speaks in the clear, so this node does not know who answers there" in said[0].message
+    assert f"{address} serves in the clear, so this node cannot verify which coordinator answers" in said[0].message
 
 
 async def test_a_node_that_was_given_a_token_joins_nobody_in_the_clear(tmp_path: Path) -> None:

@@ -96,16 +96,16 @@ async def test_a_later_process_of_the_node_reads_and_deletes_what_an_earlier_one
 async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_service, "SEE_OFF_S", 3_600.0)
+    monkeypatch.setattr(log_service, "FOLLOWERS_WITHIN_S", 3_600.0)
     service = a_service(tmp_path)
     service.begin_round(ROUND, 0, 1)
     write(tmp_path, "one\n")
     await read(service)
-    await service.see_off()
+    await service.await_followers()
     follows = dataclasses.replace(WANTED, follow=True)
     await read(service, follows)
     write(tmp_path, "last\n")
-    leaving = asyncio.ensure_future(service.see_off())
+    leaving = asyncio.ensure_future(service.await_followers())
     await asyncio.sleep(0)
     assert not leaving.done()
     assert (await read(service, dataclasses.replace(follows, after=LogPlace(0, 0)))).data == b"one\nlast\n"
@@ -115,8 +115,8 @@ async def test_a_node_that_ends_waits_for_those_who_follow_and_for_nobody_else(
 async def test_a_reader_that_is_gone_is_waited_for_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_service, "SEE_OFF_S", 0.01)
+    monkeypatch.setattr(log_service, "FOLLOWERS_WITHIN_S", 0.01)
     service = a_service(tmp_path)
     service.begin_round(ROUND, 0, 1)
     await read(service, dataclasses.replace(WANTED, follow=True))
-    await service.see_off()
+    await service.await_followers()
