@@ -195,7 +195,7 @@ class Node:
             await self._logs.await_followers()
 
     async def _attend(self) -> None:
-        await self._guard.await_first()
+        await self._guard.await_ready_in_loop()
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
         await self._session.run()

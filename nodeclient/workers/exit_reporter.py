@@ -1,7 +1,7 @@
 """Turns the exits of workers into events, in their order, with a diagnosis of the first ones that failed.
 
 A diagnosis takes a moment: the worker's last output is still on its way, and files have to be read. The order of exits
-must not depend on that. So the exits wait for each other, and each event says how long ago its exit was.
+must not depend on that. So the exits wait for each other, and each event has the age of its exit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from coordinatord.protocol.fields import CONSEQUENCES_MAX
 from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerExited, WorkerLeft
 
 DIAGNOSED_WITHIN_S = 1.0
-"""How long a diagnosis may take: milliseconds are usual, so this is plenty. One that hangs must not keep the other
-workers from being stopped."""
+"""How long a diagnosis may take: it usually takes milliseconds. One that hangs must not keep the other workers from
+being stopped."""
 
 _SIGNALS_FROM = 128
 """The first code with which a shell reports that its program died of a signal."""
@@ -32,33 +32,34 @@ class ExitReporter:
         self._submit = submit
         self._loop = asyncio.get_running_loop()
         self._queue = asyncio.Queue[tuple[WorkerExited | CollectiveFailed | WorkerLeft, float, bool]]()
-        self._wanted = 0
+        self._diagnoses_left = 0
         """How many more failures get a diagnosis."""
-        self._expected = False
+        self._are_stopping = False
+        """Whether the workers are being stopped."""
 
     def begin(self) -> None:
-        """Begin a round: the first failures get a diagnosis, the very first and those that it may be compared with."""
-        self._wanted, self._expected = 1 + CONSEQUENCES_MAX, False
+        """Begin a round: the first failure and those that it may be compared with get a diagnosis."""
+        self._diagnoses_left, self._are_stopping = 1 + CONSEQUENCES_MAX, False
 
     def expect_exits(self) -> None:
-        """Expect workers to end, since they are being stopped. After a failure, some still fail by themselves."""
-        self._expected = True
-        if self._wanted > CONSEQUENCES_MAX:
-            self._wanted = 0
+        """Note that the workers are being stopped. If none has failed before, no exit gets a diagnosis from now on."""
+        self._are_stopping = True
+        if self._diagnoses_left > CONSEQUENCES_MAX:
+            self._diagnoses_left = 0
 
     def note(self, local_rank: int, exit_code: int, pid: int) -> None:
         """Note that a worker has ended just now."""
         # Among workers that are being stopped, one with an exit code of its own was about to fail; the others died of a
         # signal.
-        by_itself = 0 < exit_code < _SIGNALS_FROM if self._expected else exit_code != 0
-        wanted = self._wanted > 0 and by_itself
-        self._wanted -= wanted
-        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), wanted))
+        by_itself = 0 < exit_code < _SIGNALS_FROM if self._are_stopping else exit_code != 0
+        diagnosed = self._diagnoses_left > 0 and by_itself
+        self._diagnoses_left -= diagnosed
+        self._queue.put_nowait((WorkerExited(local_rank, exit_code, Diagnosis(pid)), self._loop.time(), diagnosed))
 
     def note_report(self, report: CollectiveFailed | WorkerLeft) -> None:
-        """Note what a worker has just reported: that a collective has failed, and then that it is out of its round.
+        """Note a report of a worker: that a collective has failed, and later that the worker is out of its round.
 
-        Exits that are seen in the same moment come first: one of them may be the cause.
+        Exits that the loop sees at the same time come first: one of them may be the cause.
         """
         self._loop.call_soon(self._queue.put_nowait, (report, self._loop.time(), False))
 
@@ -69,11 +70,11 @@ class ExitReporter:
     async def run(self) -> None:
         """Report the exits until cancelled."""
         while True:
-            end, at, wanted = await self._queue.get()
+            end, at, diagnosed = await self._queue.get()
             if isinstance(end, WorkerLeft):
                 self._submit(end)
             else:
-                if wanted:
+                if diagnosed:
                     end = replace(end, diagnosis=await self._diagnosis_of(end))
                 self._submit(replace(end, age_s=self._loop.time() - at))
             self._queue.task_done()

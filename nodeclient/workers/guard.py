@@ -29,7 +29,7 @@ READY_WITHIN_S = 30.0
 """A start takes 20 ms; this leaves room for an overloaded host, and for a file system that others use heavily."""
 
 OUTPUT_MAX = 500
-"""The size, in bytes, of the error that a guard may write when it cannot start: an exception's type and its text."""
+"""The most bytes that are read of the error of a guard that cannot start: an exception's type and its text."""
 
 PACKAGE_PARENT = Path(__file__).resolve().parents[2]
 """The directory from which the guard imports this package."""
@@ -44,8 +44,8 @@ except Exception as error:
     sys.exit(1)
 main()
 """
-"""The path is appended, so that the standard library's modules come before others of the same name beside the
-package."""
+"""The program of the guard. It appends the path, so that modules beside the package do not hide those of the standard
+library."""
 
 
 class GuardError(OperationalError):
@@ -66,9 +66,9 @@ class Guard:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
-        """Whether it has written that it is up."""
-        self._patience_ends_at = 0.0
-        """The time by which it must be up, by the monotonic clock."""
+        """Whether the guard has written that it is up."""
+        self._ready_by = 0.0
+        """The time by which the guard must be up, by the monotonic clock."""
 
     @property
     def pid(self) -> int | None:
@@ -84,10 +84,10 @@ class Guard:
             if self._process.poll() is None:
                 return
             self._let_go(self._process)
-        self._ready, self._patience_ends_at = False, time.monotonic() + READY_WITHIN_S
+        self._ready, self._ready_by = False, time.monotonic() + READY_WITHIN_S
         # The guard must not carry a mark, neither its own nor that of an outer nodeclient, which might kill it.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
-        self._process = subprocess.Popen(  # noqa: S603  # this very Python, no words of a user's
+        self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
             # Isolated and without site: nothing that the user installed can slow it down or break it.
             [sys.executable, "-I", "-S", "-c", _PROGRAM, str(PACKAGE_PARENT)],
             bufsize=0,
@@ -119,14 +119,14 @@ class Guard:
         if failure:
             raise GuardError(f"the guard, which ends the workers should this process be killed, {failure}")
 
-    async def await_first(self) -> None:
-        """Do as `await_ready`, in the running event loop, which goes on meanwhile."""
+    async def await_ready_in_loop(self) -> None:
+        """Do as `await_ready`, while the running event loop goes on."""
         ready_fd = self.ready_fd
         if ready_fd is not None:
             loop, ready = asyncio.get_running_loop(), asyncio.Event()
             loop.add_reader(ready_fd, ready.set)
             try:
-                with suppress(TimeoutError):  # it has a limit of its own
+                with suppress(TimeoutError):  # `await_ready` raises the error
                     await asyncio.wait_for(ready.wait(), READY_WITHIN_S)
             finally:
                 loop.remove_reader(ready_fd)
@@ -139,7 +139,7 @@ class Guard:
         pipe = _pipe(self._process.stdout)
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
-        if not poll.poll(max(0.0, self._patience_ends_at - time.monotonic()) * 1000):
+        if not poll.poll(max(0.0, self._ready_by - time.monotonic()) * 1000):
             return f"was not up within {READY_WITHIN_S:g} s"
         output = os.read(pipe.fileno(), OUTPUT_MAX)
         self._ready = output == READY
@@ -158,9 +158,9 @@ class Guard:
         _pipe(self._process.stdin).close()
         # Popen's own wait polls after 1, 2, 4 ... 32 ms, which was half of the time that the end of a job took.
         pidfd = pidfd_open(self._process.pid)
-        kills_on = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
+        still_kills = await_ends({pidfd}, time.monotonic() + CLOSE_TIMEOUT_S)
         os.close(pidfd)
-        if kills_on:  # it does so when this process is gone as well
+        if still_kills:  # it goes on when this process has ended
             self._process.returncode = 0  # keeps Popen from warning that the process is still running
         else:
             self._process.wait()

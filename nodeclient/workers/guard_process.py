@@ -45,12 +45,12 @@ def _remove(folder: bytes) -> None:
     except OSError:  # the nodeclient has removed it or never made it, or something else is there
         return
     try:
-        # The owner does not tell: on some network file systems, files that root makes belong to nobody.
+        # The mode is checked and not the owner: on some network file systems, files that root makes belong to nobody.
         if not os.fstat(fd).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             for name in os.listdir(fd):  # noqa: PTH208  # pathlib would double the guard's start
                 os.unlink(name, dir_fd=fd)
             os.rmdir(folder)  # noqa: PTH106
-    except OSError:  # somebody keeps something there
+    except OSError:  # it holds something that nodeclient did not make
         return
     finally:
         os.close(fd)

@@ -1,8 +1,8 @@
 """The local worker group as processes: starts, signals, watches and sweeps them. It decides nothing.
 
 A pidfd in the event loop shows an exit within milliseconds, without polling and without a thread for each worker. A
-worker leads a session, and so a process group of its own. It is reaped only after that group was dealt with: until then
-its number is taken, and a signal to the group cannot hit a stranger.
+worker leads a session, and so a process group of its own. It is reaped only after the rest of that group has ended or
+was killed: until then its number is taken, and a signal to the group cannot hit another process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nodeclient.workers.spawn import Spawn, WorkerCommand, spawn
 from nodeclient.workers.syscalls import pidfd_open
 
 LOOK_S = 0.01
-"""How often workers that were dismissed are looked at."""
+"""The pause between two looks at whether workers that were dismissed have ended."""
 
 GoOn = Callable[[int, int, int], None]
 """Lets a process go on in a round; takes its local rank, and the descriptors of its stdout and stderr."""
 
-NOBODY: Mapping[int, GoOn] = {}
+NONE_STAY: Mapping[int, GoOn] = {}
 
 
 @dataclass(slots=True)
@@ -37,13 +37,14 @@ class _Worker:
     watched: set[int] = field(default_factory=set)
     """The pidfds that the loop watches: the worker's own, and after its end those of the rest of its group."""
     reported: bool = False
+    """Whether its exit was reported."""
     held: bool = False
     """Whether it is out of its round, and lives on for the next one."""
     ended_as: int | None = None
-    """The exit code of its program, if its process did not end and was killed for that."""
+    """The exit code of its program, if its process lingered and was killed."""
 
     def exit_code(self) -> int | None:
-        """Return the exit code without reaping; None if it has not ended."""
+        """Return the exit code without reaping the worker; None if it has not ended."""
         ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return None
@@ -58,9 +59,9 @@ class LocalWorkers:
     that was started, with its local rank and its exit code as `subprocess` has it (-n for signal n). `spawn` starts a
     worker.
 
-    A worker that exits takes its process group with it, by SIGKILL. After `terminate` it does not: then a worker has
-    exited when all of its group has. A shell around the training script may thus die of SIGTERM at once while the
-    script still writes its checkpoint.
+    When a worker exits, the rest of its process group is killed. After `terminate` it is not: then a worker has exited
+    when all of its group has. A shell around the training script may thus die of SIGTERM at once while the script still
+    writes its checkpoint.
     """
 
     def __init__(self, mark: str, on_exit: Callable[[int, int], None], spawn: Spawn = spawn) -> None:
@@ -71,7 +72,9 @@ class LocalWorkers:
         self._pids: list[int] = []
         """The process ids by local rank, of the round that was started last."""
         self._ended: list[_Worker] = []
+        """The workers that have ended since the last look at their process groups."""
         self._signalled = False
+        """Whether the workers of this round were asked to end."""
 
     @property
     def alive(self) -> int:
@@ -80,7 +83,7 @@ class LocalWorkers:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The workers that are not reaped yet."""
+        """The process ids of the workers that are not reaped yet."""
         return frozenset(self._workers)
 
     def pid_of(self, local_rank: int) -> int:
@@ -91,12 +94,12 @@ class LocalWorkers:
         self,
         commands: Sequence[WorkerCommand],
         streams: Sequence[WorkerStreams] | None = None,
-        stays: Mapping[int, GoOn] = NOBODY,
+        stays: Mapping[int, GoOn] = NONE_STAY,
     ) -> None:
         """Start the workers; a command's index is its local rank. The last round's must have been swept.
 
-        If `streams` is None, they write where this process does. For those that stay a call is made instead: a process
-        that was held goes on with it, and has its local rank again.
+        If `streams` is None, they write where this process does. For a local rank in `stays` no process is started: the
+        call there lets the process that was held go on.
 
         Raises `SpawnError` at the first one that cannot be started; those before it live on until `sweep` ends them.
         """
@@ -120,7 +123,7 @@ class LocalWorkers:
             self._watch(self._workers[pid], pid)
 
     def terminate(self, signum: int = signal.SIGTERM) -> None:
-        """Send every worker the signal to end, and from now on let a process group outlive its leader."""
+        """Send every worker of the round the signal to end; from now on a process group may outlive its leader."""
         self._signalled = True
         process_tree.signal_groups({pid for pid, worker in self._workers.items() if not worker.held}, signum)
 
@@ -136,10 +139,10 @@ class LocalWorkers:
             worker.held = False
 
     async def dismiss(self, local_ranks: AbstractSet[int], within_s: float) -> None:
-        """End some of the workers that are held; what has not ended by itself in this time is killed.
+        """End some of the workers that are held, with SIGTERM, and after `within_s` with SIGKILL.
 
-        For the time between two rounds: no worker is in one then. Raises `UnkillableError` as `sweep` does, which
-        goes on with them if it is called after that.
+        It is called between two rounds, when no worker is in one. Raises `UnkillableError` as `sweep` does; a later
+        `sweep` tries again.
         """
         held = [worker for worker in self._workers.values() if worker.held and worker.local_rank in local_ranks]
         process_tree.signal_groups({worker.pid for worker in held}, signal.SIGTERM)
@@ -153,7 +156,7 @@ class LocalWorkers:
         await self.sweep()
 
     def end_as(self, local_rank: int, exit_code: int) -> bool:
-        """Kill a worker whose program is over, and report the exit code of its program; return whether it lived."""
+        """Kill a worker, and report `exit_code`, that of its program; return whether the worker lived."""
         for worker in self._workers.values():
             if worker.local_rank == local_rank and worker.exit_code() is None:
                 worker.ended_as = exit_code
@@ -170,17 +173,17 @@ class LocalWorkers:
     async def sweep(self) -> None:
         """Kill all workers, their process groups, and all else that carries the mark; return when all of it has ended.
 
-        Those that are held live on, with all that they have started. If none of the round has ended, nothing is killed:
-        all that is there belongs to workers that go on, also what has become a daemon.
+        By then the workers are reaped and their exits reported. Workers that are held live on, with all that they have
+        started. If all workers of the round are held, nothing is killed: daemons with the mark belong to them, too.
 
-        By then the workers are reaped and their exits reported. Raises `UnkillableError` if something outlives SIGKILL
-        for a minute; it may be called again then. One call at a time, and not to be cancelled.
+        Raises `UnkillableError` if something outlives SIGKILL for a minute; it may be called again then. One call at a
+        time, and not to be cancelled.
         """
         ending = {pid: worker for pid, worker in self._workers.items() if not worker.held}
         held = frozenset(self._workers.keys() - ending.keys())
         if held and len(held) == len(self._pids):
             return
-        # Nothing is reaped until the killing is over, so that the groups' numbers are not given to strangers.
+        # Nothing is reaped until all is killed, so that the groups' numbers are not given to other processes.
         for pid, worker in ending.items():
             self._unwatch_all(worker)
             _signal_group(pid, signal.SIGKILL)
@@ -206,18 +209,18 @@ class LocalWorkers:
         self._ended.append(worker)
 
     def _settle(self) -> None:
-        """Deal with what is left of the process groups of workers that have ended."""
+        """Kill the rest of the process groups of workers that have ended, or watch it after `terminate`."""
         ended, self._ended = self._ended, []
-        rest: dict[int, list[int]] = {worker.pid: [] for worker in ended}
+        left: dict[int, list[int]] = {worker.pid: [] for worker in ended}
         for status in process_tree.statuses():
-            if status.group in rest and not status.dead:
-                rest[status.group].append(status.pid)
+            if status.group in left and not status.dead:
+                left[status.group].append(status.pid)
         for worker in ended:
-            members = rest[worker.pid]
-            if not (members and self._signalled):
+            pids = left[worker.pid]
+            if not (pids and self._signalled):
                 _signal_group(worker.pid, signal.SIGKILL)
                 self._report(worker)
-            for pid in members:
+            for pid in pids:
                 self._watch(worker, pid)
             if not worker.watched:
                 self._report(worker)
@@ -255,5 +258,5 @@ def _signal_group(group: int, signum: signal.Signals) -> None:
     try:
         os.killpg(group, signum)
     except (ProcessLookupError, PermissionError):
-        # The kernel refuses only if it may signal none of them: all of them changed their user.
+        # The kernel refuses only if it may signal no process of the group: all of them changed their user.
         return

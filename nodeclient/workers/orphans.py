@@ -17,7 +17,7 @@ from nodeclient.workers.process_tree import statuses
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
-"""The value in linux/prctl.h."""
+"""The values in linux/prctl.h."""
 
 
 def adopt_orphans() -> None:
@@ -27,7 +27,7 @@ def adopt_orphans() -> None:
 
 @contextmanager
 def reaping_orphans(children: Callable[[], Collection[int]]) -> Iterator[None]:
-    """Reap orphans as they end; `children` returns the processes that others here started and will reap.
+    """Reap orphans as they end; `children` returns the processes that other modules have started and reap.
 
     It must be entered in the main thread, with the loop running. It does nothing where the kernel hands no orphans to
     us.

@@ -1,6 +1,6 @@
-"""Finds and kills every process of a local worker group, including those that tried to get away.
+"""Finds and kills every process of a local worker group, including those that left its session.
 
-Next to nothing is imported here: the guard imports this too. It knows nothing of rounds, nor when to kill.
+Next to nothing is imported here: the guard imports this too.
 
 Each worker's environment carries a *mark*, a random token that no other nodeclient has. All its descendants inherit it,
 even if they make a session of their own or fork twice, and /proc shows it to us. So the leftovers are found without a
@@ -24,10 +24,10 @@ MARK_VARIABLE = "COORDINATORD_MARK"
 
 KILL_TIMEOUT_S = 60.0
 """How long killed processes may take to die: the kernel may need tens of seconds to release hundreds of GB of pinned
-memory. One that takes longer hangs in a driver."""
+memory. A process that takes longer hangs in a driver."""
 
 _EMPTY_LOOKS = 2
-"""How often in a row nothing must be found: for some microseconds within exec, a process shows no environment."""
+"""How many looks in a row must find nothing: for some microseconds within exec, a process shows no environment."""
 
 _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh"})
 """A shell runs its trap only when its child has ended (POSIX, Shell Command Language, 2.11)."""
@@ -79,11 +79,11 @@ def marked(mark: str) -> list[int]:
 
 
 def signal_groups(groups: Collection[int], signum: int) -> None:
-    """Send a signal to some process groups, which must be the caller's own, but only to processes that it is meant for.
+    """Send a signal to those processes of some groups that it is meant for; the groups must be the caller's own.
 
-    A process that handles the signal cares for its own children: a training script saves its state, for which it may
-    still need those that load its data, and torch makes these die of SIGTERM at once. If no process handles it, all get
-    it. So do the children of a shell, which handles no signal until they have ended.
+    A process that handles the signal ends its children itself: a training script saves its state, for which it may
+    still need the processes that load its data, and torch makes these die of SIGTERM at once. If no process handles the
+    signal, all get it. So do the children of a shell, which handles no signal until they have ended.
     """
     members = {status.pid: status for status in statuses() if status.group in groups and not status.dead}
     children: dict[int, list[int]] = {}
@@ -91,16 +91,16 @@ def signal_groups(groups: Collection[int], signum: int) -> None:
         children.setdefault(status.parent, []).append(pid)
     pids = [pid for pid, status in members.items() if status.parent not in members]
     for pid in pids:  # the list grows
-        if not _heeds(pid, signum) or _is_shell(pid):
+        if not _handles(pid, signum) or _is_shell(pid):
             pids += children.get(pid, ())
         _send(pid, members[pid].group, signum)
 
 
-def _heeds(pid: int, signum: int) -> bool:
+def _handles(pid: int, signum: int) -> bool:
     """Whether a process catches a signal, or blocks it to take it later (see proc_pid_status(5)).
 
     Every Python catches SIGINT, whatever its script does; so SIGINT counts only if SIGTERM is caught too. Otherwise all
-    get it, as they do from a terminal.
+    processes get it, as they do from a terminal.
     """
     wanted = {signum, signal.SIGTERM} if signum == signal.SIGINT else {signum}
     try:
@@ -124,10 +124,10 @@ def _send(pid: int, group: int, signum: int) -> None:
     except ProcessLookupError:
         return
     try:
-        if _group(pid) == group:  # the pidfd pins it now; before, its number may have gone to another one
+        if _group(pid) == group:  # before the pidfd pinned the process, its number may have gone to another one
             pidfd_send_signal(pidfd, signum)
     except (ProcessLookupError, PermissionError):
-        return  # it is gone already, or it changed its user
+        return  # the process is gone already, or it changed its user
     finally:
         os.close(pidfd)
 
@@ -140,10 +140,10 @@ def kill_marked(
 ) -> None:
     """Kill everything that carries `mark` or is in one of the process groups; return when all of it has ended.
 
-    What is in a group that is `spared`, or descends from one, lives on.
+    Processes of the groups that are `spared`, and their descendants, live on.
 
-    The groups catch processes that wiped out their environment; they must be the caller's own. A process that has ended
-    may still be a zombie, which its parent reaps. Raises `UnkillableError` for what is left after `timeout_s` seconds.
+    `groups` is for processes that wiped out their environment; they must be the caller's own groups. A process that has
+    ended may still be a zombie, which its parent reaps. Raises `UnkillableError` for what is left after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     empty_looks = 0
@@ -165,7 +165,7 @@ def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int
     """Return a pidfd for each process that is to be killed, by pid."""
     pids = set(marked(mark))
     if spared:
-        pids -= _families(spared)  # looked at after the marked ones, so that no child is missed
+        pids -= _families(spared)  # after `marked`: a child that is started in between is spared, too
     if groups:
         pids |= {status.pid for status in statuses() if status.group in groups and not status.dead}
     pidfds: dict[int, int] = {}
@@ -174,7 +174,7 @@ def _open(mark: str, groups: frozenset[int], spared: frozenset[int]) -> dict[int
             pidfd = pidfd_open(pid)
         except ProcessLookupError:
             continue
-        # Only the pidfd pins the process: before, its number may have gone to another one.
+        # Before the pidfd pinned the process, its number may have gone to another one.
         if _carries(pid, mark) or (groups and _group(pid) in groups):
             pidfds[pid] = pidfd
         else:
@@ -217,15 +217,12 @@ def _kill(pidfd: int) -> None:
     try:
         pidfd_send_signal(pidfd, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        # It is gone already, or it changed its user and outlives the wait, which then reports it.
+        # The process is gone already, or it changed its user. Then it outlives the wait, and is reported.
         return
 
 
 def await_ends(pidfds: set[int], deadline: float) -> set[int]:
-    """Wait until processes have ended, at the latest until `deadline` of the monotonic clock.
-
-    Return the pidfds of those that have not.
-    """
+    """Wait until processes have ended, or until `deadline` of the monotonic clock; return the pidfds that are left."""
     left = set(pidfds)
     poll = select.poll()
     for pidfd in left:

@@ -26,13 +26,13 @@ EXIT_NOT_EXECUTABLE = 126
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 """Errors that mean that the system lacks something for one more process, which it may have later (fork(2), execve(2)).
-`hints` has what to do about them."""
+`coordinatord.hints` has what to do about them."""
 
 _PR_SET_PDEATHSIG = 1
 """The value in linux/prctl.h."""
 
 _LIBC = ctypes.CDLL(None)
-"""It is loaded here, since nothing should be loaded between fork and exec."""
+"""Loaded at import, since nothing should be loaded between fork and exec."""
 
 
 @frozen
@@ -42,7 +42,7 @@ class WorkerCommand:
     argv: tuple[str, ...]
     environ: Mapping[str, str]
     cpus: frozenset[int] | None = None
-    """The only CPUs that it may run on; None: all that this process may."""
+    """The only CPUs that it may run on; None for all CPUs of this process."""
 
 
 class SpawnError(OperationalError):
@@ -71,8 +71,8 @@ def spawn(
 ) -> int:
     """Start the worker; return its process id, which the caller reaps.
 
-    It inherits no other file than the two descriptors and, if `with_stdin`, this process's stdin. Where a descriptor is
-    None, it has this process's own. They stay open here.
+    It inherits no other file than the two descriptors and, if `with_stdin`, this process's stdin. A descriptor that is
+    None stands for this process's own. All stay open here.
 
     It must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
@@ -104,7 +104,7 @@ def spawn(
 
 @contextmanager
 def stdin_of_worker(own: bool) -> Iterator[int]:
-    """Yield the descriptor of a worker's stdin: this process's own if `own`, where it has one, or an empty file."""
+    """Yield the descriptor of a worker's stdin: with `own` that of this process, if it has one; else an empty file."""
     if own and _is_open(0):
         yield 0
         return
@@ -124,7 +124,7 @@ def _is_open(fd: int) -> bool:
 
 
 def check_program(command: WorkerCommand) -> None:
-    """Check that the command could be started, before anything relies on it. Raises `SpawnError`."""
+    """Check that the command's program can be found and executed. Raises `SpawnError`."""
     program = command.argv[0]
     path = command.environ.get("PATH", os.defpath)
     if shutil.which(program, path=path) is None:
@@ -133,17 +133,17 @@ def check_program(command: WorkerCommand) -> None:
 
 
 def die_with_parent(cpus: frozenset[int] | None = None) -> Callable[[], None]:
-    """Return what a child does before exec: it binds its life to this process, and resets all signals.
+    """Return what a child does before exec: it binds its life to this process, and resets signals and limits.
 
-    It has the limits that this process had at its start. With `cpus` it runs on these alone, and so does what
-    it starts. Everything that can be found out before the fork is found out here.
+    Its limits are those that this process had at its start. With `cpus` it runs on these alone, and so does what it
+    starts. Everything that can be found out before the fork is found out here.
     """
     parent = os.getpid()
     # exec keeps signals ignored, so under nohup, or in the background of a shell, the workers would ignore them too.
     ignored = [signum for signum in signal.valid_signals() if signal.getsignal(signum) is signal.SIG_IGN]
 
-    # Limits go back to the inherited ones: a program may be led by a high limit of files, or use select(2), which fails
-    # with one, and its core files are its user's.
+    # The limits of nodeclient itself are not for its workers: a program may size tables by a high limit of files, or
+    # use select(2), which fails with one. Whether it writes core files is its user's choice.
     inherited = {resource.RLIMIT_NOFILE: INHERITED_FILES, resource.RLIMIT_CORE: INHERITED_CORE}
     changed = [(kind, limits) for kind, limits in inherited.items() if resource.getrlimit(kind) != limits]
 
@@ -170,7 +170,7 @@ def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> Spawn
     exit_code = EXIT_NOT_EXECUTABLE
     if isinstance(error, FileNotFoundError) and executable is None:
         exit_code = EXIT_NOT_FOUND
-        message = f"the command {program!r} was not found: {_where(program)}"
+        message = f"the command {program!r} was not found: {_why_not_found(program)}"
     elif isinstance(error, FileNotFoundError):
         exit_code = EXIT_NOT_FOUND
         message = f"{executable} cannot be started: the interpreter that its first line names is not on this host"
@@ -188,7 +188,7 @@ def _explain(command: WorkerCommand, local_rank: int, error: Exception) -> Spawn
     return SpawnError(local_rank, message, exit_code)
 
 
-def _where(program: str) -> str:
+def _why_not_found(program: str) -> str:
     if os.path.isdir(program):  # noqa: PTH112 - as in the shell's own search
         return "it is a directory"
     if os.path.exists(program) and os.sep not in program:  # noqa: PTH110 - the same

@@ -1,7 +1,7 @@
 """The agent's end of the connections to workers that can go into another round as the same processes.
 
-`workerlib.in_place.round_messages` has the messages. A connection lasts as long as its process, so it is not one of a
-round. What a worker sends is not trusted: it may be any program of this user.
+`workerlib.in_place.round_messages` has the messages. A connection lasts as long as its process, so it outlives a round.
+What a worker sends is not trusted: it may be any program of this user.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from workerlib.in_place.round_messages import ROUND_CODEC, Failed, Left, NextRou
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
-"""The exit code of a Python that an error ends. A worker that has left its round by an error would have had it."""
+"""The exit code of a Python that an error ends: a worker that leaves its round after an error would have had it."""
 
-_TAKEN = frozenset({STACKS})
-"""What a worker has taken out of its environment, so that it has to be given it in each round."""
+_REMOVED = frozenset({STACKS})
+"""The variables that a worker removes from its environment, so that each round has to send them again."""
 
 STOPPED = "a worker was stopped by a signal, such as SIGSTOP"
-"""Why it is not asked to leave an unplanned end: it would not hear of it."""
+"""Why a worker is not asked to leave its round in an unplanned end: it would not answer."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,10 +44,10 @@ class _Connection:
     socket: socket.socket
     local_rank: int | None = None
     round: int = 0
-    """The round that it is in."""
+    """The round that the worker is in."""
     pid: int = 0
     has_failed: bool = False
-    """Whether it has reported that a collective failed in this round."""
+    """Whether the worker has reported that a collective failed in this round."""
 
 
 class StayingWorkers:
@@ -63,9 +63,10 @@ class StayingWorkers:
         dismissed_within_s: float,
         complain: Callable[[str], None],
     ) -> None:
-        """Begin with none. `submit_in_order` is for a worker in which a collective failed: exits may come before.
+        """Begin with none.
 
-        Those that are dismissed have time to end; `complain` gets a text if one of them cannot be killed.
+        `submit_in_order` takes the reports of a worker in which a collective failed, since earlier exits come first.
+        Workers that are dismissed have `dismissed_within_s` to end; `complain` gets a text if one cannot be killed.
         """
         self._workers = workers
         self._submit = submit
@@ -76,16 +77,17 @@ class StayingWorkers:
         self._loop = asyncio.get_running_loop()
         self._socket: WorkerSocket | None = None
         self._round = 0
-        self._before: Sequence[WorkerCommand] = ()
+        self._commands_before: Sequence[WorkerCommand] = ()
+        """The commands of the round before."""
         self._commands: Sequence[WorkerCommand] = ()
-        """What the workers of this round run, by local rank."""
+        """The commands of the workers of this round, by local rank."""
         self._connections: set[_Connection] = set()
         self._dismissing: asyncio.Task[None] | None = None
         self._tries_again = True
-        """Whether the task above goes on until those that cannot be killed have ended after all."""
+        """Whether the dismissal goes on until workers that cannot be killed have ended after all."""
 
     def listen(self, folder: Path) -> dict[str, str]:
-        """Let the workers of a round connect; return the variable that says where, or nothing if that cannot be."""
+        """Let the workers of a round connect; return the variable with the socket's path, or nothing on an error."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -95,13 +97,13 @@ class StayingWorkers:
 
     def begin(self, number: int, commands: Sequence[WorkerCommand]) -> None:
         """Begin a round, whose workers have these commands by their local ranks."""
-        self._round, self._before, self._commands = number, self._commands, commands
+        self._round, self._commands_before, self._commands = number, self._commands, commands
 
     def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
-        """Give a process that waits what a new one would have: the environment and the streams of its worker."""
-        before, now = self._before[local_rank].environ, self._commands[local_rank].environ
+        """Give a process that is held the environment and the streams that a new one would have."""
+        before, now = self._commands_before[local_rank].environ, self._commands[local_rank].environ
         changes: dict[str, str | None] = {
-            name: value for name, value in now.items() if before.get(name) != value or name in _TAKEN
+            name: value for name, value in now.items() if before.get(name) != value or name in _REMOVED
         }
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
@@ -115,8 +117,10 @@ class StayingWorkers:
         """Carry out an effect of the agent."""
         match order:
             case LeaveRound(planned):
-                for connection in [connection for connection in self._connections if connection.local_rank is not None]:
-                    if connection.local_rank is not None and not planned and is_stopped(connection.pid):
+                for connection in list(self._connections):
+                    if connection.local_rank is None:
+                        continue
+                    if not planned and is_stopped(connection.pid):
                         self._submit(WorkerRefuses(connection.local_rank, STOPPED))
                     else:
                         self._send(connection, round_messages.AskToLeave(connection.round, planned))
@@ -128,9 +132,9 @@ class StayingWorkers:
                 self._dismissing = self._tasks.spawn(dismissal, name="dismiss")
 
     async def dismissed(self, reported: Callable[[], Awaitable[None]]) -> None:
-        """Wait until those that were dismissed have ended, however long one of them cannot be killed.
+        """Wait until all workers that were dismissed have ended and their exits are `reported`, however long it takes.
 
-        Then wait until their exits are `reported`. Others may be dismissed meanwhile: all have ended when this returns.
+        This includes workers that are dismissed meanwhile.
         """
         while True:
             dismissing = self._dismissing
@@ -141,7 +145,7 @@ class StayingWorkers:
                 return
 
     async def settled(self) -> None:
-        """Wait until those that were dismissed have ended, or cannot be killed: a sweep may try again then."""
+        """Wait until all workers that were dismissed have ended, or one cannot be killed: a sweep may try again."""
         self._tries_again = False
         if self._dismissing is not None:
             await asyncio.shield(self._dismissing)
@@ -154,12 +158,12 @@ class StayingWorkers:
             self._socket.close()
             self._socket = None
 
-    def _send(self, to: _Connection, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
+    def _send(self, connection: _Connection, message: RoundMessage, fds: Sequence[int] = ()) -> bool:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))] if fds else []
         try:
-            to.socket.sendmsg([ROUND_CODEC.encode(message)], rights, socket.MSG_NOSIGNAL)
+            connection.socket.sendmsg([ROUND_CODEC.encode(message)], rights, socket.MSG_NOSIGNAL)
         except OSError:  # the worker is gone, or does not read and is ended in time
-            self._forget(to)
+            self._forget(connection)
             return False
         return True
 
@@ -178,7 +182,7 @@ class StayingWorkers:
             else:
                 return
 
-    # What workers say
+    # Messages of workers
 
     def _accept(self, accepted: socket.socket, pid: int) -> None:
         connection = _Connection(accepted, pid=pid)

@@ -1,7 +1,7 @@
 """The slots of shared memory into which the workers of a node write their steps; workerlib defines their layout.
 
-They are memory without a name in any file system: no disk can be slow about it or full, nothing can remove it, and it
-goes with the last process that has it. Its size is sealed, so neither side can take it from the other. Values that
+They are memory without a name in any file system: no disk is involved, nothing can remove the memory, and the kernel
+frees it with the last process that has it. Its size is sealed, so neither side can take it from the other. Values that
 workers write are not trusted: what is read here is always within bounds.
 """
 
@@ -22,7 +22,7 @@ from nodeclient.workers import syscalls
 from workerlib.env import NO_SECTION, PROGRESS, SECTION_AT, SLOT_BYTES, STEPS_TO_COME, unpack_section
 
 _NAME = "coordinatord-steps"
-"""The name for people who look into /proc."""
+"""The name that /proc shows to people."""
 
 _WORD_BYTES = 8
 
@@ -40,16 +40,16 @@ class Slots:
     def __init__(self, workers: int, complain: Callable[[str], None]) -> None:
         """Begin without slots.
 
-        `complain` gets a text, once, if no slots can be made; the workers' steps are not known then.
+        `complain` gets a text, once, if no slots can be made. The workers' steps are not known then.
         """
         self._workers = workers
         self._complain = complain
         self._complained = False
         self._file: int | None = None
         self._round = ("", 0)
-        self._read: list[tuple[int, int] | None] = []
+        self._steps: list[tuple[int, int] | None] = []
         """The last step that each worker reported, and when."""
-        self._to_come = False
+        self._are_announced = False
         """Whether a worker has announced that it will report steps."""
         self._sections: list[tuple[str, int, int] | None] = []
         """The section that each worker is in: its name, its limit in seconds, and when it was begun."""
@@ -58,8 +58,8 @@ class Slots:
         """Make empty slots for a round; return the variables that name each worker's slot, by local rank."""
         self.close()
         self._round = (run, number)
-        self._read = [None] * self._workers
-        self._to_come = False
+        self._steps = [None] * self._workers
+        self._are_announced = False
         self._sections = [None] * self._workers
         try:
             self._file = _memory(self._workers * SLOT_BYTES)
@@ -78,13 +78,13 @@ class Slots:
             return observed
         self._look()
         observed = replace(observed, section=self._section())
-        known = [read for read in self._read if read is not None]
+        known = [step for step in self._steps if step is not None]
         if not known:
-            return replace(observed, steps=(None,) * self._workers) if self._to_come else observed
+            return replace(observed, steps=(None,) * self._workers) if self._are_announced else observed
         age_s = (time.monotonic_ns() - max(at for _, at in known)) / 1e9
         return replace(
             observed,
-            steps=tuple(None if read is None else read[0] for read in self._read),
+            steps=tuple(None if step is None else step[0] for step in self._steps),
             step_age_s=min(max(age_s, 0.0), DURATION_S_MAX),
         )
 
@@ -116,8 +116,8 @@ class Slots:
             # Values that do not belong together are being written right now; they are whole at the next look.
             if at and step ^ at == check:
                 if step <= STEP_MAX:
-                    self._read[rank] = (step, at)
-                self._to_come |= step == STEPS_TO_COME
+                    self._steps[rank] = (step, at)
+                self._are_announced |= step == STEPS_TO_COME
             with suppress(ValueError):  # as above
                 begin = rank * SLOT_BYTES // _WORD_BYTES + SECTION_AT
                 self._sections[rank] = unpack_section(fields[begin : begin + len(NO_SECTION)])

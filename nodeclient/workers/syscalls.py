@@ -1,7 +1,7 @@
-"""System calls of Linux that a Python may lack though its kernel has them, being built for older C libraries.
+"""System calls that a Python may lack though its kernel has them, because it is built for an older C library.
 
-Those of conda and uv are (glibc 2.17 of 2012). Next to nothing is imported here: the guard
-imports this too.
+The Pythons of conda and uv are built for glibc 2.17 of 2012. Next to nothing is imported here: the guard imports this
+too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ PIDFD_OPEN = 434
 
 MFD_CLOEXEC = 1
 MFD_ALLOW_SEALING = 2
-"""The value in linux/memfd.h."""
+"""The values in linux/memfd.h."""
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 1
 F_SEAL_SHRINK = 2
 F_SEAL_GROW = 4
-"""The value in linux/fcntl.h."""
+"""The values in linux/fcntl.h."""
 
 
 class MissingCallError(OperationalError):
