@@ -22,6 +22,7 @@ from nodeclient.core.disk_retention import superfluous
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt
 from nodeclient.parts.arenas import Arenas, Held
+from nodeclient.parts.digests import withdraw
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
 from nodeclient.persist.disk_thread import DiskThread, in_thread
@@ -171,7 +172,7 @@ class Persister:
 
     def _fail(self, attempt: PersistAttempt, error: Exception) -> None:
         if isinstance(error, DamagedPartError):
-            error.held.place.begin()
+            withdraw(error.held.place, error.held.commit)
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         attempt.fail(clip(why, MESSAGE_MAX))
         if attempt is self._attempt:

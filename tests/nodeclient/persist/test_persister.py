@@ -24,7 +24,7 @@ from nodeclient.core.effects import Persist
 from nodeclient.persist import steps_on_disk, unusable_steps
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, a_resume, keeping_nodes, wanted
-from tests.nodeclient.persist.writing import BIG, PART, SMALL, an_order, train, write
+from tests.nodeclient.persist.writing import BIG, PART, SMALL, an_order, report, train, write
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep import arena
 
@@ -246,3 +246,21 @@ async def test_what_is_damaged_in_memory_is_not_written(tmp_path: Path) -> None:
         await node.damage(worker, 4)
         found = await write(node, an_order())
         assert found.problem == "what this node kept of rank 0 at step 4 is damaged"
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_has_taken_the_place_of_a_damaged_one_stays(tmp_path: Path) -> None:
+    """The worker may save again before the event loop handles the error of the thread."""
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        worker = await train(node, 4)
+        await node.damage(worker, 4)
+        node.keeper.carry_out(Persist(RUN, an_order()))
+        await asyncio.sleep(0)  # the write begins
+        for thread in [thread for thread in threading.enumerate() if thread.name == "persist"]:
+            thread.join(TIMEOUT_S)
+        for step in (8, 12, 16):
+            worker.save(step, BIG, SMALL)
+        await node.until(lambda: (found := report(node)) is not None and found.state is PersistState.FAILED)
+        assert worker.arena is not None
+        commits = [place.read() for place in worker.arena.generations]
+        assert {commit.step for commit in commits if commit is not None} == {8, 12, 16}
