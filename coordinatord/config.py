@@ -344,7 +344,7 @@ def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
     try:
         return Policy(
             heartbeat_s=given.heartbeat,
-            reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat * defaults.leases_per_heartbeat),
+            reconnect_grace_s=min(defaults.reconnect_grace_s, given.heartbeat * defaults.heartbeats_per_lease),
             settle_s=given.settle,
             settle_max_s=max(defaults.settle_max_s, given.settle),
             outage_grace_s=given.outage_grace,

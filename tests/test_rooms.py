@@ -82,7 +82,7 @@ SMALL_BOUNDARIES = {
     "coordinatord/core/queries/samples": "what charts are made of, apart from what the API shows",
     "coordinatord/core/queries/scale_up_wait": "one rule: what nodes wait for that arrive in a round",
     "coordinatord/core/queries/start_counts": "what views, reasons and actions count alike",
-    "coordinatord/core/state/checkpoint_news": "a fact of one round, apart from all that lives longer",
+    "coordinatord/core/state/checkpoint_watch": "a fact of one round, apart from all that lives longer",
     "coordinatord/core/state/cluster": "what stands above all runs",
     "coordinatord/core/state/halt_promises": "a fact of one round, apart from all that lives longer",
     "coordinatord/core/state/lateness_watch": "a fact of one round, apart from all that lives longer",

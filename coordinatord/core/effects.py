@@ -1,4 +1,4 @@
-"""What the coordinator wants done: records to make durable first (see `records`), then effects to carry out."""
+"""What the machine returns: records to make durable first (see `records`), then effects to carry out."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coordinatord.protocol.messages import Degraded, Desired, Refused
 
 @dataclass(slots=True)
 class Send:
-    """Make this the last message of the session; one that has not been sent yet is void.
+    """Send this message in the session, in place of any earlier one that is not sent yet.
 
-    It is not frozen, like `Batch`: there is one for each heartbeat, and a frozen one takes four times as long to make.
+    Like `Batch`, it is not frozen: each heartbeat makes one, and a frozen one takes four times as long to make.
     """
 
     session: int
@@ -24,7 +24,7 @@ class Send:
 
 @frozen
 class ReportDegraded:
-    """Send the session that the coordinator lives, and nothing else."""
+    """Send the session that the coordinator lives, but cannot record anything, and so decides nothing."""
 
     session: int
     message: Degraded
@@ -42,7 +42,7 @@ class Refuse:
 
 @frozen
 class Close:
-    """Close the session of a node that is no longer a member, or has another session; if it lives, it comes again."""
+    """Close the session of a node that is no longer a member, or has a newer session. A node that lives reconnects."""
 
     session: int
 
@@ -58,12 +58,15 @@ class Answer:
 
 @frozen
 class Look:
-    """Ask these nodes where their workers stand; `Looked` brings the answers. It changes nothing, so it never waits."""
+    """Ask these nodes where their workers stand; the event `Looked` has the answers.
+
+    A look changes nothing, so it waits for no record.
+    """
 
     run: str
     round: int
     number: int
-    """The answer repeats it."""
+    """The number of the look, which the answer repeats."""
     sources: tuple[StackSource, ...]
 
 
@@ -76,10 +79,10 @@ class Batch:
 
     records: tuple[Record, ...]
     effects: tuple[Effect, ...]
-    hurry: bool = False
-    """Nothing recorded depends on the effects: they need not wait for the records that are being written."""
+    at_once: bool = False
+    """The effects rest on no record, so they wait for none."""
     repeats: bool = False
-    """The effects are the last ones of their sessions once more, perhaps with another heartbeat and lease: they wait
-    only if those still do."""
+    """Each effect repeats the last message of its session, perhaps with another heartbeat and lease. It waits only if
+    that message still waits."""
     looks: tuple[Look, ...] = ()
-    """What to find out at once, whatever is being written."""
+    """The looks to begin at once, whatever is being written."""

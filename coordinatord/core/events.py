@@ -17,14 +17,14 @@ class Connected:
     """A node opened a session and sent its `Join`."""
 
     session: int
-    """The shell numbers it, and never reuses a number."""
+    """The session's number, which the shell never uses again."""
     join: Join
     peer_address: str
     """The address that the node was seen to come from."""
     local_address: str
-    """The address of this host at which it arrived, which proves that one to be reachable."""
+    """The address of this host to which the node connected: so nodes can reach it."""
     token: str = ""
-    """The name of the access token that it has shown; empty where none is wanted."""
+    """The name of the access token that the node presented; empty where none is required."""
 
 
 @dataclass(slots=True)
@@ -41,15 +41,15 @@ class Disconnected:
 
     session: int
     revoked: bool = False
-    """Whether its access token is valid no more, so that the node may come back with another one at once."""
+    """Whether it ended because its access token is no longer valid. The node may come back at once with another."""
 
 
 @frozen
 class AdminRequested:
-    """An operator sent a request; answered by `Answer`, with the same number."""
+    """An operator sent a request. The effect `Answer` with the same number answers it."""
 
     session: int
-    """The number of the request; the shell takes it from the same range as sessions, below 0."""
+    """The number of the request: it is below 0, so no session has it."""
     request: Request
 
 
@@ -60,14 +60,14 @@ class Tick:
 
 @frozen
 class StoreFailed:
-    """Decisions can no longer be made durable; those so far may not be, either."""
+    """Records can no longer be made durable, and those that are being written may not be durable."""
 
     reason: str
 
 
 @frozen
 class StoreRecovered:
-    """All decisions are durable, and more can be."""
+    """All records so far are durable, and more can be written."""
 
 
 @frozen
@@ -79,7 +79,7 @@ class PolicyChanged:
 
 @frozen
 class Looked:
-    """A `Look` has come back: where each worker of the round stands, or that its node has not said."""
+    """The answers to a `Look`: where each worker of the round stands, or that its node has not answered."""
 
     run: str
     round: int
@@ -89,12 +89,12 @@ class Looked:
 
 @frozen
 class Compared:
-    """The nodes of a round have said when their workers arrived in their last collectives."""
+    """Nodes of a round have answered when their workers arrived in their last collectives."""
 
     run: str
     round: int
     nodes: tuple[NodeArrivals, ...]
-    """Those that have answered; a node of many workers may come several times."""
+    """The answers; a node with many workers may give several."""
 
 
 Event = (

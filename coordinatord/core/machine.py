@@ -1,6 +1,6 @@
 """Decides for all jobs of a coordinator: it takes events, and returns records and effects.
 
-Everything comes in by `Coordinator.handle`. The rest finds the run of an event and keeps the run's members up to date.
+Every event enters by `Coordinator.handle`. The other methods find its run, and keep the run's members up to date.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Coordinator:
             events.Reported: self._report,
             events.Connected: self._connect,
             events.Disconnected: self._disconnect,
-            events.AdminRequested: self._ask,
+            events.AdminRequested: self._carry_out,
             events.Tick: self._tick,
             events.StoreFailed: self._store_failed,
             events.StoreRecovered: self._store_recovered,
             events.PolicyChanged: self._change_policy,
-            events.Looked: self._look,
-            events.Compared: self._look,
+            events.Looked: self._take_in,
+            events.Compared: self._take_in,
         }
 
     @property
@@ -76,10 +76,10 @@ class Coordinator:
         return math.inf if self._sessions else self._registry.needed_until()
 
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
-        """Take up the history of an earlier life: records with their times in this one's clock, none after `now`.
+        """Restore the state from the records of earlier lives, with their times in this clock, none after `now`.
 
-        The time since the last record counts as sleep: it puts off every deadline of a node, and nobody is lost before
-        a full grace has passed. Whose token is none of the valid `tokens` may be back with any. Raises `HistoryError`.
+        The time since the last record counts as sleep: it puts off all deadlines, and no node is lost before a full
+        grace has passed. A member whose token is not in the valid `tokens` may be back with any. Raises `HistoryError`.
         """
         last = now
         self._stalls.begin(self.policy, now)
@@ -89,7 +89,7 @@ class Coordinator:
             run = self.cluster.jobs[job] = self._registry.live[durable.id] = Run(durable, self.policy)
             run.take_up(now - last, now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
             for member in run.members.values():
-                # It may have left before any failure that is known: what fails of that must not be charged.
+                # It may have gone before the first known failure, and caused it: that one must not be charged.
                 member.heard_at, member.closed_at = now, now - AGE_MAX
                 member.awaited_from = now + self.policy.restart_grace_s
                 member.token = member.durable.token if member.durable.token in tokens else ""
@@ -123,7 +123,7 @@ class Coordinator:
         return self._conclude(decision)
 
     def _take_heartbeat(self, event: events.Reported, now: float) -> Batch | None:
-        """Answer a heartbeat that says nothing new, as most do; None if the report has to be looked at."""
+        """Answer a heartbeat that reports nothing new, as most are; None if it is to be handled like other events."""
         run, member = self._sessions.get(event.session, (None, None))
         observed = event.observed
         if run is None or member is None or not observed.beat or not observations.is_as_before(run, member, observed):
@@ -147,7 +147,7 @@ class Coordinator:
         self._due = self._first_due()
         if self.store_error is not None:
             held = (ReportDegraded(session, Degraded(clip(self.store_error))) for session in decision.answers)
-            return Batch((), (*decision.endings, *held), hurry=True)
+            return Batch((), (*decision.endings, *held), at_once=True)
         messages = decision.messages(self._heartbeat_s)
         return Batch(tuple(decision.records), (*decision.endings, *messages), looks=tuple(decision.looks))
 
@@ -180,7 +180,7 @@ class Coordinator:
     def _report(self, event: events.Reported, decision: Decision) -> None:
         run, member = self._sessions.get(event.session, (None, None))
         if run is None or member is None:
-            return  # the session was refused or replaced a moment ago
+            return  # its session was refused or replaced a moment ago
         observed = event.observed
         (decision.answer if observed.beat else decision.notify)(run, member)
         if observations.is_as_before(run, member, observed):
@@ -205,10 +205,10 @@ class Coordinator:
             self._stalls.await_return(self.policy, decision.now)
         self._advance(run, decision)
 
-    def _ask(self, event: events.AdminRequested, decision: Decision) -> None:
+    def _carry_out(self, event: events.AdminRequested, decision: Decision) -> None:
         if self.store_error is not None:
-            why = f"the coordinator cannot write its state ({self.store_error})"
-            text = f"not done: {why}. Earlier requests may still take effect."
+            problem = f"the coordinator cannot write its state ({self.store_error})"
+            text = f"not done: {problem}. Earlier requests may still take effect."
             decision.endings.append(Answer(event.session, AdminResult.DEGRADED, text))
             return
         reply = admin.carry_out(event.request, decision)
@@ -222,7 +222,7 @@ class Coordinator:
         self.store_error = event.reason
 
     def _store_recovered(self, _: events.StoreRecovered, decision: Decision) -> None:
-        """Decide all that had to wait; the time during which nobody could be judged counts against nobody.
+        """Decide all that had to wait; the time in which no node could be judged counts against none.
 
         Nodes were heard meanwhile. One that was not heard gets a single further lease, however long the store failed.
         """
@@ -233,7 +233,7 @@ class Coordinator:
         for run in self._registry.live.values():
             self._leases.give_chance(run, self._heartbeat_s, degraded_s, decision.now)
         for run, member in self._sessions.values():
-            if not member.expired:  # nothing is asked of a node that was silent before
+            if not member.expired:  # a node that was silent before is sent nothing
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
@@ -246,13 +246,13 @@ class Coordinator:
             run.adopt(event.policy)
         for run, member in self._sessions.values():
             if not member.expired:
-                member.awaited_from, member.deaf_s = decision.now, 0.0
+                member.awaited_from, member.unanswered_s = decision.now, 0.0
                 decision.answer(run, member)
         for run in list(self._registry.live.values()):
             self._advance(run, decision)
 
-    def _look(self, event: events.Looked | events.Compared, decision: Decision) -> None:
-        """Take in what the workers of a run were asked for; while nothing can be recorded, they are asked again."""
+    def _take_in(self, event: events.Looked | events.Compared, decision: Decision) -> None:
+        """Take in what workers of a run have answered; while nothing can be recorded, they are asked again later."""
         run = self._registry.live.get(event.run)
         if run is not None and self.store_error is None:
             for touched in looks.take_in(run, event, decision):
@@ -333,15 +333,15 @@ class Coordinator:
         observations.observe(run, member, observed)
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
-        """Note that a member lives, whatever it reports; return whether it tells how far its workers have come."""
+        """Note that a member lives; return whether it reports steps or a section of its workers."""
         member.heard_at = run.heard_at = now
-        deaf_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
-        leases.note_heard(member, deaf_s, self.policy, heartbeat_s, now)
+        unanswered_s = min(observed.heard_s, now - self._stalls.woke_at)  # while this process slept, it sent nothing
+        leases.note_heard(member, unanswered_s, self.policy, heartbeat_s, now)
         self._leases.renew(run, member, heartbeat_s, now)
-        tells = bool(observed.steps) or observed.section is not None or member.observed.section is not None
-        if tells:
+        has_progress = bool(observed.steps) or observed.section is not None or member.observed.section is not None
+        if has_progress:
             observations.note_steps(run, member, observed)
-        return tells
+        return has_progress
 
     @property
     def _heartbeat_s(self) -> float:
@@ -356,7 +356,7 @@ class Coordinator:
         run.place(member)
         at_work = member.durable.in_round and run.durable.state in {State.STARTING, State.RUNNING}
         if member.durable.outcome is None and not at_work:
-            self._lose(run, member, actions.silence(member), decision)
+            self._lose(run, member, actions.loss_reason(member), decision)
 
     def _lose(self, run: Run, member: Member, reason: str, decision: Decision) -> None:
         self._leases.discard((run.id, member.node))
@@ -388,10 +388,10 @@ class Coordinator:
 
 
 def _is_renewal(message: Desired, before: Desired | None) -> bool:
-    """Whether a message is the one before, or grants another heartbeat and lease in a round that runs, and no more.
+    """Whether a message is the one before, or a goal to run that differs from it in the heartbeat and lease alone.
 
-    With thousands of nodes these two change as more of them come. What any other goal rests on may be about to be
-    written.
+    With thousands of nodes these two change as more of them come. A message with another goal may rest on records that
+    are being written.
     """
     if message is before or before is None:
         return message is before

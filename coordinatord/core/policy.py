@@ -8,8 +8,8 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.frozen_class import frozen
 
 FORGIVEN_EVERY_S = 0.25
-"""How often all deadlines are put off, at most, while a late coordinator reads what nodes have sent. To do so costs a
-look at each node: once for each of 10,000 messages that wait, it would be what makes the coordinator late."""
+"""The least time between two postponements of all deadlines, while a late coordinator reads what nodes have sent. Each
+costs a look at all nodes: one for each of 10,000 waiting messages would itself make the coordinator late."""
 
 HEARTBEAT_STEP_S = 0.25
 """The step by which the heartbeat is stretched. Without steps each node that joins would change it for all others."""
@@ -30,18 +30,19 @@ class Policy:
     """The least interval that nodes are granted between two heartbeats."""
 
     heartbeats_per_s_max: float = 4_000.0
-    """The heartbeat is stretched beyond this sum over all nodes (as Nomad does), which costs some 30 % of a core: twice
-    what a bare WebSocket echo takes for as many. Half of it would let a silent host of 10,000 pass for 25 s."""
+    """The most heartbeats that all nodes together send: with more nodes, each sends them less often (as in Nomad). So
+    many cost some 30 % of a core, twice what a bare WebSocket echo takes. With half of them, the silence of one of
+    10,000 nodes would be noticed only after 25 s."""
 
-    leases_per_heartbeat: float = 5.0
-    """A node is lost after this many heartbeats of silence: 5 s, as torchft has it and a tenth of Kubernetes' 50 s."""
+    heartbeats_per_lease: float = 5.0
+    """A node is lost after this many heartbeats of silence: 5 s, as in torchft; Kubernetes takes 50 s."""
 
     lease_stretch_max: float = 3.0
     """The lease is up to so many times as long if heartbeats came late recently: with 30 % of all packets lost, TCP is
     silent for more than 5 s about once a minute, and for more than 15 s hardly ever."""
 
     reconnect_grace_s: float = 1.0
-    """A closed connection is a process that died or a hiccup; the hiccup gets this long to come back."""
+    """How long a node may take to come back after its connection closed: its process may still live."""
 
     settle_s: float = 2.0
     """A round that has enough nodes waits this long after each arrival for one more (torchrun: 30 s)."""
@@ -61,8 +62,8 @@ class Policy:
     """A round that went on for longer made progress, although its workers report no steps."""
 
     first_step_s: float = 600.0
-    """How long workers that announced steps may take to the first one before it is said that none has come: a large
-    model may take minutes to load and to compile."""
+    """How long workers that announced steps may take to the first one before it is recorded as overdue: a large model
+    may take minutes to load and to compile."""
 
     stop_limit_s: float = 30.0
     """The time beyond a node's own stop timeout after which the others go on without a node that cannot end its
@@ -90,21 +91,21 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse numbers that contradict each other. Raises `ValueError`."""
-        if self.leases_per_heartbeat < 3:  # noqa: PLR2004 - two lost messages in a row must not end a node
+        if self.heartbeats_per_lease < 3:  # noqa: PLR2004 - two lost messages in a row must not end a node
             raise ValueError("a lease must span at least 3 heartbeats")
-        if self.heartbeat_s * self.leases_per_heartbeat > DURATION_S_MAX:
+        if self.heartbeat_s * self.heartbeats_per_lease > DURATION_S_MAX:
             raise ValueError(f"--heartbeat {self.heartbeat_s:g}: a lease would be longer than a day")
-        if self.reconnect_grace_s > self.heartbeat_s * self.leases_per_heartbeat:
+        if self.reconnect_grace_s > self.heartbeat_s * self.heartbeats_per_lease:
             raise ValueError("the reconnect grace must not be longer than the lease")
         if self.stop_limit_s <= max(self.collateral_s, self.restart_grace_s):
-            raise ValueError("a node must not be left behind before it would have been lost, were it gone")
+            raise ValueError("the stop limit must be longer than the restart grace: a dead node has to be lost first")
         if self.settle_s > self.settle_max_s:
             raise ValueError("the settle window must not be longer than its cap")
 
     @property
     def farewell_s(self) -> float:
-        """Return how many seconds a lost node may take to be back if no other needs the coordinator: two leases."""
-        return 2 * self.heartbeat_s * self.leases_per_heartbeat
+        """Return how many seconds the coordinator waits for a lost node if no other needs it: two leases."""
+        return 2 * self.heartbeat_s * self.heartbeats_per_lease
 
     def pause_after(self, repeats: int) -> float:
         """Return the pause in seconds after a round whose error had come `repeats` times in a row before."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from coordinatord.core.values.records import Record, RoundEnded, RoundFormed, RoundsMissed, RunEnded, RunOpened
-from coordinatord.core.values.round_history import TOLD_BY
+from coordinatord.core.values.round_history import ROUND_RECORDS
 from coordinatord.store import migrations, row_codec, sqlite_connections
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
@@ -72,9 +72,9 @@ _LOAD = f"""
 report: its nodes and its other rounds no longer matter, and would be nearly all of the data when a thousand jobs are
 over. Of the runs of a job before its last one, it reads the beginning and the end."""
 
-_ROUNDS = f"""
-    {_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({", ".join(f"'{kind.KIND}'" for kind in TOLD_BY)}) ORDER BY seq
-"""
+_ROUND_KINDS = ", ".join(f"'{kind.KIND}'" for kind in ROUND_RECORDS)
+
+_ROUNDS = f"{_IN_BRIEF} WHERE job = ? AND run = ? AND kind IN ({_ROUND_KINDS}) ORDER BY seq"
 
 _READ_EVENTS = "SELECT seq, at, job, run, kind, node, round, json_extract(body, '$.reason') FROM records"
 

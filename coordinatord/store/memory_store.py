@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from itertools import count
 
 from coordinatord.core.values.records import NodeJoined, Record, RoundFormed
-from coordinatord.core.values.round_history import TOLD_BY, in_brief
+from coordinatord.core.values.round_history import ROUND_RECORDS, in_brief
 from coordinatord.store.interface import Entry, EventPage, LoggedEvent
 
 RECORDS_MAX = 1_000
@@ -41,7 +41,7 @@ class MemoryStore:
     async def append(self, entries: Sequence[Entry]) -> None:
         """Keep records."""
         self._kept.extend((next(self._numbers), entry.at, entry.record) for entry in entries)
-        self._rounds.extend(in_brief(entry.record) for entry in entries if isinstance(entry.record, TOLD_BY))
+        self._rounds.extend(in_brief(entry.record) for entry in entries if isinstance(entry.record, ROUND_RECORDS))
 
     async def read_events(
         self, job: str | None, after: int | None, most: int, *, kinds: Collection[str] = (), since: float = 0.0

@@ -44,7 +44,7 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     round_number, cut = world.run.durable.round, world.daemon
     assert cut in contenders(world)
     happen(world, "leader cut off from nodes until another one leads", lambda _: cut.cut_off(etcd=False, nodes=True))
-    longest_s = policy.leases_per_heartbeat * policy.heartbeat_s * policy.lease_stretch_max
+    longest_s = policy.heartbeats_per_lease * policy.heartbeat_s * policy.lease_stretch_max
     world.until(lambda: _serves_all(world) and world.daemon is not cut, within=longest_s + LEASE_S)
     world.go_on(chance.uniform(0.0, 10.0))
     before = world.takeovers

@@ -149,7 +149,7 @@ def test_the_coordinator_is_always_restarted_and_keeps_its_state() -> None:
 
 def test_a_stuck_coordinator_is_restarted_only_when_its_nodes_have_given_it_up() -> None:
     policy = Policy()
-    assert int(value("coordinatord.service", "WatchdogSec")) > policy.heartbeat_s * policy.leases_per_heartbeat
+    assert int(value("coordinatord.service", "WatchdogSec")) > policy.heartbeat_s * policy.heartbeats_per_lease
 
 
 def test_systemd_listens_where_nodes_look_and_the_daemon_would() -> None:

@@ -1,4 +1,4 @@
-"""Decides who is let in. Each refusal says what differs and what to do."""
+"""Decides which nodes are let in. Each refusal says what differs and what to do."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def check_forgotten(cluster: DurableCluster, join: Join) -> None:
 def begins_anew(run: Run, join: Join, now: float) -> bool:
     """Whether a node is to begin another run of a job.
 
-    A node that was in this run comes back for the run's outcome; a spare is known by its process alone, and its join
-    may have been on its way for long. So does a node whose process was running before the run ended, if the job itself
-    ended and did not only lack nodes: that process was on its way to the run, still looking for the coordinator, say.
-    If it trained everything anew, it would overwrite the job's result. If it is not known when the run ended, that may
-    have been long ago. Then the node begins another run, since to end it as if it had trained would be worse.
+    A node that was in this run comes back for the run's outcome; a spare is known by its process alone. So does a node
+    whose process was running before the run ended, if the job itself is over and did not only lack nodes: the process
+    was on its way to this run, and may have been looking for the coordinator. If it trained everything anew, it would
+    overwrite the job's result. If it is not known when the run ended, that may have been long ago. Then the node begins
+    another run, since to end it as if it had trained would be worse.
     """
     known = run.members.get(join.node)
     was_in = join.observed.run == run.id or (known is not None and known.incarnation == join.incarnation)
@@ -89,8 +89,8 @@ def check_incarnation(known: Member | None, join: Join) -> None:
     """Refuse a node process that a younger one with the same node id has replaced. Raises `RefusedError`.
 
     A known process that is not connected, or is silent, keeps nobody out: its successor may come from a host whose
-    clock is behind. What a process sent before its last join is refused, too: it has given up that connection, and what
-    it says there was overtaken.
+    clock is behind. A join that a process sent before its last one is refused, too: the process has given up that
+    connection, and what it reported there is out of date.
     """
     if known is None:
         return
@@ -152,19 +152,19 @@ def check_size(run: Run, join: Join) -> None:
 
 
 def hang_timeout(spec: JobSpec) -> str:
-    """Write how long there may be no step as `--hang-timeout` takes it."""
+    """Return the longest time without a step as `--hang-timeout` takes it."""
     if spec.hang_timeout_s is None:
         return "not given"
     return f"{spec.hang_timeout_s:g}" if spec.hang_timeout_s else "off"
 
 
 def drain_laggards(spec: JobSpec) -> str:
-    """Write from which lateness on a node is drained as `--drain-laggards` takes it."""
+    """Return the lateness from which a node is drained as `--drain-laggards` takes it."""
     return f"{spec.drain_laggards:g}" if spec.drain_laggards else "not given"
 
 
 def nnodes(spec: JobSpec) -> str:
-    """Write a range of nodes as `--nnodes` takes it."""
+    """Return a range of nodes as `--nnodes` takes it."""
     if spec.nodes_min == spec.nodes_max:
         return str(spec.nodes_min)
     if spec.nodes_max == RANKS_MAX:

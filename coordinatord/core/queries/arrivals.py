@@ -17,22 +17,23 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 
 ARRIVALS_AT_ONCE = 40_000
-"""The arrivals that are compared at once, which takes some 20 ms: of many workers fewer are asked for each."""
+"""The most arrivals that are compared at once, which takes some 20 ms: with many workers, each is asked for fewer."""
 
 ARRIVALS_MIN = 20
+"""The fewest arrivals that each worker is asked for, a few more than `lateness.COLLECTIVES_MIN`."""
 
 EVERY_S = 30.0
 """The time between two looks. One costs a worker a tenth of a second of one CPU, in which its training goes on."""
 
 FIRST_STEPS = 20
-"""The first look of a round comes after so many steps, if that is earlier, and those after it soon, as long as they
-name nobody. The first one may be too vague, since it has the beginning of the training and the offset of each clock
+"""The first look of a round comes after so many steps, if that is earlier. As long as no laggard is named, the others
+follow soon: the first may be too vague, since it covers the beginning of the training, and has the offset of each clock
 from one answer alone. Three looks are within 50 steps."""
 
 
 @frozen
 class ArrivalSource:
-    """Some workers of a node, who are asked together."""
+    """Some workers of a node, which are asked together."""
 
     node: str
     session: int
@@ -41,7 +42,7 @@ class ArrivalSource:
 
 
 def trains(run: Run) -> bool:
-    """Whether the workers of a run arrive in collectives, as far as is known."""
+    """Whether a run trains, as far as is known, so that its workers arrive in collectives."""
     return run.durable.state is State.RUNNING and run.health is Health.WELL
 
 
@@ -54,9 +55,9 @@ def can_be_compared(run: Run) -> bool:
 
 
 def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
-    """Return when to ask the workers of a round, which were asked last at `asked_at`; None if they never were.
+    """Return when to ask the workers of a round that trains; `asked_at` is when they were asked last, or None.
 
-    The first step may have been done before `trains_since`, when it was seen that the round trains.
+    `trains_since` is when the round was first seen to train, which may be after its first step.
     """
     usual_s, known = run.progress.usual_s, run.lateness.known
     since = trains_since if run.progress.first_at is None else min(trains_since, run.progress.first_at)
@@ -69,7 +70,7 @@ def ask_at(run: Run, trains_since: float, asked_at: float | None) -> float:
 
 
 def arrival_sources(run: Run) -> tuple[ArrivalSource, ...]:
-    """Return whom to ask: all nodes of the round that are connected."""
+    """Return the nodes to ask: all of the round that are connected."""
     number, workers = run.durable.round, sum(own.workers for own in run.durable.order.values())
     most = min(max(ARRIVALS_MIN, ARRIVALS_AT_ONCE // workers), ARRIVALS_MAX)
     return tuple(
@@ -131,8 +132,8 @@ def sentence(known: Lateness, laggard: Laggard) -> str:
     late = (
         f"{_shown(laggard.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(laggard.late_s)}"
     )
-    who = f"node {laggard.node}" if laggard.rank is None else f"rank {laggard.rank} on node {laggard.node}"
-    return f"{who} is last in {100 * laggard.last:.0f} % of collectives, {late}"
+    subject = f"node {laggard.node}" if laggard.rank is None else f"rank {laggard.rank} on node {laggard.node}"
+    return f"{subject} is last in {100 * laggard.last:.0f} % of collectives, {late}"
 
 
 def late_views(run: Run) -> dict[str, LateStatus]:
@@ -149,5 +150,5 @@ def late_views(run: Run) -> dict[str, LateStatus]:
 
 
 def _shown(seconds: float) -> str:
-    """Write a time of milliseconds to seconds."""
+    """Return a duration as text, in seconds or milliseconds."""
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"

@@ -1,8 +1,8 @@
 """When a row of the table applies: each condition returns the time from which it holds.
 
-A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time, and one
-that only an event can bring about returns None. All deadlines of a run follow from these: there are no timers to be
-kept in step with the state.
+A condition that holds already returns `NOW`. One that will hold unless something changes returns a later time. One that
+only an event can bring about returns None. All deadlines of a run follow from these, so there are no timers that could
+disagree with the state.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def full(run: Run) -> float | None:
 def settled(run: Run) -> float | None:
     """Enough nodes are ready, and none has arrived for a while; a node that is back from the last round is no arrival.
 
-    A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. While there are
-    enough nodes otherwise, none is released for having waited in vain.
+    A recurring error delays this, and so does a disk that is of no use to one of them, as in `full`. All but
+    the disk's delay ends before a ready node would be released for having waited in vain.
     """
     if run.count(MemberState.READY) < run.spec.nodes_min or run.count(MemberState.DISCONNECTED):
         return None
@@ -76,8 +76,8 @@ def settled(run: Run) -> float | None:
 def arrived(run: Run) -> float | None:
     """The round has room, and nodes have arrived that could fill it. A round that is about to succeed is left alone.
 
-    The job says whether it ends for them, and whether they wait for a checkpoint: then it ends at once when that is
-    there, since each step after it would be lost.
+    `--scale-up` says whether the round ends for them, and whether they wait for a checkpoint. In that case it ends as
+    soon as the checkpoint is written, since each later step would be lost.
     """
     if not run.count(MemberState.READY) or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
         return None
@@ -86,7 +86,7 @@ def arrived(run: Run) -> float | None:
     if awaits_checkpoint(run):
         return _when(run.ready_first is not None and run.checkpoints.at >= run.ready_first)
     if run.round_size + run.count(MemberState.READY) >= run.spec.nodes_max:
-        return NOW  # there is no room, so there is nobody to wait for
+        return NOW  # these fill the round, so it waits for no others
     return _settle_end(run)
 
 
@@ -101,10 +101,10 @@ def _by_patience(run: Run, at: float) -> float:
 
 
 def _settle_end(run: Run) -> float:
-    """Return when nobody waits for more nodes any longer.
+    """Return when the wait for more nodes is over.
 
-    A node arrives when it joins, so that this time passes while it prepares. Nodes that prepare at the same time are
-    not ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
+    A node arrives when it joins, so this time passes while it prepares. Nodes that prepare at the same time are not
+    ready at the same instant: while one prepares, the last one that became ready counts as an arrival.
     """
     if run.ready_first is None:
         return NOW
@@ -135,8 +135,8 @@ def worker_failed(run: Run) -> float | None:
 def node_lost(run: Run) -> float | None:
     """A node of the round is no longer a member, or is silent while others are heard; one that succeeded may go.
 
-    If nobody is heard, it is the coordinator that is cut off: see `outage`. A node counts as heard if it spoke within
-    two heartbeats of the end of the silent one's lease.
+    If no node is heard, it is the coordinator that is cut off: see `outage`. Nodes count as heard if the last message
+    came at most two heartbeats before the silent node's lease ended.
     """
     done_and_gone = len(run.durable.succeeded) - run.count(MemberState.SUCCEEDED)
     if run.round_size + done_and_gone < len(run.durable.order):
@@ -148,12 +148,12 @@ def node_lost(run: Run) -> float | None:
 
 
 def unrestorable(run: Run) -> float | None:
-    """A node of the round cannot get the state that its workers resume from: another choice is made, for all."""
+    """A node of the round cannot get the state that its workers resume from: all have to resume from another step."""
     return _when(run.durable.resume is not None and (run.kept.failed or not is_obtainable(run)))
 
 
 def outrun(run: Run) -> float | None:
-    """Nodes know of a later round than was recorded. Its ranks are lost, so nobody can go on with it."""
+    """Nodes know of a later round than was recorded. Its ranks are lost, so it cannot go on."""
     return _when(run.durable.superseded_reason)
 
 
@@ -169,7 +169,7 @@ def outage(run: Run) -> float | None:
 
 
 def first_step_overdue(run: Run) -> float | None:
-    """Workers that announced steps, or reported some in earlier rounds, take too long to the first one."""
+    """Workers that announced steps, or reported some in earlier rounds, take too long to do the first one."""
     if run.activity is not Activity.STARTING or run.durable.step_overdue:
         return None
     return run.durable.entered_at + run.policy.first_step_s
@@ -276,7 +276,7 @@ def restart_asked(run: Run) -> float | None:
 
 
 def node_stopped(run: Run) -> float | None:
-    """A node of the round ends its workers unasked, or has ended them, as a node does that was cut off for long."""
+    """A node of the round ends its workers unasked, or has ended them, as it does when it is cut off for long."""
     return _when(run.count(MemberState.STOPPING, MemberState.STOPPED))
 
 
@@ -291,7 +291,7 @@ def corroborated(run: Run) -> float | None:
 
 
 def all_promised(run: Run) -> float | None:
-    """Every node of a round that is to end has said after which step its workers stand still."""
+    """Every node of a round that is to end has reported after which step its workers stand still."""
     return _when(furthest_promised(run) is not None)
 
 

@@ -1,4 +1,4 @@
-"""The copies of what only one host has: who keeps them for whom, and what a node is asked to get."""
+"""The copies of what only one host has: which node keeps them, and what a node is asked to get."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coordinatord.protocol.kept_state import COPIES_MAX, KeptCopy, KeptSource
 from coordinatord.protocol.text import clip
 
 NAMED_MAX = 3
-"""The nodes whose problems are told at a time."""
+"""The most nodes whose problems one text names."""
 
 
 def plan_for(run: Run, at: KeptStep) -> CopyPlan:
@@ -46,17 +46,17 @@ def _domains(run: Run) -> dict[str, str]:
 
 
 def copies_for(run: Run, member: Member) -> tuple[KeptCopy, ...]:
-    """Return the copies that a node is to get and does not have; what it has it keeps while that is protected."""
+    """Return the copies that a node is to get and does not have; it keeps those that it has while protected."""
     if run.durable.state is not State.RUNNING or not _takes_copies(member):
         return ()
     copies = []
     for at, plan in run.kept.copies.items():
         for node, wanted in plan.missing(member.node, run.kept.holders(at).get(member.node, ())).items():
-            source = run.members.get(node)
-            if source is not None and source.keeper is not None and is_reachable(source):
-                address = master_address(source, (source, member))
-                of = KeptSource(node, address, source.keeper.port, source.keeper.key, wanted)
-                copies.append(KeptCopy(at.round, at.step, of))
+            holder = run.members.get(node)
+            if holder is not None and holder.keeper is not None and is_reachable(holder):
+                address = master_address(holder, (holder, member))
+                source = KeptSource(node, address, holder.keeper.port, holder.keeper.key, wanted)
+                copies.append(KeptCopy(at.round, at.step, source))
     return tuple(sorted(copies, key=lambda copy: copy.at, reverse=True)[:COPIES_MAX])
 
 
@@ -66,7 +66,7 @@ def copy_problem(run: Run) -> str:
     refusals = [f"node {node}: {why}" for node, why in kept.no_copies.items() if node in run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
-    if not any(plan.lonely for plan in kept.copies.values()):
+    if not any(plan.uncopied for plan in kept.copies.values()):
         return ""
     without = [member.node for member in run.inside if not _takes_copies(member)]
     if without:

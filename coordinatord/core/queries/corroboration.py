@@ -22,22 +22,22 @@ def node_gone(run: Run) -> Member | None:
     """
     if run.with_workers != 1 or run.round_size != len(run.durable.order) or not run.failures:
         return None
-    (missed,) = run.members_in(*MAY_HAVE_WORKERS)
-    ends_them = missed.node in run.failures or missed.state is MemberState.STOPPING
-    if not missed.vanished or ends_them or _explains(missed):
+    (suspect,) = run.members_in(*MAY_HAVE_WORKERS)
+    is_ending = suspect.node in run.failures or suspect.state is MemberState.STOPPING
+    if not suspect.vanished or is_ending or _may_have_closed(suspect):
         return None
     first_at = min(failure.at for failure in run.failures.values())
-    if first_at >= run.consequences_from or missed.silent_since > first_at + run.policy.collateral_s:
+    if first_at >= run.consequences_from or suspect.silent_since > first_at + run.policy.collateral_s:
         return None
     heartbeat_s = run.policy.heartbeat_for(len(run.members))
     for member in run.inside:
         was_there = member.connected_at <= first_at and is_in_touch(member, heartbeat_s)
-        if member is not missed and (not was_there or _explains(member)):
+        if member is not suspect and (not was_there or _may_have_closed(member)):
             return None
-    return missed if all(_is_consequence(failure.failure) for failure in run.failures.values()) else None
+    return suspect if all(_is_consequence(failure.failure) for failure in run.failures.values()) else None
 
 
-def _explains(member: Member) -> bool:
+def _may_have_closed(member: Member) -> bool:
     """Whether workers of a node may have closed their connections, though none of them has failed."""
     return member.leaves or bool(member.observed.ended) or member.state is MemberState.SUCCEEDED
 

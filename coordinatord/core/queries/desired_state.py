@@ -1,4 +1,4 @@
-"""The desired state of each node: its goal by the run's state and the node's state, and the message made of it."""
+"""The desired state of each node: its goal, by the states of the run and of the node, and the message with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coordinatord.core.queries.persistence import order_for, writes
 from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.queries.report_builder import report_for
 from coordinatord.core.queries.resumption import protected_for, resume_for
-from coordinatord.core.queries.scale_up_wait import waiting_words
+from coordinatord.core.queries.scale_up_wait import waiting_text
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.leases import lease_s
 from coordinatord.core.state.member import Member, MemberState
@@ -58,10 +58,10 @@ def goal_of(run: Run, member: Member) -> Goal:
 
 
 def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Return the desired state of a node, with this heartbeat: what it was sent last, as long as that is current.
+    """Return the desired state of a node, with this heartbeat: its last message, as long as that is current.
 
-    Most heartbeats are answered with that: to make and pack the same message anew would take half of the machine's time
-    for a heartbeat. Only goals to run are repeated: the words and times of another goal may be out of date.
+    Most heartbeats are answered with it: to make and pack the same message anew would take half of the machine's time
+    for a heartbeat. Only goals to run are repeated: the texts and times of another goal may be out of date.
     """
     sent = member.sent
     if (
@@ -79,7 +79,7 @@ def answer_to(run: Run, member: Member, heartbeat_s: float, now: float) -> Desir
 
 
 def knows_goal(run: Run, member: Member) -> bool:
-    """Whether a node was sent last all that is urgent."""
+    """Whether the last message of a node has all that it is to be sent at once."""
     sent, goal = member.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
@@ -89,7 +89,7 @@ def knows_goal(run: Run, member: Member) -> bool:
 def _urgent(
     run: Run, member: Member, goal: Goal
 ) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None]:
-    """Return what a node is sent as soon as it changes, beside its goal: all else may wait for the next heartbeat."""
+    """Return what a node is sent at once when it changes, beside its goal. All else waits for the next heartbeat."""
     return (
         run.id,
         _round(run, member),
@@ -101,7 +101,7 @@ def _urgent(
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
-    """Write the desired state of a node, and grant it this heartbeat."""
+    """Return the desired state of a node, with this heartbeat, as a new message."""
     goal = goal_of(run, member)
     run_id, number, planned, outcome, halt, persist = _urgent(run, member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
@@ -162,7 +162,7 @@ def _wait_until(run: Run, member: Member) -> float | None:
 def _reason(run: Run, member: Member) -> str:
     waits = member.state in {MemberState.PREPARING, MemberState.READY}
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
-        return waiting_words(run)
+        return waiting_text(run)
     if member.state is MemberState.GIVING:
         until = "what it keeps is on the disk" if writes(run, member) else "others have what it keeps for them"
         return f"it leaves as soon as {until}"

@@ -10,7 +10,7 @@ from coordinatord.protocol.messages import Goal
 
 
 def is_halting(run: Run) -> bool:
-    """Whether the workers of the round are to keep one step: all of them live, and can be told which."""
+    """Whether the workers of the round are to keep one step: all of them live, and can halt after it."""
     intact = not run.failures and run.round_size == len(run.durable.order)
     return run.durable.state is State.STOPPING and run.halting.wanted and intact
 
@@ -24,7 +24,7 @@ def furthest_promised(run: Run) -> int | None:
 
 
 def halt_for(run: Run, member: Member, goal: Goal) -> Halt | None:
-    """Return what a node is told of the step that its workers keep; None if each keeps the last one it has done."""
+    """Return what a node is sent about the step that all workers keep; None if each keeps the last one it has done."""
     if goal is not Goal.STOP or not member.durable.in_round or not is_halting(run):
         return None
     return Halt(run.halting.step)

@@ -21,7 +21,7 @@ HAND_OVER_S = 20.0
 def may_have_to_give(run: Run, member: Member) -> bool:
     """Whether others may yet need what a node keeps: its workers have ended, and those of other nodes have not.
 
-    Other workers may save the rest of a step of which this node has shards, or fail to save what it has saved.
+    Workers of other nodes may yet save the other shards of its step, or fail to save what this node has saved.
     """
     has_shards = any(part.shards > 1 for part in _big_parts(run, member))
     return has_shards or has_to_give(run, member) or holds_parts(run, member)
@@ -30,8 +30,8 @@ def may_have_to_give(run: Run, member: Member) -> bool:
 def has_to_give(run: Run, member: Member) -> bool:
     """Whether others need what this node keeps: without it a step that they resume from would not be whole.
 
-    That is the newest step that may be chosen, and the step from which the present round resumes, until it has done
-    one. Of two nodes that leave with the same shard, the second one has to give, since the first counts no more by
+    Such a step is the newest that may be chosen, and the one from which the present round resumes, until it has done a
+    step. Of two nodes that leave with the same shard, the second one has to give, since the first no longer counts by
     then.
     """
     if not any(_big_parts(run, member)) or all(peer.leaves for peer in run.members.values()):
@@ -82,9 +82,9 @@ def has_to_write(run: Run, member: Member) -> bool:
 
 
 def last_holders(run: Run) -> Collection[str]:
-    """Return who has a step that the disk lacks, if all of it is with nobody that stays between two rounds.
+    """Return the holders of a step that the disk lacks, if the nodes that stay between two rounds lack a part of it.
 
-    Without this, the last of several nodes that leave one after the other would take the step along. So would those
+    Without this, the last of several nodes that leave one after the other would take the step along. So would nodes
     that leave while an older step is being written, or after a failed attempt.
     """
     if run.durable.state is not State.FORMING or run.kept.disk.every_s is None or not run.kept.all_heard:
@@ -95,7 +95,7 @@ def last_holders(run: Run) -> Collection[str]:
 def _last_steps(run: Run) -> Iterator[KeptStep]:
     """Yield the step that is to be written, and the one before it if a node could not get the first: it may be damaged.
 
-    Whether it is shows when it is written. Those that have only the older one stay until then.
+    Whether it is damaged shows when it is written. Nodes that have only the older one stay until then.
     """
     at, done = step_to_write(run), run.kept.disk.step
     if at is None:

@@ -14,9 +14,9 @@ from coordinatord.protocol.messages import Launcher
 def next_look(run: Run) -> float | None:
     """Return when to look at the workers, or to give a look up; None unless training has stalled, or if none is wanted.
 
-    A round without a step has not stalled. It is looked at as well if its user has said how long it may take to one, or
-    if its workers report no steps and are at rest. There is no look while a node is not connected, nor while workers
-    are in a section, which has its own limit.
+    A round without a step has not stalled. Its workers are looked at as well if `--hang-timeout` limits the time to the
+    first step, or if they report no steps and are at rest. There is no look while a node is not connected, nor while
+    workers are in a section, which has its own limit.
     """
     has_stalled = run.durable.ledger.activity is Activity.STALLED
     at_rest = run.hang.at_rest and is_judged_by_rest(run)
@@ -36,20 +36,20 @@ def is_timed_without_steps(run: Run) -> bool:
 
 
 def is_judged_by_rest(run: Run) -> bool:
-    """Whether collectives tell if a round gets on, as its workers report no steps and its user has named no time."""
+    """Whether a round is judged by its collectives: its workers report no steps, and `--hang-timeout` is not given."""
     return run.durable.state is State.RUNNING and reports_no_steps(run) and run.spec.hang_timeout_s is None
 
 
 def reports_no_steps(run: Run) -> bool:
-    """Whether the workers of a round report no steps, as far as is known: none was announced, or none came for long."""
+    """Whether workers report no steps, as far as is known: they announced none, or none has come for long."""
     return not run.durable.stepped and (not run.steps_announced or run.durable.step_overdue)
 
 
 def looks_apart_s(run: Run) -> float:
     """Return how far two looks are apart, in seconds.
 
-    Steps say how long none was done. Without them the looks alone do, so they are as far apart as that may last. Nodes
-    are to be heard between two looks, see `are_heard_since`.
+    Steps show for how long none was done. Without steps only the looks show it, so they are as far apart as that may
+    last. All nodes are to be heard between two looks, see `are_heard_since`.
     """
     if is_timed_without_steps(run):
         return run.spec.hang_timeout_s or 0.0
@@ -59,8 +59,8 @@ def looks_apart_s(run: Run) -> float:
 def are_heard_since(run: Run, at: float) -> bool:
     """Whether all nodes of the round have been heard since the first of two looks was taken in.
 
-    Only then it is known whether a worker that both looks show at one place is in a section: a look does not tell, and
-    the heartbeat before it may have been sent before the section began.
+    Only then it is known whether a worker that both looks show at one place is in a section: a look does not show it,
+    and the heartbeat before it may have been sent before the section began.
     """
     return all(member.heard_at > at for member in run.inside)
 
@@ -74,14 +74,14 @@ def section_until(run: Run) -> float:
 def is_hung(run: Run) -> bool:
     """Whether the round hangs: workers wait for one that will not come, or for longer than `--hang-timeout` allows.
 
-    One that waits for a disk is given some minutes. What `--hang-timeout` says is a time between steps: before the
-    first one, a worker may compute for as long as it wants.
+    A worker that waits for a disk is given some minutes. `--hang-timeout` is a time between steps: before the first
+    one, a worker may compute for any time.
     """
     found = run.hang.found
     allows_no_more = bool(run.spec.hang_timeout_s) and run.durable.stepped
-    return found is not None and ((found.is_hang and not run.hang.is_borne) or allows_no_more)
+    return found is not None and ((found.is_hang and not run.hang.is_tolerated) or allows_no_more)
 
 
 def awaits_busy(run: Run) -> bool:
-    """Whether workers wait for one that computes, or for its disk, which is not on record yet."""
+    """Whether it is to be recorded that workers wait for one that computes, or that waits for its disk."""
     return run.hang.found is not None and not is_hung(run) and not run.hang.noted

@@ -53,10 +53,10 @@ _AT_WORK = {State.STARTING, State.RUNNING}
 """The states in which a round goes on."""
 
 STANDS_S = 5.0
-"""A node that is behind, and reports no step for so long, stands. `STANDS_STEPS` may be longer."""
+"""The least time without a step after which a node that is behind is taken to stand still."""
 
 STANDS_STEPS = 2
-"""A node does not stand before it took so many times as long as a step usually does."""
+"""The least such time, as a multiple of the usual time of a step."""
 
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
@@ -251,8 +251,8 @@ def _in_order(run: Run) -> list[Member]:
 class _FurthestWorker:
     """The worker that is furthest, and by how many steps another may lag because of reporting alone.
 
-    All ranks take the same steps, but their reports do not arrive at the same instant. One that is some seconds old
-    lacks the steps of that time, and each way has its delay.
+    All ranks take the same steps, but their reports do not arrive at the same instant. A report that is some seconds
+    old lacks the steps of that time, and each connection has its own delay.
     """
 
     def __init__(self, run: Run, steps_per_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Finds out which nodes can send the log files of a round, and says of the others where their files are."""
+"""Finds which nodes can send the log files of a round, and where the files of the other nodes are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 64
-"""The limit of one request: no person reads more at once, and each that is followed is asked once a second."""
+"""The limit of one request: no person reads more at once, and each log that is followed is read once a second."""
 
 
 class NoLogError(OperationalError):
@@ -40,7 +40,7 @@ class LogChoice:
 
 @frozen
 class LogSource:
-    """One log of one worker, and who can send it."""
+    """One log of one worker, and the node that can send it."""
 
     run: str
     round: int
@@ -53,9 +53,9 @@ class LogSource:
     keeper: str
     """The node to ask: the one that wrote it, or another that keeps its logs in the same place."""
     session: int | None
-    """Its session; None if it has none now."""
+    """The session of that node; None if it has none now."""
     problem: str
-    """Why nobody can be asked, and what to do; empty if somebody can."""
+    """Why no node can be asked, and what to do; empty if one can."""
 
 
 @frozen
@@ -63,7 +63,7 @@ class LogSources:
     """The logs of the chosen workers."""
 
     sources: tuple[LogSource, ...]
-    """They are in the order of the ranks, each with stdout first."""
+    """The logs in the order of the ranks, stdout first."""
     omitted: int
     """The number of chosen workers beyond the limit."""
 
@@ -73,8 +73,8 @@ def log_sources(
 ) -> LogSources:
     """Return the logs of some workers of a round; `records` are those that the store has of it.
 
-    `earlier` is an earlier run of the job, if the round is one of that. Who follows waits for nodes that are not
-    connected now, and may come back. Raises `NoLogError`.
+    `earlier` is the id of an earlier run of the job, if the round is one of that. With `follow`, nodes that are not
+    connected now can be asked as well, since they may come back. Raises `NoLogError`.
     """
     formed = next((record for record in records if isinstance(record, RoundFormed)), None)
     if formed is None:
@@ -84,16 +84,16 @@ def log_sources(
     if not nodes:
         had = name_some((ranks.node for ranks in formed.nodes), len(formed.nodes))
         raise NoLogError(f"round {number} has no such node: it has {had}")
-    wanted = merged(choice.ranks)
-    found = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted)]
-    if not found:
+    wanted_ranks = merged(choice.ranks)
+    pieces = [(ranks, piece) for ranks in nodes for piece in ranks_of(ranks, wanted_ranks)]
+    if not pieces:
         raise NoLogError(_unknown_rank(number, nodes, choice))
-    found.sort(key=lambda pair: pair[1].start)
-    workers = sum(len(piece) for _, piece in found)
-    shown = list(islice(((ranks, rank) for ranks, piece in found for rank in piece), WORKERS_AT_ONCE_MAX))
-    asked = _WantedRound(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
+    pieces.sort(key=lambda pair: pair[1].start)
+    workers = sum(len(piece) for _, piece in pieces)
+    shown = list(islice(((ranks, rank) for ranks, piece in pieces for rank in piece), WORKERS_AT_ONCE_MAX))
+    wanted = _WantedRound(run, earlier or run.id, number, follow=follow and not earlier and not run.durable.state.ended)
     sources = tuple(
-        asked.source(ranks.node, rank, stream, offers.get(ranks.node))
+        wanted.source(ranks.node, rank, stream, offers.get(ranks.node))
         for ranks, rank in shown
         for stream in choice.streams
     )
@@ -122,7 +122,7 @@ def merged(chosen: Iterable[range]) -> list[range]:
 
 
 def ranks_of(ranks: Ranks, wanted: Sequence[range]) -> list[range]:
-    """Return which of the wanted ranks, or of all if none are named, a node has; none of them is looked at singly."""
+    """Return which of the wanted ranks a node has, or all of its ranks if none are named."""
     first, end = ranks.first_rank, ranks.first_rank + ranks.workers
     if not wanted:
         return [range(first, end)]
@@ -161,7 +161,7 @@ class _WantedRound:
         )
 
     def _keeper(self, node: str, host: str, base: str) -> Member | None:
-        """Return the node itself, or else one that is connected and has its logs in the same place."""
+        """Return the node itself, or else another one that is connected and keeps its logs in the same place."""
         member = self._run.members.get(node)
         if not base or (member is not None and (member.session is not None or self._follow)):
             return member
@@ -174,7 +174,7 @@ class _WantedRound:
         return {(member.offer.host, member.offer.log_dir): member for member in others}
 
     def _problem(self, node: str, place: str, keeper: Member | None) -> str:
-        """Return why nobody can be asked; `place` says where the logs are, if any are kept."""
+        """Return why no node can be asked; `place` says where the logs are, if any are kept."""
         if self._run.spec.launcher is Launcher.TORCHRUN and self._id == self._run.id:
             return f"torchrun has started the workers of node {node}, and its own --log-dir says where their logs are"
         if keeper is not None and not sends_logs(keeper):

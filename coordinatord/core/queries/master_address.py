@@ -11,9 +11,9 @@ from coordinatord.core.state.member import Member
 LOOPBACK = "127.0.0.1"
 
 KNOWN_MAX = 1_024
-"""The most addresses of which is remembered what they are. Each is asked for twice at a join, where all nodes reach the
-same addresses of this host, and once more at a round. To parse two of them takes 25 us, a tenth of what a join costs
-the machine."""
+"""The most addresses that are remembered as parsed. Each is needed twice at a join, where all nodes reach the same
+addresses of this host, and once more at a round. To parse two of them takes 25 us, a tenth of what a join costs the
+machine."""
 
 
 def master_address(master: Member, members: Iterable[Member]) -> str:
@@ -48,9 +48,9 @@ def is_loopback(address: str) -> bool:
 
 @lru_cache(KNOWN_MAX)
 def plain(address: str) -> str:
-    """Write an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) in its plain form.
+    """Return an IPv4 address that came mapped into IPv6 (`::ffff:10.0.0.5`) in its plain form.
 
-    Drop a zone of this host.
+    The zone of an address is dropped: it names an interface of this host.
     """
     address = address.partition("%")[0]
     try:

@@ -19,9 +19,8 @@ END_S = 120.0
 given two minutes at most."""
 
 END_IDLE_S = 40.0
-"""How long they stay while nobody writes a byte. A node says after 30 s that its disk hangs, which ends the attempt: up
-to then the disk may be slow. This is for a node that does not come to say so."""
-
+"""How long they stay while no node writes a byte. A node reports after 30 s that its disk hangs, which ends the
+attempt: until then the disk may only be slow. This limit is for a node that cannot report it."""
 
 WAITS_S = 10.0
 """How long nodes wait for a round before their newest step is written: a round mostly follows within seconds, and its
@@ -36,7 +35,7 @@ def step_to_write(run: Run) -> KeptStep | None:
     kept, done = run.kept, run.kept.disk.step
     if run.durable.state is State.FORMING or has_failed(run):
         at = kept.newest_whole
-    else:  # a node that was late to say that it has the step too may overwrite it until it protects it
+    else:  # a node that reported late that it has the step may overwrite it until it protects it
         at = kept.whole if kept.whole is not None and kept.is_protected_by_holders(kept.whole) else None
     return None if at is None or at.round == 0 or (done is not None and at <= done) else at
 
@@ -103,9 +102,9 @@ def work_for(run: Run, now: float, without: tuple[str, ...] = ()) -> PersistWork
 
 
 def work_instead(run: Run, failed: PersistWork, now: float) -> PersistWork | None:
-    """Return an attempt to make at once after one that failed: nodes are about to go, and others have what is missing.
+    """Return an attempt to make at once after one that failed, if nodes are about to go and others hold the step.
 
-    Otherwise the next one comes after a pause, and with all nodes: a disk that is full may have room by then.
+    Otherwise the next attempt comes after a pause, and with all nodes: a disk that was full may have room by then.
     """
     if not is_ending(run):
         return None
@@ -150,14 +149,15 @@ def order_for(run: Run, member: Member) -> PersistOrder | None:
 
 
 def _in_use(run: Run, member: Member) -> int | None:
+    """Return the serial of the step on the disk that the round resumes from, and so may still have to read."""
     point = run.durable.resume
     if point is None or point.disk is None or run.durable.stepped:
         return None
-    return next((persisted.serial for persisted in found_by(member) if _is(persisted, point)), None)
+    return next((persisted.serial for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
 def over_at(run: Run) -> float | None:
-    """Return when the attempt is over: it has succeeded or failed, or nobody writes a byte for too long."""
+    """Return when the attempt is over: it has succeeded or failed, or no node writes a byte for too long."""
     work = run.kept.disk.work
     if work is None:
         return None
@@ -171,7 +171,7 @@ def why_failed(run: Run, work: PersistWork) -> str:
     if work.failed is not None:
         return f"node {work.failed[0]}: {work.failed[1]}"
     gone = _gone(run, work)
-    return _is_gone(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
+    return _gone_text(gone[0]) if gone else f"nothing was written for {STUCK_S:g} s: does the disk hang?"
 
 
 def why_none(run: Run) -> str:
@@ -180,17 +180,17 @@ def why_none(run: Run) -> str:
     held = {} if at is None else run.kept.holders(at)
     away = (node for node in held if _is_able(run.members[node]) and not _may_write(run.members[node]))
     first = next(away, None) if _is_in_reach(run) else None
-    return "not all of the step is held by nodes with --persist" if first is None else _is_gone(first)
+    return "not all of the step is held by nodes with --persist" if first is None else _gone_text(first)
 
 
-def _is_gone(node: str) -> str:
+def _gone_text(node: str) -> str:
     return f"node {node} is gone"
 
 
 def pause_s(run: Run, failed: PersistWork | None = None) -> float:
-    """Return the pause after an attempt that failed, or that no nodes which are here can make."""
-    has_failed = failed is not None and (failed.failed is not None or not _gone(run, failed))
-    return BACK_S if is_ending(run) and not has_failed else RETRY_S
+    """Return the pause in seconds after an attempt that failed, or that the nodes which are here cannot make."""
+    has_disk_failed = failed is not None and (failed.failed is not None or not _gone(run, failed))
+    return BACK_S if is_ending(run) and not has_disk_failed else RETRY_S
 
 
 def _gone(run: Run, work: PersistWork) -> list[str]:
@@ -215,9 +215,9 @@ def writes(run: Run, member: Member) -> bool:
 
 
 def is_unsure(run: Run) -> bool:
-    """Whether nodes may keep a step that the disk does not have, as far as is known.
+    """Whether it is not known yet if nodes keep a step that the disk does not have.
 
-    A coordinator that was started again has to hear them first. Each is heard or lost within its grace.
+    A coordinator that was started again knows it when all nodes are heard or lost, which they are within their grace.
     """
     return run.durable.has_had_rounds and not run.kept.all_heard
 
@@ -225,7 +225,7 @@ def is_unsure(run: Run) -> bool:
 def ends_by(run: Run) -> float:
     """Return until when a node or a run that ends waits for the disk.
 
-    After an attempt that failed it waits for the next one, if nodes that are left have all of the step.
+    After an attempt that failed, it waits for the next one if nodes that are left have all of the step.
     """
     disk = run.kept.disk
     if disk.work is not None:
@@ -252,7 +252,7 @@ def unwritten(run: Run) -> tuple[int, str] | None:
     """Return the newest step that nodes kept and the disk does not have, and why not; None if there is none."""
     disk, at = run.kept.disk, step_to_write(run)
     if disk.failed_at is not None and (disk.step is None or disk.step < disk.failed_at):
-        at = disk.failed_at if at is None else max(at, disk.failed_at)  # a node may have taken it along
+        at = disk.failed_at if at is None else max(at, disk.failed_at)  # it may be lost with a node that has gone
     if disk.every_s is None or at is None:
         return None
     if disk.work is None:
@@ -287,7 +287,7 @@ def newest_on_disk(run: Run, nodes: Sequence[Member]) -> tuple[ResumePoint, Pers
 
 
 def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
-    """Return a node that finds something on the disk to resume from, and the newest of it; it may be gone by now."""
+    """Return a node that finds steps on the disk, and the newest of them; the node may be gone by now."""
     persisting = run.kept.disk
     if not persisting.is_found:
         return None
@@ -299,7 +299,7 @@ def who_finds(run: Run) -> tuple[str, PersistedStep] | None:
 
 def persisted_parts(member: Member, point: ResumePoint) -> PersistedStep | None:
     """Return what a node finds on the disk of the step that its round resumes from."""
-    return next((persisted for persisted in found_by(member) if _is(persisted, point)), None)
+    return next((persisted for persisted in found_by(member) if _is_same(persisted, point)), None)
 
 
 def _point(run: Run, persisted: PersistedStep) -> ResumePoint:
@@ -310,13 +310,13 @@ def _point(run: Run, persisted: PersistedStep) -> ResumePoint:
     return ResumePoint(first.round if ours else 0, first.step, first.world_size, first.shards, redone, disk=disk)
 
 
-def _is(persisted: PersistedStep, point: ResumePoint) -> bool:
+def _is_same(persisted: PersistedStep, point: ResumePoint) -> bool:
     disk = point.disk
     return disk is not None and (persisted.run, persisted.at) == (disk.run, KeptStep(disk.round, point.step))
 
 
 def holds_parts(run: Run, member: Member) -> bool:
-    """Whether a node that is to leave may have to write a part first; it is known when all workers have ended."""
+    """Whether a node that is to leave may have to write a part first, which is known when all workers have ended."""
     kept = member.observed.kept
     ours = () if kept is None or member.observed.run != run.id else kept.parts
     return _may_write(member) and any(part.big for part in ours)

@@ -8,8 +8,8 @@ from coordinatord.core.state.cluster import Cluster
 def is_cut_off(cluster: Cluster) -> bool:
     """Whether each node that is connected has been silent for its whole lease, and there is one.
 
-    The process of a node that ends closes its connection, and a host that dies takes its own nodes along. So it is most
-    likely this coordinator's network if nobody at all is heard, and nobody has said goodbye.
+    A node process that ends closes its connection, and a host that dies takes its own nodes along. So if no node at all
+    is heard, and connections are still open, it is most likely this coordinator's network.
     """
     silent = False
     for run in cluster.jobs.values():

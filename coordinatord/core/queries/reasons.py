@@ -1,4 +1,4 @@
-"""Describes a run in words, by its state: for the reasons of the table, for waiting nodes, and for the status."""
+"""Describes a run in words: for the reasons of the table, for nodes that wait, and for the status."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.worker_ends import Killed
 
 NAMES_MAX = 8
-"""The most nodes that one sentence names; the rest is counted, so that a text stays short with a thousand nodes."""
-
+"""The most nodes that one sentence names; the others are counted, so that texts stay short with a thousand nodes."""
 
 KILLED_MAX = 2
-"""The most nodes that are named as killed before they had saved: a reason then stays below a record's limit."""
+"""The most nodes that are named for killed workers: a reason then stays below a record's limit."""
 
 _WAS = {
     State.SUCCEEDED: "succeeded",
@@ -34,7 +33,7 @@ _WAS = {
 
 
 class Reasons:
-    """Words for one run; its properties are the placeholders in the table."""
+    """Texts about one run; its properties are the placeholders in the table."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -85,7 +84,7 @@ class Reasons:
 
     @property
     def budget(self) -> str:
-        """How many restarts were used."""
+        """How many restarts were used, of how many."""
         if self._run.spec.launcher is Launcher.TORCHRUN:
             return f"restarts: {self._run.durable.restarts_used}, and by torchrun's own count none is left"
         return f"restarts used: {self._run.durable.restarts_used} of {self._run.spec.max_restarts}"
@@ -155,7 +154,7 @@ class Reasons:
 
     @property
     def leave_asked(self) -> str:
-        """Which nodes of the round are to leave: words that stay true when they have left, or stay after all."""
+        """Which nodes of the round were asked to leave, which stays true if one stays after all."""
         number = len(self._run.leaving)
         return f"{name_some(sorted(self._run.leaving), number)} {'was' if number == 1 else 'were'} asked to leave"
 
@@ -222,7 +221,7 @@ class Reasons:
                 unsure if persistence.is_unsure(run) else "what is kept is written to the disk first"
             )
         if ready >= least and run.pause_s:
-            return pause_words(run.pause_s, run.durable.round + 1, run.durable.repeats)
+            return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := disk_obstacle(run)) is not None:
             return _about_disk(run, obstacle)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
@@ -255,7 +254,7 @@ class Reasons:
     def overdue(self) -> str:
         """How long no worker has done the first step of the round, and why that may be."""
         text = f"no step yet, and all workers were started more than {self._run.policy.first_step_s / 60:g} min ago"
-        advice = "if the script never calls ctx.step, let it say workerlib.init(steps=False)"
+        advice = "if the script never calls ctx.step, let it call workerlib.init(steps=False)"
         return text if self._run.durable.reports_steps else f"{text}: {advice}"
 
     @property
@@ -268,11 +267,11 @@ class Reasons:
         if straggler is not None:
             text += f"; rank {straggler.rank} on node {straggler.node} is behind, by {straggler.lag}"
         if self._run.spec.hang_timeout_s == 0:
-            text += "; nobody looks where they stand (--hang-timeout off): see nodeclient stacks"
+            text += "; hangs are not looked for (--hang-timeout off): see nodeclient stacks"
         return self._noticed(text)
 
     def _noticed(self, text: str) -> str:
-        """Return a text with what the last looks have shown of workers that are let alone."""
+        """Return a text with what the last looks have shown where nothing is done about it."""
         is_on = self._run.hang.notice and self._run.durable.state is State.RUNNING
         return f"{text}; {self._run.hang.notice}" if is_on else text
 
@@ -333,7 +332,7 @@ def resumed(point: ResumePoint) -> str:
 
 
 def memory_of(point: ResumePoint) -> str:
-    """Say in whose memory a step is, or that it is on disk: `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
+    """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
     if point.disk is not None:
         return "disk"
     if not point.nodes:
@@ -343,18 +342,18 @@ def memory_of(point: ResumePoint) -> str:
 
 
 def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
-    """Say why what is on the disk is of no use to a node, and what to do."""
+    """Explain why what is on the disk is of no use to a node, and what to do."""
     other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
     if found is None and obstacle.why:
         ways = "mend that, or remove the step from --persist, if all are to begin anew"
         return f"node {other.node} can use nothing on the disk: {obstacle.why}: {ways}"
     if found is None:
-        what = "a step" if written is None else f"step {written.step:,}"
-        text = f"{what} was written to the disk, and node {other.node} does not find it any more"
+        step_text = "a step" if written is None else f"step {written.step:,}"
+        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
         return f"{text}: is --persist still mounted? All would begin anew"
     knows, step = found
-    what = f"step {step.at.step:,} on the disk"
-    finds = f"finds {what}" if knows in run.members else f"found {what} before it went"
+    step_text = f"step {step.at.step:,} on the disk"
+    finds = f"finds {step_text}" if knows in run.members else f"found {step_text} before it went"
     text = f"node {knows} {finds}, and node {other.node} does not"
     if obstacle.why:
         return f"{text}: {obstacle.why}. All would begin anew"
@@ -363,7 +362,7 @@ def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
     return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
 
 
-def pause_words(seconds: float, round_number: int, repeats: int) -> str:
+def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain that the next round waits, and why."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
     return f"waiting {seconds:g} s before round {round_number}: the same error {times} without a step"

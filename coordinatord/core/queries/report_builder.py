@@ -59,7 +59,7 @@ def _error_text(failure: Failure) -> str:
 
 
 def _heard_inside(run: Run) -> Iterator[Member]:
-    """Return the members of the round that have reported on it, by group rank."""
+    """Yield the members of the round that have reported on it, by group rank."""
     members = (run.members.get(node) for node in run.durable.order)
     for member in members:
         if member is not None and (member.observed.run, member.observed.round) == (run.id, run.durable.round):
@@ -94,13 +94,13 @@ def _stragglers(run: Run) -> tuple[int | None, tuple[Straggler, ...]]:
 
 
 def in_brief(report: Report) -> str:
-    """Name the cause of the next round, in few words: that reason is shown for as long as the round lasts."""
+    """Describe the failure briefly, as a reason for the next round, which is shown for as long as that lasts."""
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
         return f"a collective completed for nobody in round {report.round}"
-    who = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
-    who = name_ranks(failure.hang_ranks) if failure.hang_ranks else who
-    return f"{who} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
+    subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
+    subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
+    return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"
 
 
 def repeats_of(run: Run, report: Report | None, now: float) -> int:

@@ -1,7 +1,7 @@
 """Chooses the step that a round resumes from, and says which node gets which parts of it from where.
 
-It is the newest step that is whole among the nodes that can be reached, or on the disk. A later round comes first,
-since nobody knows how far an older one went on. All nodes resume from the same step, or none resumes.
+It is the newest step that is whole among the nodes that can be reached, or on the disk. A step of a later round comes
+first, since it is not known how far an older round went on. All nodes resume from the same step, or none resumes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DiskObstacle:
     node: Member
     """The node that cannot use what is there."""
     why: str
-    """Why something on the disk is of no use to that node; empty where it does not see it."""
+    """Why something on the disk is of no use to that node; empty if the node does not find anything."""
     found: tuple[str, PersistedStep] | None
     """A node that finds a step, and that step; None if no node finds one, though one was written."""
 
@@ -67,7 +67,7 @@ def disk_obstacle(run: Run) -> DiskObstacle | None:
             member for member in nodes if at not in {(persisted.run, persisted.at) for persisted in found_by(member)}
         ]
     else:
-        gone = run.kept.disk.step is not None  # this run has written it, and nobody sees it any more
+        gone = run.kept.disk.step is not None  # this run has written a step, and no node finds it any more
         hindered = [member for member in nodes if unusable_to(member)] or (nodes[:1] if gone else [])
     return next((DiskObstacle(member, unusable_to(member), found) for member in hindered), None)
 
@@ -117,11 +117,11 @@ def _make_plan(run: Run, point: ResumePoint) -> ResumePlan:
 
 
 def plan_of_round(run: Run) -> ResumePlan | None:
-    """Return who gets which parts from whom in the current round; None where no node gets any from another.
+    """Return which node gets which parts from which other one in the current round; None if none gets any.
 
-    It is what `run.kept` has, as long as it stands: a node that has begun to get its parts is sent to no other holders.
-    There is none before all members are heard after a restart of the coordinator: one of them may have the small state
-    of a rank, which would be planned without it.
+    A plan that `run.kept` has stays: a node that has begun to get its parts is not sent to other holders. After a
+    restart of the coordinator there is no plan before all members are heard: one of them may have the small state of a
+    rank, which would be planned without it.
     """
     point, durable = run.durable.resume, run.durable
     is_in_memory = point is not None and point.disk is None and run.kept.all_heard
@@ -133,7 +133,7 @@ def plan_of_round(run: Run) -> ResumePlan | None:
 def is_obtainable(run: Run) -> bool:
     """Whether all nodes of the round can get what their workers resume from, or have it, as far as is known."""
     resume, kept = run.durable.resume, run.kept
-    on_disk = resume is not None and resume.disk is not None  # a node that cannot read it says so
+    on_disk = resume is not None and resume.disk is not None  # a node that cannot read it reports that
     if resume is None or on_disk or run.durable.stepped or not kept.all_heard or kept.is_whole(resume.at):
         return True
     return all(has_restored(run, member) for member in run.inside)
@@ -153,10 +153,11 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
         return None
     ranks = range(assignment.first_rank, assignment.first_rank + member.offer.workers)
     wanted = _sources(run, point, member.node, ranks, assignment.world_size)
+    holders = [(run.members[node], parts) for node, parts in (wanted or {}).items()]
     sources = [
-        KeptSource(source, _address(run.members[source], member), keeper.port, keeper.key, parts)
-        for source, parts in (wanted or {}).items()
-        if (keeper := run.members[source].keeper) is not None
+        KeptSource(holder.node, master_address(holder, (holder, member)), keeper.port, keeper.key, parts)
+        for holder, parts in holders
+        if (keeper := holder.keeper) is not None
     ]
     complete = wanted is not None and len(sources) == len(wanted)
     return Resume(
@@ -174,7 +175,7 @@ def resume_for(run: Run, member: Member, goal: Goal) -> Resume | None:
 def _sources(
     run: Run, point: ResumePoint, node: str, ranks: range, world_size: int
 ) -> dict[str, tuple[WantedParts, ...]] | None:
-    """Return what a node reads from the disk, where all nodes find all of the step, or gets from which other nodes."""
+    """Return the parts that a node gets, by the node that has them: if the step is on the disk, the node itself."""
     if point.disk is None:
         plan = plan_of_round(run)
     elif (found := persisted_parts(run.members[node], point)) is not None:
@@ -182,10 +183,6 @@ def _sources(
     else:
         plan = None
     return None if plan is None else plan.sources(node, ranks, world_size)
-
-
-def _address(source: Member, reader: Member) -> str:
-    return master_address(source, (source, reader))
 
 
 def protected_for(run: Run, member: Member) -> tuple[KeptStep, ...] | None:

@@ -1,4 +1,4 @@
-"""What a run's time series is made of: the run as it is now, and what its rounds still tell of the time before."""
+"""What a run's time series is made of: the run as it is now, and what its last rounds show of the time before."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _pace(run: Run) -> float | None:
 
 
 def past_samples(run: Run, rounds: RoundHistory) -> Iterator[Sample]:
-    """Yield what the rounds that are kept tell of the time before now; how many steps a second it was is not kept."""
+    """Yield what the rounds that are kept show of the time before now; their pace is not kept."""
     restarts = run.durable.restarts_used - sum(round_.charged for round_ in rounds)
     for round_ in rounds:
         before, after = round_.before, round_.after

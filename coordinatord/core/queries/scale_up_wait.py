@@ -1,4 +1,4 @@
-"""What a node waits for that has arrived during a round: the job's `--scale-up` says it."""
+"""What nodes that have arrived during a round wait for, by the job's `--scale-up`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 def awaits_checkpoint(run: Run) -> bool:
     """Whether nodes that have arrived wait for a checkpoint.
 
-    Where workers save whenever they are asked to, and at no other time, there is none to wait for, and no step is lost.
+    There is none where workers save their state when they are asked to, and at no other time: then no step is lost.
     """
     if run.spec.scale_up is not ScaleUp.AT_CHECKPOINT:
         return False
@@ -22,8 +22,8 @@ def _is_saved_at_intervals(run: Run) -> bool:
     return any(kept is not None and kept.interval_steps is not None for kept in held)
 
 
-def waiting_words(run: Run) -> str:
-    """Tell a node that has arrived what it waits for while the round goes on."""
+def waiting_text(run: Run) -> str:
+    """Describe what a node that has arrived waits for while the round goes on."""
     number = run.durable.round
     if run.round_size >= run.spec.nodes_max:
         return f"spare: round {number} has its maximum of nodes, {run.spec.nodes_max}"

@@ -1,4 +1,4 @@
-"""Finds whom to ask where the workers of a round stand, and puts together those that stand at the same place."""
+"""Finds the nodes to ask where the workers of a round stand, and groups workers that stand at the same place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NoStacksError(OperationalError):
 
 
 def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
-    """Return whom to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
+    """Return the nodes to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
     if not run.durable.order:
         raise NoStacksError(f"job {run.job} has no workers now: it is {run.shown_state}")
     chosen = merged(ranks)

@@ -12,7 +12,7 @@ from coordinatord.protocol.worker_starts import WorkerStarts
 def count_starts(run: Run) -> WorkerStarts | None:
     """Return how the workers of the present round were begun, and the first node of which some were not in place.
 
-    None if no node says: all workers are cold then, and could not be otherwise.
+    None if no node reports it: all workers are cold then, and could not be otherwise.
     """
     known = [
         (member.node, member.observed.begun)
@@ -28,7 +28,7 @@ def count_starts(run: Run) -> WorkerStarts | None:
 
 
 def starts_view(starts: WorkerStarts | None) -> WorkerStartsStatus | None:
-    """Return the same for the HTTP API."""
+    """Return how workers were begun, as a record of the HTTP API."""
     if starts is None:
         return None
     return WorkerStartsStatus(in_place=starts.in_place, warm=starts.warm, cold=starts.cold, why_not=starts.why_not)

@@ -1,7 +1,7 @@
 """Splits the open time of a run between activities, as of now.
 
 Each function here reads the signs that the machine has at this moment. The result goes into the next record as a
-number, because no later life of the daemon could come to it again.
+number, because no later life of the daemon could work it out again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def spent(run: Run, now: float) -> Spent:
 
 def spent_when_broken(run: Run, now: float) -> Spent:
     """Return the time spent by a run whose round proves broken now: from the first sign on, that was being detected."""
-    # Workers that hang had stalled until the round is stopped.
+    # A hang is no sign: its time counts as stalled until the round is stopped.
     signs = [run.lost_at, *(failure.at for failure in run.failures.values() if failure.failure.hang is None)]
     signs += [member.lived_at for member in run.members_in(MemberState.SILENT)]
     signs += [member.heard_at - member.observed.idle_s for member in run.members_in(MemberState.STOPPED)]
-    if min(signs) == math.inf:  # a node in doubt may only have been out of reach, so any other sign is better
+    if min(signs) == math.inf:  # such a node may only have been out of reach, so any other sign is better
         signs += [member.lived_at for member in run.doubtful]
     if run.activity is Activity.SILENT:
         signs = [sign for sign in signs if sign > run.durable.ledger.settled_at]  # since before that it was silent

@@ -1,8 +1,8 @@
 """What outlives the daemon, as types: the jobs, their runs and members, and which nodes operators keep out.
 
 Only `transitions/apply` changes any of it, by records alone. The daemon that decides and the daemon that starts again
-apply the same records, so both hold equal states, and `==` says so. What one life of the daemon knows beside it is in
-`member`, `run` and `cluster`. Times are in the clock of the life that applied the records.
+apply the same records, so their states are equal (`==`). What one life of the daemon knows beside it is in `member`,
+`run` and `cluster`. Times are in the clock of the life that applied the records.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from coordinatord.protocol.messages import Assignment, JobSpec, Outcome, Report
 from coordinatord.protocol.node_offer import NodeOffer
 
 FORGOTTEN_MAX = 1_000
-"""The most that are kept, as in the store: nodes give up long before so many jobs are forgotten."""
+"""The most forgotten runs that are kept, as in the store: nodes give up long before so many are forgotten."""
 
 RELEASED_MAX = 200
-"""The most that are kept, as in the store, while no round is formed: a node asks for its outcome within seconds."""
-
+"""The most released nodes that are kept, as in the store, while no round is formed: all get their outcome soon."""
 
 LOST_MAX = 32
 """The most losses that are kept of a run: a rack of hosts. The store keeps more."""
@@ -107,7 +106,7 @@ class SpoiledStep:
 
     at: KeptStep
     round: int
-    """The round that could not."""
+    """The round that could not resume from it."""
 
 
 @frozen
@@ -170,8 +169,9 @@ class DurableRun:
     resume: ResumePoint | None = None
     """The step that the workers of the current or last round resume from; None if they resume from none."""
     spoiled: SpoiledStep | None = None
-    """The last step that a round could not resume from, though nodes had it in memory: none that was done before it and
-    is newer is tried again. Of one on the disk, the nodes themselves say that they cannot read it."""
+    """The last step that a round could not resume from, though nodes had it in memory. It is chosen no more, nor is a
+    newer one that was done before that round. Of a step on the disk, nodes report themselves that they cannot read it.
+    """
     stepped: bool = False
     """Whether a worker has reported a step of the current round."""
     step_overdue: bool = False
@@ -183,7 +183,7 @@ class DurableRun:
     silent: bool = False
     """Whether it is recorded that no node of the current round can be heard."""
     superseded_reason: str = ""
-    """Why the current round cannot be the one that was recorded, if so: nodes know of a later one."""
+    """Why the recorded round is not the current one: nodes know of a later one. Empty if it is."""
     succeeded: set[str] = field(default_factory=set)
     """Nodes of the current round whose workers have all exited with 0, also of those that are no longer members."""
     losses: list[LostNode] = field(default_factory=list)
@@ -233,14 +233,14 @@ class DurableRun:
 
 @dataclass(slots=True)
 class DurableCluster:
-    """All that one coordinator's records lead to."""
+    """The durable state of one coordinator."""
 
     jobs: dict[str, DurableRun] = field(default_factory=dict)
     """The live or last run of each job, in the order in which they were opened."""
     drained: dict[str, str] = field(default_factory=dict)
     """Names of nodes or hosts that no job takes in, each with the reason."""
     forgotten: dict[str, str] = field(default_factory=dict)
-    """The last runs that were forgotten, each with the reason: a node that comes back to one must not begin it anew."""
+    """The last forgotten runs, by id, each with the reason: a node that comes back to one must not begin it anew."""
 
     def why_drained(self, node: str, host: str) -> str | None:
         """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""

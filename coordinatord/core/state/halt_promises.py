@@ -3,7 +3,7 @@
 Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these steps.
 All of them can come to it, since a worker stands still only when it has given the others what they need for its step.
 The coordinator names that furthest step, and all workers go on to it. A coordinator that was started again names the
-same step, since those that were told of it promise that very step.
+same step, since workers that have received it promise that very step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Halting:
     """The end of one round, from when it was stopped on purpose."""
 
     wanted: bool = False
-    """Whether all workers of the round can be told after which step to stand still, as far as is known."""
+    """Whether all workers of the round can halt after a step that is named, as far as is known."""
     promised: dict[str, int] = field(default_factory=dict)
     """The step that the workers of each node do not go beyond, by node."""
     step: int | None = None
@@ -27,6 +27,6 @@ class Halting:
 
 
 def can_halt(members: Iterable[Member]) -> bool:
-    """Whether all workers of these members can be told after which step to stand still."""
-    said = ((member.keeper, member.observed.kept) for member in members)
-    return all(keeper is not None and kept is not None and kept.can_halt for keeper, kept in said)
+    """Whether all workers of these members can halt after a step that is named."""
+    reports = ((member.keeper, member.observed.kept) for member in members)
+    return all(keeper is not None and kept is not None and kept.can_halt for keeper, kept in reports)

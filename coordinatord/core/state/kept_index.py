@@ -1,9 +1,9 @@
 """What the nodes of a run keep of its training state, by step: which steps are whole, and which are protected.
 
 The newest whole step must not be overwritten before a newer one is safe everywhere. A node does not know what others
-hold, so the coordinator names two steps: `whole`, and a `candidate` for its place. Nodes protect both and say so. Only
-when all parts of the candidate are protected does it become the whole one, and the old one may be overwritten. With one
-name, a node could overwrite the new step while another, which has heard of it already, gives up the old one.
+hold, so the coordinator names two steps: `whole`, and a `candidate` for its place. Nodes protect both, and report that.
+Only when all parts of the candidate are protected does it become the whole one, and the old one may be overwritten.
+With one name, a node could overwrite the new step while another, which protects it already, gives up the old one.
 
 What only one host has is copied to another one, and those copies are protected like everything else. The candidate
 waits for its copies too, so the old step and its copies stay until the new one outlives the loss of a host.
@@ -26,7 +26,7 @@ Parts = tuple[KeptParts, ...]
 
 
 class _StepHolders:
-    """Who has parts of one step."""
+    """The nodes that have parts of one step."""
 
     __slots__ = ("_all", "_protected", "held", "ranks", "ranks_protected")
 
@@ -50,10 +50,10 @@ class _StepHolders:
     def is_protected_by_all(self) -> bool:
         """Whether each shard has a holder, and every holder protects what it has.
 
-        Of a state that all have alike one holder is enough to be whole. Another one that does not protect it yet may
-        overwrite it at any moment, and with it the small state of its ranks, which nobody else has.
+        Where all nodes have the same big state, one holder makes the step whole. Another holder that does not protect
+        it yet may overwrite it at any moment, and with it the small state of its ranks, which no other node has.
         """
-        if self.ranks_protected < self.ranks:  # most often so: each report would cost a look at all parts otherwise
+        if self.ranks_protected < self.ranks:  # usual, and cheaper than a look at all parts for each report
             return False
         return self.is_protected and all(part.protected for parts in self.held.values() for part in parts)
 
@@ -62,8 +62,8 @@ class _StepHolders:
         before = self.held.pop(node, ())
         if parts:
             self.held[node] = parts
-        gone, come = ([part for part in some if part.big] for some in (before, parts))
-        gone_protected, come_protected = ([part for part in some if part.protected] for some in (gone, come))
+        gone, come = ([part for part in held if part.big] for held in (before, parts))
+        gone_protected, come_protected = ([part for part in held if part.protected] for held in (gone, come))
         self.ranks += _ranks(come) - _ranks(gone)
         self.ranks_protected += _ranks(come_protected) - _ranks(gone_protected)
         self._all.exchange(come, gone)
@@ -93,23 +93,23 @@ class KeptIndex:
         self.candidate: KeptStep | None = None
         """A newer step that is whole and not yet protected everywhere."""
         self._passed: KeptStep | None = None
-        """The newest candidate so far; one that was given up may be gone on some node, so it never is one again."""
+        """The newest candidate so far. One that was given up may be gone on some node, so it is no candidate again."""
         self.plan: ResumePlan | None = None
-        """Who gets which parts from whom in the current round; None until it is made, also where it is to be made anew:
-        parts of its step have gone, or some that it lacked may have come."""
+        """Which node gets which parts from which other one in the current round. None if it is to be made, or made
+        anew: parts of its step have gone, or some that it lacked may have come."""
         self.failed: dict[str, str] = {}
         """Why nodes of the current round could not get what their workers resume from."""
         self.copies: dict[KeptStep, CopyPlan] = {}
-        """Who is to have which copies of the steps that are protected; what is not planned yet waits."""
+        """The planned copies of each protected step; a candidate without a plan waits for one."""
         self._domains: Mapping[str, str] = {}
-        """The failure domain of each node, as of the last plan: what was copied is so while no round runs, too."""
+        """The failure domain of each node, as of the last plan. It stays while no round runs, since copies stay too."""
         self.no_copies: dict[str, str] = {}
-        """Why nodes cannot have the copies that they are to have: nobody waits for these."""
+        """Why nodes cannot have the copies that they are to have; no step waits for these."""
         self.disk = Persisting()
         self.pinned: KeptStep | None = None
         """The step that is being written to the disk, and stays protected meanwhile."""
         self.is_ending = False
-        """The round is being stopped: its last step has to find a place."""
+        """Whether the round is being stopped, so that its last step has to find a place."""
         resume = durable.resume
         if resume is not None and resume.disk is None and not durable.stepped and not durable.state.ended:
             self.whole = self._passed = resume.at
@@ -120,13 +120,13 @@ class KeptIndex:
 
     @property
     def protected(self) -> tuple[KeptStep, ...] | None:
-        """What nodes are told to protect; None while it is not known what they do."""
+        """The steps that nodes are to protect; None while it is not known which ones they protect now."""
         named = (self.whole, self.candidate, self.pinned)
         steps = tuple(dict.fromkeys(step for step in named if step is not None))
         return None if self._unheard and not steps else steps
 
     def note(self, node: str, parts: Parts) -> bool:
-        """Take in what a node keeps; return whether that is news."""
+        """Take in what a node keeps; return whether that has changed, or is the first report."""
         first = node in self._unheard
         self._unheard.discard(node)
         before = self._of_node.pop(node, ())
@@ -142,18 +142,18 @@ class KeptIndex:
             self._put(at, node, now.get(at, ()))
             plan = self.copies.get(at)
             if plan is not None and (lost or (at not in was and node not in plan.wanted)):
-                del self.copies[at]  # it is made anew: somebody has the same shard now, or a copy is gone
+                del self.copies[at]  # it is made anew: another node has the same shard now, or a copy is gone
         return True
 
     def note_no_copies(self, node: str, why: str) -> bool:
-        """Take in why a node cannot have its copies, or that it can; return whether that is news."""
+        """Take in why a node cannot have its copies, or that it can; return whether that has changed."""
         before = self.no_copies.pop(node, "")
         if why:
             self.no_copies[node] = why
         return why != before
 
     def drop(self, node: str, held: Holding | None = None) -> None:
-        """Forget a node that is gone, but for what it has found on the disk; others may have to take its copies."""
+        """Forget a node that is gone, except for what it has found on the disk; the copies are planned anew."""
         self.note(node, ())
         self.disk.miss(node, () if held is None else held.persisted)
         self.no_copies.pop(node, None)
@@ -168,7 +168,7 @@ class KeptIndex:
 
     @property
     def all_heard(self) -> bool:
-        """Whether every member has said what it keeps, since the coordinator was started."""
+        """Whether every member has reported what it keeps, since the coordinator was started."""
         return not self._unheard
 
     def is_whole(self, at: KeptStep) -> bool:
@@ -191,7 +191,7 @@ class KeptIndex:
         return sorted(self._of_step, reverse=True)
 
     def holders(self, at: KeptStep) -> dict[str, Parts]:
-        """Return who keeps parts of a step."""
+        """Return the parts of a step, by the node that keeps them."""
         holders = self._of_step.get(at)
         return {} if holders is None else holders.held
 
@@ -228,18 +228,18 @@ class KeptIndex:
         return shards > 0 and are_protected_twice(range(shards), held, self._domains)
 
     def note_plan(self, at: KeptStep, copies: CopyPlan) -> None:
-        """Take in who is to have which copies of a step. The failure domains are known from then on."""
+        """Take in the planned copies of a step, and with them the failure domains."""
         self.copies[at], self._domains = copies, copies.domains
 
     def copy_of(self, node: str) -> tuple[str, KeptStep] | None:
-        """Return who has a copy of what a node alone keeps, and of which step; None if nobody has.
+        """Return the node that has a copy of what this node alone keeps, and of which step; None if none has.
 
-        A step that is protected no more does not count: its copy may have been overwritten already.
+        A step that is no longer protected does not count: its copy may have been overwritten already.
         """
         for at in sorted(self.copies.keys() & {*(self.protected or ())}, reverse=True):
             plan = self.copies[at]
             taker = plan.pairs.get(node, "")
-            if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.holders(at), of=node):
+            if node in plan.wanted.get(taker, {}) and plan.has_copies(taker, self.holders(at), only=node):
                 return taker, at
         return None
 
@@ -253,8 +253,8 @@ class KeptIndex:
         before = self.protected
         self._judge_candidate()
         if self.whole is None and self._passed is None:
-            # After a restart, what nodes protect already comes first. What has copies is known before all are heard;
-            # something newer may not have them yet.
+            # After a restart, this is the newest step that nodes protect. One that has copies comes first, as a newer
+            # one may not have them yet; and it is known before all nodes are heard.
             self.whole = self._passed = self._newest(lambda holders: holders.is_protected_twice) or (
                 None if self._unheard else self._newest(lambda holders: holders.is_protected)
             )
@@ -269,13 +269,13 @@ class KeptIndex:
     def _is_last_place(self, at: KeptStep) -> bool:
         """Whether a node would have no place for the last step of the round if this one was protected too.
 
-        A state that all have alike is saved when the round breaks, which nobody foresees.
+        A state that all nodes have alike is saved when the round breaks, and that may happen at any time.
         """
         alike = any(part.shards == 1 for parts in self.holders(at).values() for part in parts)
         return (alike or self.is_ending) and self.pinned is not None and self.pinned != self.whole
 
     def _judge_candidate(self) -> None:
-        """Let the candidate take its place once it is protected everywhere; give it up if it is whole no longer."""
+        """Let the candidate become the whole step once it is protected everywhere; give it up if it is not whole."""
         if self.candidate is None:
             return
         holders, plan = self._of_step.get(self.candidate), self.copies.get(self.candidate)

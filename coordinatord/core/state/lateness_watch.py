@@ -1,4 +1,4 @@
-"""What is known of the lateness of a round's workers.
+"""The lateness of a round's workers, by the last looks.
 
 Nothing of it is recorded. A coordinator that was started again asks anew.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coordinatord.core.values.lateness import Lateness, NodeArrivals, Offset, arrivals_of, better, compare
+from coordinatord.core.values.lateness import Lateness, NodeArrivals, Offset, arrivals_of, better_offset, compare
 
 AGREEING = 3
 """Looks in a row that name the same laggard, before anything is done about it."""
@@ -16,7 +16,7 @@ AGREEING = 3
 
 @dataclass(slots=True)
 class LatenessWatch:
-    """What is known of one round."""
+    """The looks at the workers of one round, and the offsets of the hosts' clocks."""
 
     known: Lateness | None = None
     """What the last look has shown; None before the first, or if it has shown too little."""
@@ -31,7 +31,7 @@ class LatenessWatch:
     def take_in(self, answers: Sequence[NodeArrivals], step_s: float | None, now: float) -> None:
         """Take in the answers of a look."""
         before = None if self.known is None else self.known.laggard
-        self._offsets = {answer.node: better(self._offsets.get(answer.node), answer) for answer in answers}
+        self._offsets = {answer.node: better_offset(self._offsets.get(answer.node), answer) for answer in answers}
         arrivals = [arrival for answer in answers for arrival in arrivals_of(answer, self._offsets[answer.node], now)]
         self.known = compare(arrivals, step_s)
         laggard = None if self.known is None else self.known.laggard

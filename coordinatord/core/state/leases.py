@@ -31,17 +31,18 @@ FADES_TO = 0.97
 """The part of a lateness that is left after each heartbeat that is on time: half of it after 23."""
 
 
-def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
-    """Note how late a member's message is; the member had received nothing from us for `deaf_s`.
+def note_heard(member: Member, unanswered_s: float, policy: Policy, heartbeat_s: float, now: float) -> None:
+    """Note how late a member's message is; the member had received nothing for `unanswered_s` when it sent it.
 
-    How late our own messages came is known once one has arrived: a silence that may never end says nothing of the next.
+    How late the coordinator's own messages come is known once one has arrived: a silence that goes on may never end,
+    and then it does not show how long the next one will be.
     """
-    was_deaf_s = member.deaf_s if deaf_s < member.deaf_s else 0.0
-    member.deaf_s = deaf_s
+    had_waited_s = member.unanswered_s if unanswered_s < member.unanswered_s else 0.0
+    member.unanswered_s = unanswered_s
     due_s = heartbeat_s * (1 + LATENESS_IGNORED)
-    late_s = max(0.0, now - member.awaited_from - due_s, was_deaf_s - due_s)
+    late_s = max(0.0, now - member.awaited_from - due_s, had_waited_s - due_s)
     if late_s or member.late_s:
-        most_s = policy.leases_per_heartbeat * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
+        most_s = policy.heartbeats_per_lease * heartbeat_s * (policy.lease_stretch_max - 1) / LATENESS_FORGIVEN
         member.late_s = min(max(late_s, member.late_s * FADES_TO + late_s * ADDS_UP_BY), most_s)
     member.awaited_from = now
 
@@ -49,7 +50,7 @@ def note_heard(member: Member, deaf_s: float, policy: Policy, heartbeat_s: float
 def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
     """Whether a member is on time now, and has been lately: if its connection closes, its process most likely died.
 
-    If the network is bad, or the member silent, the closed connection is one more fault of the network.
+    Otherwise the closed connection is most likely one more fault of a bad network.
     """
     silent_s = now - member.awaited_from
     return max(silent_s - heartbeat_s, member.late_s) <= LATENESS_IGNORED * heartbeat_s
@@ -57,14 +58,13 @@ def is_punctual(member: Member, heartbeat_s: float, now: float) -> bool:
 
 def is_in_touch(member: Member, heartbeat_s: float) -> bool:
     """Whether a member has a session, and messages have come on time in both directions, also lately."""
-    return member.session is not None and max(member.late_s, member.deaf_s - heartbeat_s) <= (
-        LATENESS_IGNORED * heartbeat_s
-    )
+    late_s = max(member.late_s, member.unanswered_s - heartbeat_s)
+    return member.session is not None and late_s <= LATENESS_IGNORED * heartbeat_s
 
 
 def lease_s(member: Member, policy: Policy, heartbeat_s: float) -> float:
-    """Return the lease of a member, in seconds, that is granted this heartbeat."""
-    return min(policy.leases_per_heartbeat * heartbeat_s + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
+    """Return the lease in seconds of a member that is granted this heartbeat."""
+    return min(policy.heartbeats_per_lease * heartbeat_s + LATENESS_FORGIVEN * member.late_s, DURATION_S_MAX)
 
 
 def _held_s(run: Run, member: Member, heartbeat_s: float) -> float:
@@ -81,7 +81,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
         self.set((run.id, member.node), now + _held_s(run, member, heartbeat_s))
 
     def renew_all(self, run: Run, heartbeat_s: float, now: float) -> None:
-        """Give every member a full lease, when the first one is heard after all were silent."""
+        """Give every silent member a full lease, when the first one is heard after all were silent."""
         for member in list(run.members_in(MemberState.SILENT)):
             member.expired, member.spared_at = False, now
             self.renew(run, member, heartbeat_s, now)
@@ -90,7 +90,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
     def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float, *, revoked: bool) -> None:
         """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease.
 
-        `revoked`: it was closed on this side, for the sake of its token.
+        `revoked` says that the coordinator closed it, because its token is no longer valid.
         """
         lease = self.get((run.id, member.node))
         if lease is not None and is_punctual(member, heartbeat_s, now):
@@ -107,8 +107,7 @@ class Leases(DeadlineHeap[tuple[str, str]]):
     def give_chance(self, run: Run, heartbeat_s: float, degraded_s: float, now: float) -> None:
         """Give each node one lease, or a grace to connect, after a time in which none could be judged.
 
-        Nodes were heard in that time, and all leases have been moved by it. What was left of a lease before stands if
-        it is longer.
+        Nodes were heard in that time, and all leases have been moved by it. A lease of which more was left keeps that.
         """
         for member in run.members.values():
             moved = self.get((run.id, member.node))
@@ -116,5 +115,5 @@ class Leases(DeadlineHeap[tuple[str, str]]):
                 if moved - degraded_s < now:
                     member.spared_at = now
                 connected = member.session is not None
-                most_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
-                self.set((run.id, member.node), max(moved - degraded_s, now + most_s))
+                chance_s = _held_s(run, member, heartbeat_s) if connected else run.policy.reconnect_grace_s
+                self.set((run.id, member.node), max(moved - degraded_s, now + chance_s))

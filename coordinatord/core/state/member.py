@@ -67,27 +67,28 @@ class Member:
     token: str = ""
     """The name of the access token of that connection; empty if any token may be this node."""
     heard_at: float = field(init=False)
+    """When its last message came."""
     awaited_from: float = field(init=False)
-    """When its next message was first due: it last sent one then, or no message could have been received before."""
+    """The time since which its next message is awaited: its last one came then, or none could come before."""
     late_s: float = 0.0
     """How much later than due its last messages came; see `leases`."""
-    deaf_s: float = 0.0
-    """How long it had received nothing from us when it last sent a message."""
+    unanswered_s: float = 0.0
+    """How long it had received nothing from the coordinator when it last sent a message."""
     arrived_at: float = field(init=False)
     """When it last came to be ready from outside, in the coordinator's clock."""
     arrived: bool = field(init=False)
     """Whether it was ready before, or in a round: when it is ready again, it is back and is no arrival."""
     preparing_since: float | None = None
-    """When it began to prepare, if it is known to have done that."""
+    """When it began to prepare; None if it is not known to have done so."""
     observed: Observed = UNHEARD
     protocol: int | None = None
-    """The version of the protocol that it last spoke; not known before it has."""
+    """The version of the protocol of its last session; None before it has had one."""
     nodeclient_release: str = ""
     """The release of its nodeclient; empty if not known."""
     command: str = ""
     """The digest of its command; empty if not known."""
     keeper: Keeper | None = None
-    """How others get at the state that it keeps; None if it can keep none, or it is not known."""
+    """How other nodes get the state that it keeps; None if it can keep none, or that is not known."""
     remark: str = ""
     """A warning for its user, until its workers run; empty if there is none."""
     session: int | None = None
@@ -101,10 +102,10 @@ class Member:
     """Whether its session ended while the network was good: its process most likely died."""
     expired: bool = False
     """Whether its lease is over."""
-    gives_until: float = -math.inf
-    """When it leaves at the latest, if it was to leave and stays for what it keeps; in the past if it does not stay."""
     gives: bool = False
-    """Whether it stays for that."""
+    """Whether it is to leave, and stays for what it keeps."""
+    gives_until: float = -math.inf
+    """The time until which it may stay to give that to others; in the past if others do not need it."""
     spared_at: float = -math.inf
     """When it was last given more time to be heard, though it had been silent for a lease."""
     drained: str = ""

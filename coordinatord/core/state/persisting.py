@@ -49,8 +49,9 @@ class PersistWork:
     without: tuple[str, ...] = ()
     """The nodes that have failed to write in the attempts just before this one, so others write in their place."""
     reports: dict[str, PersistReport] = field(default_factory=dict)
+    """The last report of each writer on this attempt."""
     committing: bool = False
-    """All have written, so the committer was told to make the step whole."""
+    """Whether all have written, and the committer was asked to make the step whole."""
 
     @property
     def small_states(self) -> int:
@@ -70,7 +71,7 @@ class PersistWork:
         return report is not None and report.state is PersistState.COMMITTED
 
     def note(self, node: str, report: PersistReport, now: float) -> None:
-        """Take in how far a node has come; what it says of an earlier attempt does not count."""
+        """Take in how far a node has come; a report on an earlier attempt does not count."""
         if node in self.writers and report.attempt == self.attempt and report != self.reports.get(node):
             self.reports[node] = report
             self.moved_at = now
@@ -78,8 +79,8 @@ class PersistWork:
     @property
     def failed(self) -> tuple[str, str] | None:
         """The first node that has failed to write its part, and why; None if none has."""
-        bad = ((node, report.problem) for node, report in self.reports.items() if report.state is PersistState.FAILED)
-        return next(bad, None)
+        failures = ((node, each.problem) for node, each in self.reports.items() if each.state is PersistState.FAILED)
+        return next(failures, None)
 
 
 class Persisting:
@@ -90,7 +91,7 @@ class Persisting:
         self.attempts = 0
         """The number of the last attempt."""
         self.in_vain: tuple[int, ...] = ()
-        """The last attempts that ended before anybody was told to make their step whole, since one last became so."""
+        """The last attempts that ended before a node was asked to make the step whole, since one last succeeded."""
         self.every_s: float | None = None
         """The time between two steps, in seconds, the least that a node asked for; None if no node may write."""
         self.since = math.inf
@@ -99,7 +100,7 @@ class Persisting:
         self.retry_at = -math.inf
         """When the next attempt may be made, after one that failed."""
         self.wanted = False
-        """The newest step is to be on the disk now: a round was ended on purpose."""
+        """Whether the newest step is to be written at once, since a round was ended on purpose."""
         self.ends_at: float | None = None
         """When nodes that are about to go stop waiting for the disk; None if none is about to go."""
         self.problem = ""
@@ -107,10 +108,10 @@ class Persisting:
         self.failed_at: KeptStep | None = None
         """The newest step that could not be written. Memory may have lost it with a node since then."""
         self.is_found = False
-        """Some node has found a step on the disk, or what might be one."""
+        """Whether any node has found a step on the disk, or what might be one."""
         self.missed: tuple[str, tuple[PersistedStep, ...]] | None = None
-        """The last node that is gone and had found steps on the disk, and these steps. The nodes that are left have to
-        find a step as new. Otherwise the training would begin anew as soon as that node has given up waiting."""
+        """The last node that is gone and had found steps on the disk, and these steps, until another node finds a step
+        as new. Without this, the training would begin anew when that node has gone."""
         self.step: KeptStep | None = None
         """The newest step of this run that is whole on the disk, as far as is known."""
 
@@ -121,7 +122,7 @@ class Persisting:
             self.missed = None
 
     def miss(self, node: str, found: tuple[PersistedStep, ...]) -> None:
-        """Note what a node had found that is gone now."""
+        """Note the steps that a node had found on the disk, as the node is gone now."""
         if found and (self.missed is None or self._is_as_new(found)):
             self.missed = node, found
 
@@ -145,7 +146,7 @@ class Persisting:
     def drop_work(self) -> None:
         """End the attempt that is on, if there is one.
 
-        Who was told to make its step whole may still do so. Otherwise nobody does, whatever they write or hear.
+        A committer that was asked to make the step whole may still do so. Otherwise no node ever makes it whole.
         """
         if self.work is not None and not self.work.committing:
             self.in_vain = (*self.in_vain, self.work.attempt)[-IN_VAIN_MAX:]

@@ -1,7 +1,8 @@
 """One run as this life of the daemon knows it: what outlives the daemon, and what is known beside that.
 
-It holds state and answers questions about it. `transitions/table` decides which state follows, `queries/reasons` puts
-it into words. Only `transitions/apply` changes what is durable; the other transitions and the machine change the rest.
+It holds state, and properties that follow from it. `transitions/table` decides which state follows, `queries/reasons`
+describes it in words. Only `transitions/apply` changes what is durable; the other transitions and the machine change
+the rest.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from coordinatord.core.policy import Policy
-from coordinatord.core.state.checkpoint_news import CheckpointNews
+from coordinatord.core.state.checkpoint_watch import CheckpointWatch
 from coordinatord.core.state.durable import DurableRun, State
 from coordinatord.core.state.halt_promises import Halting, can_halt
 from coordinatord.core.state.hang_watch import HangWatch
@@ -42,7 +43,7 @@ MAY_HAVE_WORKERS = tuple(state for state in STATES if state.may_have_workers)
 class Run:
     """One run as this life of the daemon knows it; `durable` is what outlives it.
 
-    Members are indexed by their state, so that every question below costs O(1).
+    Members are indexed by their state, so that all counts below cost O(1).
     """
 
     def __init__(self, durable: DurableRun, policy: Policy) -> None:  # noqa: PLR0915 - one field a line
@@ -52,7 +53,7 @@ class Run:
         """Three values of `durable` that never change, for short."""
         self.policy = policy
         self.revision = 0
-        """It grows with all that changes what a node that runs is sent: records, policies, states, kept steps."""
+        """It grows with all that changes what a running node is sent: records, policies, states, kept steps."""
         self.remark = ""
         """A warning for the nodes of its first round."""
         self.replaced = False
@@ -68,7 +69,7 @@ class Run:
         self.missing = dict.fromkeys(durable.order)
         """Nodes of the current or last round that are not members."""
         self.heard_at = 0.0
-        """When any member last spoke."""
+        """When any member was last heard."""
         self.expired_at = 0.0
         """When the lease of a member last ended."""
         self.emptied_at = durable.emptied_at
@@ -81,7 +82,7 @@ class Run:
         """When the first node became ready that had not been expected, and was not needed."""
         self.ready_last = -math.inf
         """When the last such node became ready."""
-        self.newcomer = False
+        self.has_newcomer = False
         """Whether a nodeclient has arrived that joined after the last round was formed."""
         self.enough_since: float | None = None
         """When enough nodes for a round became ready; None while there are too few."""
@@ -99,14 +100,14 @@ class Run:
         self.lost_at = math.inf
         """When the first node that the current round lost was last known to live."""
         self.failures: dict[str, WorkerFailure] = {}
-        """First failures, keyed by node: nodes repeat what they said, and all of them may fail of one cause."""
+        """The first failure of each node, by node: nodes repeat their reports, and all may fail of one cause."""
         self.consequences_from = math.inf
         """When failures begin to be consequences of the round's stop; infinite if it was a failure that stopped it."""
         self.kept = KeptIndex(durable)
         self.stop_overdue_at = 0.0
         """When the others stop waiting for a node that cannot end its workers."""
         self.halting = Halting()
-        self.checkpoints = CheckpointNews()
+        self.checkpoints = CheckpointWatch()
         for member in (*durable.members.values(), *durable.released.values()):
             self.add(Member(member))
 
@@ -121,7 +122,7 @@ class Run:
         """Add a member."""
         self.members[member.node] = member
         self.workers += member.offer.workers
-        self.kept.copies.clear()  # it may take some
+        self.kept.copies.clear()  # the new member may take some
         self.missing.pop(member.node, None)
         self.place(member)
 
@@ -142,8 +143,8 @@ class Run:
     def remove(self, member: Member) -> None:
         """Remove a member."""
         node = member.node
-        self.revision += 1  # what it alone had to say is known, or will never be
-        self.progress.gone = self._step_of([member])
+        self.revision += 1  # what others are sent may rest on its report, or have waited for it
+        self.progress.gone_step = self._step_of([member])
         del self.members[node]
         self.workers -= member.offer.workers
         if node in self.durable.order:
@@ -164,7 +165,7 @@ class Run:
         self.steps_announced = False
         self.failures, self.lost_at, self.restart_asked = {}, math.inf, ""
         self.ready_first = None
-        self.newcomer = False
+        self.has_newcomer = False
         self.give_up.clear()
         for member in members:
             member.arrived = True
@@ -178,7 +179,7 @@ class Run:
         self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and can_halt(self.inside))
 
     def prepare(self, member: Member, now: float) -> None:
-        """Note that a member has come, and prepares: from here on it counts as arrived, and later it will be ready."""
+        """Note that a member has come, and prepares: it has arrived, and will be ready later."""
         if member.preparing_since is None:
             member.preparing_since = now - member.observed.idle_s
             self.arrived_last = now
@@ -187,7 +188,7 @@ class Run:
         """Note that a member became ready, coming from outside."""
         if member.arrived:
             member.arrived_at = now  # a new member arrived when it joined, whatever restarts
-        self.newcomer |= member.durable.joined_at > self.durable.formed_at
+        self.has_newcomer |= member.durable.joined_at > self.durable.formed_at
         if member.arrived or member.preparing_since is None:
             self.arrived_last = now
         member.arrived = True
@@ -228,7 +229,7 @@ class Run:
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
             self.begin_stop(durable.entered_at + away_s)
-            self.halting = Halting(wanted=durable.planned and durable.stepped)  # its nodes repeat what they promised
+            self.halting = Halting(wanted=durable.planned and durable.stepped)  # nodes repeat their promises
         self.stop_overdue_at = max(self.stop_overdue_at, until)
         if self.consequences_from < math.inf:
             self.consequences_from = -math.inf
@@ -267,7 +268,7 @@ class Run:
 
     @property
     def connected(self) -> bool:
-        """Whether any member can be heard and sent to."""
+        """Whether any member has a session, and its lease is not over."""
         return bool(self._connected)
 
     @property
@@ -341,8 +342,7 @@ class Run:
     def _step_of(self, members: Iterable[Member]) -> int | None:
         """Return the least step of these members, and of those that are no longer members."""
         known = least_step((member.observed for member in members), self.id, self.durable.round)
-        gone = self.progress.gone
-        return gone if known is None else known if gone is None else min(known, gone)
+        return min((step for step in (known, self.progress.gone_step) if step is not None), default=None)
 
     @property
     def workers_gone_s(self) -> float:
@@ -364,7 +364,7 @@ class Run:
     def record_failure(self, member: Member, failure: Failure, now: float) -> None:
         """Keep a worker's failure as evidence, one for each node and round.
 
-        Later failures of that node may be added. It takes another one for the first if that was a lost connection.
+        Later failures of its workers are added. If the first one was a lost connection, another kind takes its place.
         """
         known = self.failures.get(member.node)
         if known is None or (lost_connection(known.failure) and not lost_connection(failure)):
@@ -379,7 +379,7 @@ class Run:
         It does not wait once a node has arrived that was not in the last round, for then something has changed. It does
         not wait either when an operator asks for a restart.
         """
-        if self.durable.state is not State.FORMING or self.newcomer or self.restart_asked:
+        if self.durable.state is not State.FORMING or self.has_newcomer or self.restart_asked:
             return 0.0
         return self.policy.pause_after(self.durable.repeats)
 

@@ -1,7 +1,7 @@
-"""Notices that the coordinator was asleep: stopped, swapped out, or too busy to hear its nodes.
+"""Notices that the coordinator was asleep: stopped, swapped out, or too busy to read messages.
 
-It looks at the clock again and again, and how late a look is shows a sleep. What nodes sent meanwhile is read after
-that look. So deadlines that rest on the silence of nodes are put off by the sleep.
+The coordinator looks at the clock at regular times, and a look that comes late shows a sleep. It reads the messages of
+that time only afterwards. So deadlines that rest on the silence of nodes are put off by the sleep.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StallWatch:
     def await_return(self, policy: Policy, now: float) -> None:
         """Look more often for as long as a node may come back.
 
-        A sleep of less than a heartbeat takes most of that time, and its join is read after the look.
+        A sleep of less than a heartbeat may take most of that time, and the node's join is read only after it.
         """
         self._returns_until = now + policy.reconnect_grace_s
         self.next_at = min(self.next_at, now + policy.reconnect_grace_s / 4)

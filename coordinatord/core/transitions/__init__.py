@@ -2,8 +2,8 @@
 
 `table` says which state follows which, and when; `actions` are what its rows do, and `decision` collects what goes out.
 `apply` changes the durable state by a record, in life and in replay alike, and `follow` brings the rest up to date.
-`observations` takes what nodes report, `kept_reports` what they say that they keep, `admin` what operators ask for;
-`runs` opens and releases runs, and `vain_waits` lets nodes go that have waited in vain. `hang_looks` looks at workers
-that do no step, and names the culprits; `laggards` takes in who comes last to collectives, and `looks` hands both what
-was seen.
+`observations` takes in what nodes report, `kept_reports` what they report that they keep, `admin` what operators ask
+for; `runs` opens and drops runs, and `vain_waits` releases nodes that have waited in vain. `hang_looks` has workers
+looked at that do no step, and names the culprits. `laggards` takes in which worker comes last to collectives, and
+`looks` passes the answers of workers to these two.
 """

@@ -11,7 +11,7 @@ from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
 from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
 from coordinatord.core.queries.master_address import master_address
-from coordinatord.core.queries.reasons import Reasons, pause_words
+from coordinatord.core.queries.reasons import Reasons, pause_text
 from coordinatord.core.queries.report_builder import repeats_of, report_on
 from coordinatord.core.queries.resumption import resume_point
 from coordinatord.core.queries.start_counts import count_starts
@@ -155,12 +155,12 @@ def stop_planned(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def stop_at_once(run: Run, reason: Reason, decision: Decision) -> None:
-    """End a round that cannot go on: nobody waits for workers that are blocked in a collective."""
+    """End a round that cannot go on: workers that are blocked in a collective get no time to save."""
     _stop(run, reason, decision, planned=False)
 
 
 def name_step(run: Run, reason: Reason, decision: Decision) -> None:
-    """Tell all nodes the step that their workers keep before they end; that is no record, see `state/halt_promises`."""
+    """Send all nodes the step that workers keep before they end; that is no record, see `state/halt_promises`."""
     del reason
     run.halting.step = furthest_promised(run)
     decision.notify_all(run)
@@ -177,7 +177,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
         RoundEnded(
             run.job,
             run.id,
-            reason.sentence + (f"; {pause_words(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
+            reason.sentence + (f"; {pause_text(pause_s, run.durable.round + 1, repeats)}" if pause_s else ""),
             run.durable.round,
             charged=charged,
             restarts_used=run.durable.restarts_used + charged,
@@ -193,7 +193,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     holders, lost = last_holders(run), Reasons(run).unwritten
     for member in [run.members[node] for node in sorted(run.leaving)]:
         if not _let_stay_if_needed(run, member, holders, decision.now):
-            release_node(run, member, left(member, lost if member.node in holders else ""), decision)
+            release_node(run, member, left_outcome(member, lost if member.node in holders else ""), decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
@@ -223,11 +223,11 @@ def let_go(run: Run, reason: Reason, decision: Decision) -> None:
     holders, disk_by, lost = last_holders(run), persistence.ends_by(run), Reasons(run).unwritten
     for member in list(run.members_in(MemberState.GIVING)):
         if member_given_by(run, member, holders, disk_by) <= decision.now:
-            release_node(run, member, left(member, lost if member.node in holders else ""), decision)
+            release_node(run, member, left_outcome(member, lost if member.node in holders else ""), decision)
 
 
 def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
-    """Let nodes write the newest whole step to the disk; that is no record, since the files say what came of it."""
+    """Let nodes write the newest whole step to the disk; that is no record, since the files show the result."""
     del reason
     work = persistence.work_for(run, decision.now)
     if work is None:
@@ -320,7 +320,7 @@ def end_as_left(run: Run, reason: Reason, decision: Decision) -> None:
 
 
 def succeed(run: Run, reason: Reason, decision: Decision) -> None:
-    """End the run with success: every node is sent that at once, there is no exit barrier."""
+    """End the run with success: every node is sent it at once, without an exit barrier."""
     end(run, reason, Result.SUCCEEDED, ExitCode.OK, decision)
 
 
@@ -355,7 +355,7 @@ def _stop(run: Run, reason: Reason, decision: Decision, *, planned: bool) -> Non
         )
     )
     for member in [member for member in run.inside if member.expired and member.durable.outcome is None]:
-        lose(run, member, silence(member), decision)
+        lose(run, member, loss_reason(member), decision)
     decision.notify_all(run)
 
 
@@ -384,14 +384,14 @@ def end(
     decision.notify_all(run)
 
 
-def silence(member: Member) -> str:
+def loss_reason(member: Member) -> str:
     """Describe how a node was lost."""
     if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
 
 
-def left(member: Member, lost: str = "") -> Outcome:
-    """Return the outcome of a node that left because it was asked to; `lost` says which step goes with it."""
+def left_outcome(member: Member, lost: str = "") -> Outcome:
+    """Return the outcome of a node that left because it was asked to; `lost` says which step is lost with it."""
     why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
     return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost))

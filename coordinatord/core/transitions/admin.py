@@ -1,6 +1,6 @@
 """Carries out the requests of operators: each changes durable state, and the table draws the consequences.
 
-A request for what is so already changes nothing and says so. So a request may be repeated.
+A request for what is already so changes nothing, and the answer says that. So a request may be repeated.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
             AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
         )
     run.restart_asked = request.attribution("restarted")
-    what = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
-    return Reply(AdminResult.DONE, f"job {run.job}: {what}", [run])
+    text = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
+    return Reply(AdminResult.DONE, f"job {run.job}: {text}", [run])
 
 
 def _hasten(run: Run, request: Request, now: float) -> Reply:
@@ -123,8 +123,8 @@ def _forget(run: Run, request: Request, decision: Decision) -> Reply:
     if not run.durable.state.ended:
         if run.counted:  # nodes that cannot be heard may come back, with workers
             staying = [member.node for member in run.members.values() if member.durable.outcome is None]
-            who = name_some(staying, len(staying))
-            text = f"job {run.job} is {run.durable.state} with {who}: end it first, with nodeclient stop {run.job}"
+            names = name_some(staying, len(staying))
+            text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"
             return Reply(AdminResult.REFUSED, text)
         reason = Reason("forgotten", request.attribution("forgotten"))
         actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
@@ -161,7 +161,7 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
-    """Make each member that is drained by now wish to leave; return the runs in which a member newly does so."""
+    """Have each member that is drained by now leave; return the runs in which a member newly does so."""
     touched = []
     for run in cluster.live if cluster.durable.drained else ():
         for member in run.members.values():
@@ -197,7 +197,7 @@ def _unknown(cluster: Cluster, wrong: str) -> str:
 def _leaves(run: Run, name: str) -> str:
     """Describe what it means for a run that all its nodes of this name will leave."""
     going = _named(run, name)
-    who = name_some((member.node for member in going), len(going))
+    names = name_some((member.node for member in going), len(going))
     working = any(member.durable.in_round for member in going) and run.durable.state in {State.STARTING, State.RUNNING}
     how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
     staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
@@ -209,7 +209,7 @@ def _leaves(run: Run, name: str) -> str:
         after = "; no node is left then, so the job ends"
     elif left < run.spec.nodes_min:
         after = f"; {left} of at least {run.spec.nodes_min} nodes are left, so the job waits for others"
-    return f"{who} will leave job {run.job}{how}{after}"
+    return f"{names} will leave job {run.job}{how}{after}"
 
 
 def _undrain(request: Request, decision: Decision) -> Reply:

@@ -63,7 +63,7 @@ from coordinatord.protocol.messages import Assignment, Report, Result
 class HistoryError(InternalError):
     """A record does not follow from those before it, and has changed nothing.
 
-    A caller that read the records from a file reports instead that another program wrote them.
+    A caller that has read the records from a file reports that another program wrote them.
     """
 
 
@@ -270,7 +270,7 @@ def _training_resumed(run: DurableRun, record: TrainingResumed, at: float) -> No
 
 
 def _busy_worker_awaited(run: DurableRun, record: BusyWorkerAwaited, at: float) -> None:
-    """Change nothing: it is there to be read."""
+    """Change nothing: the record is only to be read."""
     del run, record, at
 
 
@@ -322,7 +322,7 @@ def _run_ended(run: DurableRun, record: RunEnded, at: float) -> None:
 def _let_go_of_rounds(run: DurableRun) -> None:
     """Drop what only another round would need, and the rounds themselves.
 
-    A thousand runs that have ended are kept, and each may have had fifty rounds. The store has these for whoever asks.
+    A thousand runs that have ended are kept, and each may have had fifty rounds. The store still has the rounds.
     """
     run.members, run.released, run.order, run.losses, run.lost = {}, {}, {}, [], []
     run.last_left, run.emptied_at, run.succeeded = False, None, set()
@@ -342,7 +342,7 @@ _SPOILS = "unrestorable"
 """The condition under which a round is stopped that cannot resume from its step."""
 
 _CONCLUSIONS = {Result.SUCCEEDED, Result.STOPPED}
-"""Results with which the job itself is over. Of a run that its nodes have left, a node on its way opens another."""
+"""Results with which the job itself is over. After a run that its nodes have left, the next node opens another."""
 
 _ENDS = {Result.SUCCEEDED: State.SUCCEEDED, Result.STOPPED: State.STOPPED, Result.LEFT: State.LEFT}
 

@@ -19,7 +19,7 @@ from coordinatord.core.values.records import Record
 class Decision:
     """What follows from one event, at `now`; the machine makes a `Batch` of it at the end."""
 
-    __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "news", "now", "records")
+    __slots__ = ("_policy", "answers", "cluster", "endings", "looks", "notified", "now", "records")
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self.cluster, self._policy, self.now = cluster, policy, now
@@ -27,9 +27,9 @@ class Decision:
         self.endings: list[Refuse | Close | Answer] = []
         self.looks: list[Look] = []
         self.answers: dict[int, tuple[Run, Member]] = {}
-        """Nodes that get their desired state in any case, keyed by session."""
-        self.news: dict[int, tuple[Run, Member]] = {}
-        """Nodes that get their desired state if their goal has changed, keyed by session."""
+        """The nodes that get their desired state in any case, keyed by session."""
+        self.notified: dict[int, tuple[Run, Member]] = {}
+        """The nodes that get their desired state if their goal has changed, keyed by session."""
 
     def record(self, record: Record) -> None:
         """Add a record to the history, and let it take effect."""
@@ -48,9 +48,9 @@ class Decision:
             self.answers[member.session] = (run, member)
 
     def notify(self, run: Run, member: Member) -> None:
-        """Send this node its desired state, if its goal is another one than it received last."""
+        """Send this node its desired state, if its goal is another one than it was sent last."""
         if member.session is not None:
-            self.news[member.session] = (run, member)
+            self.notified[member.session] = (run, member)
 
     def notify_all(self, run: Run) -> None:
         """Send every member its desired state, if its goal has changed."""
@@ -58,15 +58,16 @@ class Decision:
             self.notify(run, member)
 
     def messages(self, heartbeat_s: float) -> Iterator[Send]:
-        """Write what nodes are sent, and grant them this heartbeat."""
-        for session, (run, member) in (self.news | self.answers).items():
-            has_goal = run.durable.state.ended or member.state is not MemberState.SILENT  # it is told when it is heard
+        """Yield the messages to nodes, with this heartbeat."""
+        for session, (run, member) in (self.notified | self.answers).items():
+            # A silent node is sent its goal when it is heard.
+            has_goal = run.durable.state.ended or member.state is not MemberState.SILENT
             if member.session == session and has_goal and (session in self.answers or not knows_goal(run, member)):
                 yield answer(session, run, member, heartbeat_s, self.now)
 
 
 def answer(session: int, run: Run, member: Member, heartbeat_s: float, now: float) -> Send:
-    """Write a node's desired state, and grant it this heartbeat."""
+    """Make the message of a node's desired state, with this heartbeat, and note it as the last one."""
     if run.durable.resume is not None and run.kept.plan is None:
         run.kept.plan = plan_of_round(run)  # made once for all nodes that are sent something
     message = answer_to(run, member, heartbeat_s, now)

@@ -1,4 +1,4 @@
-"""Has the workers of a stalled round looked at, takes in what is seen, and names the one that holds up the others."""
+"""Has the workers of a stalled round looked at, takes in the answers, and names the worker that holds up the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coordinatord.core.queries.hanging import (
 from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.hang_verdict import find_longest, notice_of
+from coordinatord.core.values.hang_verdict import longest_wait_s, notice_of
 from coordinatord.core.values.look_comparison import (
     DISK_PATIENCE_S,
     UNASKED,
@@ -66,9 +66,9 @@ def take_in_rest(run: Run, event: Compared) -> list[Run]:
 
 
 def take_in(run: Run, event: Looked, now: float) -> None:
-    """Take in what a look has shown; nothing if it is not the one that was asked for last."""
+    """Take in the answers to a look; all but the last look are ignored."""
     watch, look = run.hang, event.workers
-    if not watch.asked or (event.round, event.number) != (run.durable.round, watch.asked):
+    if not watch.pending or (event.round, event.number) != (run.durable.round, watch.pending):
         return
     if next_look(run) is None or section_until(run) > now or not may_hang(look):
         watch.notice = why_unseen(look) or why_inconclusive(look)
@@ -81,13 +81,13 @@ def take_in(run: Run, event: Looked, now: float) -> None:
         watch.look_again(now)
         return
     watch.found, watch.second = compare(watch.first, look), look
-    watch.is_borne = _is_borne(run, now)
+    watch.is_tolerated = _is_tolerated(run, now)
     watch.notice = "" if watch.found is None else notice_of(watch.found, look)
     watch.give_up(now)
 
 
-def _is_borne(run: Run, now: float) -> bool:
-    """Whether the others wait for one that waits for a disk, and all looks show it so for less than is borne."""
+def _is_tolerated(run: Run, now: float) -> bool:
+    """Whether the others wait for a worker that waits for a disk, and by all looks only for some minutes so far."""
     watch = run.hang
     if watch.found is None or not awaits_disk(watch.found, watch.second):
         watch.still = ()
@@ -98,13 +98,13 @@ def _is_borne(run: Run, now: float) -> bool:
 
 
 def count_as_failure(run: Run, now: float) -> None:
-    """Count the worker that was found as the first failure of the round: it failed when others began to wait for it."""
+    """Count the culprit as the first failure of the round: it failed when the others began to wait for it."""
     verdict, look = run.hang.found, run.hang.second
     assert verdict is not None  # noqa: S101 - it is the row's condition
     culprit = first_named(verdict, look)
     ranks = run.durable.order[culprit.node]
-    age_s = find_longest(look)
-    is_of_one_or_none = len(verdict.ranks) == 1 or verdict.kind is HangKind.NETWORK
+    age_s = longest_wait_s(look)
+    names_several = len(verdict.ranks) > 1 and verdict.kind is not HangKind.NETWORK
     failure = Failure(
         rank=culprit.rank,
         local_rank=culprit.rank - ranks.first_rank,
@@ -116,7 +116,7 @@ def count_as_failure(run: Run, now: float) -> None:
         followers=(),
         age_s=age_s,
         hang=verdict.kind,
-        hang_ranks=() if is_of_one_or_none else verdict.ranks[:CONSEQUENCES_MAX],
+        hang_ranks=verdict.ranks[:CONSEQUENCES_MAX] if names_several else (),
     )
     member = run.members[culprit.node]
     run.failures[member.node] = WorkerFailure(member.node, member.offer.host, now - age_s, failure)

@@ -1,16 +1,14 @@
 """Takes in what nodes report of the state that they keep, and decides anew which steps must not be overwritten.
 
-It also takes in what they find on the disk, and how far they have come with what they write there.
-
-While a round is stopped on purpose, it takes in after which step the workers stand still. While a round goes on, it
-takes in which checkpoints they have written.
+The same report has what a node finds on the disk, how far it has come with what it writes there, which checkpoints its
+workers have written, and, in a planned stop, after which step they stand still.
 """
 
 from __future__ import annotations
 
 from coordinatord.core.queries.copying import plan_for
 from coordinatord.core.queries.persistence import found_by, unusable_to
-from coordinatord.core.state.checkpoint_news import NONE_YET
+from coordinatord.core.state.checkpoint_watch import NONE_YET
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
@@ -18,12 +16,12 @@ from coordinatord.protocol.kept_state import Holding, Restoring
 
 
 def note(run: Run, member: Member, now: float) -> None:
-    """Take in what a member reports that it keeps; what it keeps of another run does not count."""
+    """Take in what a member reports that it keeps; state of another run does not count."""
     observed, kept = member.observed, member.observed.kept
     parts = () if kept is None or observed.run != run.id else kept.parts
     problem, before = kept.copy_problem if kept is not None else "", run.kept.protected
-    news = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
-    is_newer = news and run.kept.advance()
+    has_changed = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
+    is_newer = has_changed and run.kept.advance()
     unplanned = run.kept.unplanned if run.durable.state is State.RUNNING else []
     for at in unplanned:
         run.kept.note_plan(at, plan_for(run, at))
@@ -41,12 +39,12 @@ def note(run: Run, member: Member, now: float) -> None:
 
 def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool) -> None:
     """Take in which checkpoint a node has written, and whether a step of this round became whole by its report."""
-    news, at = run.checkpoints, run.kept.newest_whole
-    news.begin(run.durable.round)
+    checkpoints, at = run.checkpoints, run.kept.newest_whole
+    checkpoints.begin(run.durable.round)
     if kept.writes_checkpoints:
-        news.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
+        checkpoints.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
     if is_newer and at is not None and at.round == run.durable.round:
-        news.note_whole(member.heard_at)
+        checkpoints.note_whole(member.heard_at)
 
 
 def _note_disk(run: Run, member: Member, now: float) -> None:

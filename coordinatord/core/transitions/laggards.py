@@ -13,9 +13,9 @@ from coordinatord.protocol.text import clip
 
 
 def take_in(run: Run, event: Compared, decision: Decision) -> list[Run]:
-    """Take in what a look has shown; nothing if the round is over, or does not train any more.
+    """Take in what a look has shown; return the runs in which something may follow.
 
-    Returns the runs in which something may follow: a node that is drained may be in several.
+    A node that is drained may be in several runs. A look at a round that is over, or no longer trains, is ignored.
     """
     if event.round != run.durable.round or not trains(run):
         return []

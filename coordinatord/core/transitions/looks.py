@@ -1,4 +1,4 @@
-"""Hands the answers of workers to the module that asked for them."""
+"""Passes the answers of workers to the modules that asked for them."""
 
 from __future__ import annotations
 

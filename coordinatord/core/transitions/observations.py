@@ -1,6 +1,6 @@
 """How a node becomes a member of a run, and what follows from its reports.
 
-`queries/admission` decides who is let in at all, `machine` what becomes of sessions and leases.
+`queries/admission` decides which nodes are let in, `machine` what becomes of sessions and leases.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def take_in(run: Run, member: Member, join: Join, decision: Decision) -> Member:
 
 
 def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
-    """Take in what comes with each session of a node, and what its user is to be warned of."""
+    """Take in what a node sends with each join, and set the warning for its user."""
     join = event.join
     member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
     member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
@@ -114,8 +114,8 @@ def note_steps(run: Run, member: Member, observed: Observed) -> None:
 def has_consequences(run: Run) -> bool:
     """Whether something follows from the steps and the section that were just noted.
 
-    They may show that training has stalled, goes on, or does no old steps again. If there are none, the first one may
-    be overdue. A section may be over, whose limit counts no longer.
+    Steps may show that training has stalled, goes on again, or no longer repeats old steps. Without steps, the first
+    one may be overdue. If a section is over, its limit no longer counts.
     """
     if run.progress.sections.ended_at == run.heard_at:
         return True
@@ -129,14 +129,14 @@ def has_consequences(run: Run) -> bool:
 
 def observe(run: Run, member: Member, observed: Observed) -> None:
     """Take in a member's report; that the member was heard has been noted already."""
-    was, now = member.state, member.heard_at
+    before, now = member.state, member.heard_at
     member.observed, member.expired = observed, False
     run.place(member)
     kept_reports.note(run, member, now)
     if member.state is MemberState.PREPARING:
         run.prepare(member, now)
-    if member.state is MemberState.READY and was is not MemberState.READY:
-        if was is MemberState.DISCONNECTED and member.arrived:
+    if member.state is MemberState.READY and before is not MemberState.READY:
+        if before is MemberState.DISCONNECTED and member.arrived:
             run.wait(member, now)  # a member that was out of sight for a moment does not arrive anew
         else:
             run.arrive(member, now)
@@ -192,36 +192,36 @@ def settle_claims(run: Run, decision: Decision) -> None:
 def _note_first_step(run: Run, members: list[Member], decision: Decision) -> None:
     if not members:
         return
-    began_at, who = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
-    step = max(step for step in run.members[who].observed.steps if step is not None)
+    began_at, node = min((member.heard_at - (member.observed.step_age_s or 0.0), member.node) for member in members)
+    step = max(step for step in run.members[node].observed.steps if step is not None)
     spent = spent_with_steps(run, began_at, step, decision.now)
-    reason = f"a worker of node {who} has reported step {step}"
+    reason = f"a worker of node {node} has reported step {step}"
     run.progress.note_start(run.durable.entered_at)
-    run.hang.clear()  # from here on it is looked at when it stalls
+    run.hang.clear()  # from here on there are looks only when training stalls
     decision.record(TrainingBegan(run.job, run.id, reason, run.durable.round, spent, step))
 
 
 def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if member.durable.outcome is not None:
-        return  # it was released, and sent this heartbeat before it knew
+        return  # it was released, and sent this report before it received that
     ended = member.state in {MemberState.STOPPED, MemberState.SUCCEEDED} and run.durable.state is State.STOPPING
     if ended and may_have_to_give(run, member):
-        run.leaving.add(member.node)  # whether others need that is known when all have stopped
+        run.leaving.add(member.node)  # whether others need what it keeps is known when all have stopped
     elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or has_to_write(run, member)):
         actions.let_stay(run, member, decision.now, gives=gives)
     elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
-        actions.release_node(run, member, actions.left(member), decision)
+        actions.release_node(run, member, actions.left_outcome(member), decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
 
 
 def stay(run: Run, member: Member, now: float) -> None:
-    """Take back an operator's wish that a member leaves; its own user's wish stands."""
+    """Let a member stay that is no longer drained, unless its own user wants it to leave."""
     member.drained = ""
     if not member.observed.leaving:
-        was = member.state
+        before = member.state
         run.leaving.discard(member.node)
         member.gives = False
         run.place(member)
-        if member.state is MemberState.READY and was is not MemberState.READY:
-            run.arrive(member, now)  # it counted for nothing while it was to leave
+        if member.state is MemberState.READY and before is not MemberState.READY:
+            run.arrive(member, now)  # it did not count as ready while it was to leave

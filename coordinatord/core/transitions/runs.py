@@ -23,7 +23,7 @@ from coordinatord.protocol.text import clip
 
 
 class Registry:
-    """What one life of the daemon knows of runs beside what is durable."""
+    """The live runs, and the deadlines of their tables."""
 
     def __init__(self, cluster: Cluster, policy: Policy, epoch: str) -> None:
         """Begin without runs; `epoch` makes the run ids of this life of the daemon differ from those of all others."""
@@ -78,7 +78,7 @@ class Registry:
             self.live.pop(run.id, None)
 
     def note_losses(self, records: Sequence[Record], now: float) -> None:
-        """Note which of these records say that a node was lost."""
+        """Note whether a node was lost by these records."""
         if any(isinstance(record, NodeLost) for record in records):
             self._missed_until = now + self.policy.farewell_s
 

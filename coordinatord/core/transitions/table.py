@@ -1,4 +1,4 @@
-"""The life of a run as a table: from which state, under which condition, to which state, and why in words.
+"""The life of a run as a table: from which state, under which condition, to which state, and for which reason.
 
 The first row whose condition holds is taken, and so on until none holds. The reason goes to the log, to `nodeclient
 status` and to the nodes; its placeholders are properties of `Reasons`.
@@ -102,7 +102,7 @@ def _rows() -> list[Transition]:
         Transition(running, when.caught_up, running, do.catch_up, "step {reasons.reached} is reached again"),
         Transition(running, when.first_step_overdue, running, do.note_overdue, "{reasons.overdue}"),
         *_stall_rows(),
-        # They did before their nodes knew of the stop: to go on would be to do again what is done.
+        # All workers succeeded before their nodes received the stop: another round would repeat what is done.
         Transition(stopping, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),
         Transition(stopping, when.all_promised, stopping, do.name_step, "all workers end after step {reasons.named}"),
         Transition(stopping, when.corroborated, stopping, do.lose_corroborated, "{reasons.corroborated}"),
@@ -130,9 +130,9 @@ def _stall_rows() -> list[Transition]:
 
 
 def _disk_rows() -> list[Transition]:
-    """Return what is done about the disk; it waits while workers start and end, which takes a moment.
+    """Return what is done about the disk; that waits while workers start and end, which takes a moment.
 
-    A job whose workers have failed for good stays in the state in which they ended.
+    A job whose workers have failed for good stays in the state `stopping` until the disk has what was kept.
     """
     forming, running, when, do = State.FORMING, State.RUNNING, conditions, actions
     rows = []

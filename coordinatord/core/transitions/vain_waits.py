@@ -1,4 +1,4 @@
-"""What becomes of a node that has waited for a round for as long as its user lets it wait."""
+"""Releases a node that has waited for a round for as long as its `--join-timeout` allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinatord.protocol.messages import Outcome, Result
 from coordinatord.protocol.text import clip
 
 LOOK_AGAIN_S = 1.0
-"""How often it is looked whether a write is over that a node stays for."""
+"""How often it is checked whether a write to the disk is over that a node stays for, in seconds."""
 
 
 def give_up(run: Run, member: Member, decision: Decision) -> None:

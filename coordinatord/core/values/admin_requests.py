@@ -18,7 +18,7 @@ class Request:
     """The person's reason, as given; may be empty."""
 
     def attribution(self, done: str) -> str:
-        """Return that it was `done`, by whom and why: 'drained by alice@login1: bad memory'."""
+        """Return what was done, by whom and why: 'drained by alice@login1: bad memory'."""
         return f"{done} by {self.by}" + (f": {self.why}" if self.why else "")
 
 
@@ -42,7 +42,7 @@ class DrainNode(Request):
     """Make a node, or all nodes of a host, leave their jobs, and let them in no more."""
 
     ahead: bool = False
-    """Whether the name may be one that no node has yet; otherwise such a name is taken for a slip."""
+    """Whether the name may be one that no node has yet; otherwise such a name is taken for a typing error."""
 
 
 @frozen
@@ -61,4 +61,4 @@ class AdminResult(StrEnum):
     REFUSED = "refused"
     """It would do harm; the answer says what to do instead."""
     DEGRADED = "cannot_record"
-    """The decision could be forgotten, so there is none; the same may be requested again later."""
+    """Nothing can be recorded, so nothing was decided; the same may be requested again later."""

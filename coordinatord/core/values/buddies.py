@@ -1,4 +1,4 @@
-"""Which node keeps a copy of what another one has: one pure function, so that everybody can foresee it.
+"""Chooses which node keeps a copy of what another one has, by the nodes and their domains alone.
 
 A copy is for the loss of a host, and of all hosts of its failure domain: those with the same topology key, or the host
 itself where a node has no key. So a node is copied to one in another domain. The nodes stand in a ring, domain by
@@ -45,7 +45,7 @@ def _by_domain(nodes: Sequence[Buddy]) -> dict[str, list[Buddy]]:
 
 
 def _within(domains: dict[str, list[Buddy]]) -> dict[str, str]:
-    ring = [buddy for some in domains.values() for buddy in some]
+    ring = [buddy for members in domains.values() for buddy in members]
     largest = max(domains.values(), key=len)
     if 2 * len(largest) <= len(ring):
         return {buddy.node: ring[(place + len(largest)) % len(ring)].node for place, buddy in enumerate(ring)}
@@ -54,6 +54,6 @@ def _within(domains: dict[str, list[Buddy]]) -> dict[str, str]:
 
 
 def _in_turn(nodes: Sequence[Buddy], takers: Sequence[Buddy]) -> dict[str, str]:
-    """Let each of `takers` have a copy of one node after the other, until each has as many as it may."""
+    """Let `takers` take the copies of `nodes` in turn, until each has as many as it may."""
     taken = nodes[: TAKES_MAX * len(takers)]
     return {buddy.node: takers[place % len(takers)].node for place, buddy in enumerate(taken)}

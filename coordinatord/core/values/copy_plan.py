@@ -1,4 +1,4 @@
-"""Says which nodes keep copies of one step, so that it outlives the hosts of any one failure domain.
+"""Plans which nodes keep copies of one step, so that it outlives the hosts of any one failure domain.
 
 A shard that nodes of two domains hold needs no copy. Every other shard is copied from a node that holds it to that
 node's buddy (`buddies`), with the small state that lies beside it.
@@ -21,10 +21,10 @@ class CopyPlan:
     """The copies of one step, as of when it was found to be whole."""
 
     pairs: Mapping[str, str]
-    """Who takes a copy, by the node whose state it is."""
+    """The node that takes a copy, by the node whose state it is."""
     wanted: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    """The ranks whose parts a node is to have, and from whom, by that node."""
-    lonely: int = 0
+    """The ranks whose parts are to be copied, by the node that gets the copies and the node that has the parts."""
+    uncopied: int = 0
     """How many shards cannot be copied to another domain."""
     safe_by: dict[str, list[int]] = field(default_factory=dict)
     """The shards that nodes of two domains will have, by the node that takes the copy: "" where none is needed."""
@@ -43,14 +43,14 @@ class CopyPlan:
     def is_made(self, held: Held, excused: Collection[str] = ()) -> bool:
         """Whether each node has its copies, or is excused, and two domains protect each shard of the others."""
         made = all(self.has_copies(node, held) for node in self.wanted if node not in excused)
-        shards = [shard for taker, some in self.safe_by.items() if taker not in excused for shard in some]
+        shards = [shard for taker, copied in self.safe_by.items() if taker not in excused for shard in copied]
         return made and are_protected_twice(shards, held, self.domains)
 
-    def has_copies(self, node: str, held: Held, of: str | None = None) -> bool:
-        """Whether a node has the copies that it is to have, of one node or of all, and protects them."""
+    def has_copies(self, node: str, held: Held, only: str | None = None) -> bool:
+        """Whether a node has the copies that it is to have, of all nodes or of `only` one, and protects them."""
         parts = [part for part in held.get(node, ()) if part.big and part.protected]
         sources = self.wanted.get(node, {})
-        return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])
+        return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])
 
 
 def are_protected_twice(shards: Collection[int], held: Held, domains: Mapping[str, str]) -> bool:
@@ -78,17 +78,17 @@ def plan_copies(held: Held, domains: Mapping[str, str], pairs: Mapping[str, str]
             for shard, rank in part.shards_and_ranks() if part.big else ():
                 holders.setdefault(shard, []).append((node, rank))
     for shard in sorted(holders):
-        having = holders[shard]
-        copied = [(node, rank) for node, rank in having if (pairs.get(node), rank) in having]
-        if len({domains[node] for node, _ in having}) > 1 and not copied:
+        holding = holders[shard]
+        copied = [(node, rank) for node, rank in holding if (pairs.get(node), rank) in holding]
+        if len({domains[node] for node, _ in holding}) > 1 and not copied:
             plan.safe_by.setdefault("", []).append(shard)
             continue
-        source, rank = next((holder for holder in (*copied, *having) if holder[0] in pairs), ("", 0))
+        source, rank = next((holder for holder in (*copied, *holding) if holder[0] in pairs), ("", 0))
         if source:
             plan.wanted.setdefault(pairs[source], {}).setdefault(source, []).append(rank)
             plan.safe_by.setdefault(pairs[source], []).append(shard)
         else:
-            plan.lonely += 1
+            plan.uncopied += 1
     return plan
 
 

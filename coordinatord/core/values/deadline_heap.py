@@ -13,11 +13,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 SLACK = 64
-"""Dead entries that the heap may hold beside as many as there are keys; beyond, it is cleared of them in one go."""
+"""The heap is cleared of dead entries when it has so many more of them than there are keys."""
 
 AHEAD_S = 0.1
-"""How far ahead the heap is corrected when something may be due: with 4,000 nodes that beat once a second, the old
-times of 800 leases come up in each second, and are looked at ten times and not one by one."""
+"""How far ahead the heap is corrected when something may be due. With 4,000 heartbeats a second, the old times of 800
+leases come up in each second: they are corrected ten times a second, and not one by one."""
 
 
 class DeadlineHeap(Generic[Key]):
@@ -25,10 +25,12 @@ class DeadlineHeap(Generic[Key]):
 
     def __init__(self) -> None:
         self._at: dict[Key, float] = {}
+        """The deadline of each key, less `_shift`, as in the heap."""
         self._heap: list[tuple[float, int, Key]] = []
         self._filed: dict[Key, float] = {}
         """The earliest time at which each key stands in the heap; later entries of the key are dead."""
         self._count = 0
+        """How many entries the heap was given."""
         self._shift = 0.0
 
     def set(self, key: Key, at: float) -> None:
@@ -40,7 +42,7 @@ class DeadlineHeap(Generic[Key]):
             self._file(key, at)
 
     def discard(self, key: Key) -> None:
-        """Take the deadline from `key`, if it has one."""
+        """Remove the deadline of `key`, if it has one."""
         self._at.pop(key, None)
         self._compact()
 
@@ -63,11 +65,11 @@ class DeadlineHeap(Generic[Key]):
         """Return a time before which nothing is due, or None if nothing ever is."""
         while self._heap:
             filed, _, key = self._heap[0]
-            first = self._filed.get(key) == filed
-            if first and key in self._at:
+            is_current = self._filed.get(key) == filed
+            if is_current and key in self._at:
                 return filed + self._shift
             heapq.heappop(self._heap)  # dead
-            if first:
+            if is_current:
                 del self._filed[key]
         return None
 
@@ -79,7 +81,7 @@ class DeadlineHeap(Generic[Key]):
 
     @property
     def first(self) -> float | None:
-        """When the first thing is due, exactly; `next` costs less where many deadlines move all the time."""
+        """The first deadline, exactly; None if there is none. `next` costs less where many deadlines move often."""
         if not self._at:
             return None
         filed, _, key = self._heap[0]

@@ -1,7 +1,7 @@
 """Judges which worker all others wait for, by where each of them stands.
 
-A worker that waits in a collective waits for others, so the worker to name waits in no collective, or in another one of
-the sequence. There is no verdict while a worker gets on, or while none is seen to wait.
+A worker in a collective waits for others. So the culprit waits in no collective, or in another one than the others.
+There is no verdict while a worker gets on, or while none is seen to wait.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ BUSY_CPUS = 0.1
 """The CPUs that a busy worker uses at least, over a fifth of a second: threads that only poll use less."""
 
 BUSY_BYTES = 64 * 1024
-"""The fewest bytes that a busy worker reads and writes between two looks, as one that saves to a slow disk does. One
-that waits in a collective whose data still comes and goes does as well: its connections count the bytes."""
+"""The fewest bytes between two looks that show that a worker gets on: it reads and writes them when it saves to a slow
+disk, and its connections count them when the data of its collective still comes and goes."""
 
 NAMED_MAX = 4
-"""The most ranks that a sentence names; the rest is counted."""
+"""The most ranks that a sentence names; the others are counted."""
 
 WAITS_FOR_DISK = "waiting for IO"
 """The state of a process that waits for a disk, or for a file system of the network."""
@@ -51,16 +51,16 @@ class SeenWorker:
     now: WorkerStacks | None
     """None if it could not be asked."""
     before: WorkerStacks | None = None
-    """What an earlier look has shown, if there was one."""
+    """Where it stood in an earlier look; None if there was none."""
 
 
 @frozen
 class HangVerdict:
-    """Who holds up all others."""
+    """The workers that hold up all others."""
 
     kind: HangKind
     ranks: tuple[int, ...]
-    """The workers that are to blame; with `network` those that wait in what ought to complete."""
+    """The culprits; with `network`, the workers that wait in a collective that ought to complete."""
     sentence: str
     waiting: int
     """How many workers wait."""
@@ -72,23 +72,23 @@ class HangVerdict:
 
 
 def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up the workers of a round; None if one of them gets on, or none is seen to wait.
+    """Return which workers hold up a round; None if a worker gets on, or none is seen to wait.
 
-    A collective that is slow gets on as well: one of many bytes may take longer on a slow network than two looks do.
-    Workers need not be at one place meanwhile: a broadcast ends for each of them at its own time, and groups differ.
+    A slow collective gets on as long as its data moves: on a slow network, one of many bytes may take longer than two
+    looks. Its workers need not all be in it: a broadcast ends for each of them at its own time, and groups differ.
     """
     waiting = [worker for worker in seen_workers if _state(worker) is CollectiveState.WAITS]
     if not waiting or any(_state(worker) is CollectiveState.MOVES for worker in seen_workers):
         return None
-    rest = [worker for worker in seen_workers if _state(worker) is not CollectiveState.WAITS]
-    if rest:
-        kind, culprits = _culprits(rest)
-        who, does, wait = _name_workers(culprits), _describe_culprits(kind, culprits), _longest_wait(waiting)
+    others = [worker for worker in seen_workers if _state(worker) is not CollectiveState.WAITS]
+    if others:
+        kind, culprits = _culprits(others)
+        subject, lasted = _name_workers(culprits), _longest_wait(waiting)
         if kind is HangKind.ABSENT and all(worker.now is not None for worker in culprits):
             has = "has" if len(culprits) == 1 else "have"
-            sentence = f"{who} {has} ended; {_describe_waiting(waiting)} for {wait}"
+            sentence = f"{subject} {has} ended; {_describe_waiting(waiting)} for {lasted}"
         else:
-            sentence = f"{who} {does} for {wait}; {_describe_waiting(waiting)}"
+            sentence = f"{subject} {_describe_culprits(kind, culprits)} for {lasted}; {_describe_waiting(waiting)}"
         return _verdict(kind, culprits, waiting, sentence)
     if any(_moves_bytes(worker) for worker in waiting):
         return None
@@ -96,13 +96,13 @@ def find_hang(seen_workers: Sequence[SeenWorker]) -> HangVerdict | None:
 
 
 def notice_of(verdict: HangVerdict, seen_workers: Sequence[SeenWorker]) -> str:
-    """Say whom the others wait for, and what that one does: `waiting for rank 0 on node a, which computes in ...`."""
+    """Describe the worker that the others wait for: `waiting for rank 0 on node a, which computes in ...`."""
     ranks = set(verdict.ranks)
     named = [worker for worker in seen_workers if worker.rank in ranks]
     return f"waiting for {_name_workers(named)}, which {_describe_culprits(verdict.kind, named)}"
 
 
-def find_longest(seen_workers: Iterable[SeenWorker]) -> float:
+def longest_wait_s(seen_workers: Iterable[SeenWorker]) -> float:
     """Return how long the longest wait of a worker has lasted, in seconds; 0 if none waits."""
     return max(
         (_collective(worker).age_s for worker in seen_workers if _state(worker) is CollectiveState.WAITS), default=0.0
@@ -121,7 +121,7 @@ def _state(worker: SeenWorker) -> CollectiveState | None:
 
 
 def _collective(worker: SeenWorker) -> Collective:
-    assert worker.now is not None  # noqa: S101 - only of those that wait
+    assert worker.now is not None  # noqa: S101 - the worker waits in one
     assert worker.now.collective is not None  # noqa: S101 - as above
     return worker.now.collective
 
@@ -129,9 +129,9 @@ def _collective(worker: SeenWorker) -> Collective:
 def _judge_waiting(waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return what is wrong where all workers wait: each group is judged by itself, as its members wait for each other.
 
-    Workers at different places of one group have no business there. If those of each group are at one place, the groups
-    that are whole ought to complete, and the other workers wait for the members of these. If none is whole, the workers
-    wait for each other in a circle.
+    If members of one group wait at different places, they are the culprits. If each group waits at one place, the
+    groups that are whole ought to complete, and all other workers wait for the members of these. If no group is whole,
+    the workers wait for each other in a circle.
     """
     groups: dict[tuple[str, str], list[SeenWorker]] = {}
     for worker in waiting:
@@ -152,7 +152,7 @@ def _judge_waiting(waiting: Sequence[SeenWorker]) -> HangVerdict:
 
 
 def _is_whole(members: Sequence[SeenWorker], workers: int, *, alone: bool) -> bool:
-    """Whether all members of a group wait in it; where their number is not known, whether it seems so."""
+    """Whether all members of a group wait in it; if their number is not known, whether that is likely."""
     first = members[0].now
     assert first is not None  # noqa: S101 - it waits
     if _collective(members[0]).group == DEFAULT_GROUP:
@@ -189,22 +189,20 @@ def _incomplete(
     whole: Sequence[Sequence[SeenWorker]], waiting: Sequence[SeenWorker], *, with_group: bool
 ) -> HangVerdict:
     """Return the verdict on groups in which all members wait at one place."""
-    everybody = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
-    all_of_them = len(everybody) == len(waiting)
-    who = f"all {len(waiting)} workers" if all_of_them else _name_workers(everybody)
+    stuck = sorted((worker for members in whole for worker in members), key=lambda worker: worker.rank)
+    subject = f"all {len(waiting)} workers" if len(stuck) == len(waiting) else _name_workers(stuck)
     [place, *_] = _by_place(whole[0], with_group=with_group)
     several = f" in collectives of {len(whole)} groups, such as {place}," if len(whole) > 1 else f" in {place}"
     none = "none of them completes" if len(whole) > 1 else "it completes for none"
-    sentence = (
-        f"{who} wait{several} for {_longest_wait(waiting)}, and {none}: look at the network {_between(everybody)}"
-    )
-    return _verdict(HangKind.NETWORK, everybody, waiting, sentence)
+    lasted = _longest_wait(waiting)
+    sentence = f"{subject} wait{several} for {lasted}, and {none}: look at the network {_between(stuck)}"
+    return _verdict(HangKind.NETWORK, stuck, waiting, sentence)
 
 
 def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers that wait at different places.
 
-    Where most of them wait at one place, the others are to blame. Otherwise nobody can tell who is, so all are named.
+    Where most of them wait at one place, the others are the culprits. Otherwise that cannot be known: all are named.
     """
     sides = sorted(places.items(), key=lambda side: (-len(side[1]), side[1][0].rank))
     (usual, most), *others = sides
@@ -219,16 +217,16 @@ def _mismatched(places: dict[str, list[SeenWorker]], waiting: Sequence[SeenWorke
     return _verdict(HangKind.MISMATCHED, culprits, waiting, f"{named}{where}, for {_longest_wait(waiting)}")
 
 
-def _culprits(rest: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
-    """Return which of the workers that wait in no collective are to blame.
+def _culprits(workers: Sequence[SeenWorker]) -> tuple[HangKind, list[SeenWorker]]:
+    """Return which of the workers that wait in no collective are the culprits.
 
     The busy ones are, if there are any: the others may wait for these by other means.
     """
-    busy = [worker for worker in rest if _is_busy(worker)]
+    busy = [worker for worker in workers if _is_busy(worker)]
     if busy:
         return HangKind.BUSY, busy
-    known = [worker for worker in rest if worker.now is not None and worker.now.state not in {"", "ended"}]
-    return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(rest))
+    known = [worker for worker in workers if worker.now is not None and worker.now.state not in {"", "ended"}]
+    return (HangKind.STUCK, known) if known else (HangKind.ABSENT, list(workers))
 
 
 def _is_busy(worker: SeenWorker) -> bool:
@@ -264,7 +262,7 @@ def _main(worker: WorkerStacks) -> bytes:
 
 
 def _describe_culprits(kind: HangKind, culprits: Sequence[SeenWorker]) -> str:
-    """Describe what the workers do that are to blame, and where the first of them does it."""
+    """Describe what the culprits do, and where the first of them does it."""
     alone, first = len(culprits) == 1, culprits[0].now
     if first is None or kind is HangKind.ABSENT:
         return f"{'does' if alone else 'do'} not answer"
@@ -315,7 +313,7 @@ def _is_even(collective: Collective) -> bool:
 
 
 def _backend(collective: Collective) -> str:
-    """Return who carries a collective out: each backend of a group counts its own."""
+    """Return the backend that carries a collective out: each backend of a group counts its own collectives."""
     return collective.operation.partition(":")[0]
 
 
@@ -328,7 +326,7 @@ def _name(collective: Collective) -> str:
 
 
 def _longest_wait(waiting: Sequence[SeenWorker]) -> str:
-    return f"{find_longest(waiting):.0f} s"
+    return f"{longest_wait_s(waiting):.0f} s"
 
 
 def _describe_waiting(waiting: Sequence[SeenWorker]) -> str:
@@ -344,7 +342,7 @@ def _wait(waiting: Sequence[SeenWorker]) -> str:
 
 
 def _between(seen_workers: Sequence[SeenWorker]) -> str:
-    """Say where the network is to be looked at that these workers need."""
+    """Name the nodes whose network these workers need: `between nodes a, b`."""
     nodes = len({worker.node for worker in seen_workers})
     return f"{'on' if nodes == 1 else 'between'} {_name_nodes(seen_workers)}"
 
@@ -354,7 +352,7 @@ def _count_waiting(seen_workers: Sequence[SeenWorker]) -> str:
 
 
 def _name_workers(culprits: Sequence[SeenWorker]) -> str:
-    """Name those who are to blame, and their nodes."""
+    """Name workers and their nodes; the first few ranks, and how many there are more."""
     named = ", ".join(str(worker.rank) for worker in culprits[:NAMED_MAX])
     more = f" and {len(culprits) - NAMED_MAX} more" if len(culprits) > NAMED_MAX else ""
     return f"rank{'' if len(culprits) == 1 else 's'} {named}{more} on {_name_nodes(culprits)}"

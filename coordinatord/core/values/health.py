@@ -1,4 +1,4 @@
-"""What can be seen of a round that goes on."""
+"""The health of a round."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Compares when workers arrived in the same collectives: who comes last, and by how much.
 
-A collective ends for all at once, so the duration of a step tells nothing of who is slow; the time of arrival does.
-Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half the way
-there and back of a question and its answer.
+A collective ends for all at once, so the duration of a step does not show which worker is slow; the time of arrival
+does. Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half of
+the round trip of a question and its answer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ LATE_S_MIN = 0.001
 """The least lateness of a laggard, in seconds: the system's scheduler may cause less."""
 
 DRIFT = 100e-6
-"""How far two clocks may go apart in a second: quartz clocks do half of that."""
+"""How many seconds two clocks may drift apart in a second: quartz clocks drift half as much."""
 
 
 @frozen
 class NodeArrivals:
-    """What one node has answered."""
+    """The answer of one node."""
 
     node: str
     answered_at: float
-    """When it answered, by the coordinator's clock: the middle of the time in which that may have been."""
+    """When it answered, by the coordinator's clock: the middle of the time in which it may have done so."""
     error_s: float
-    """How far `answered_at` may be wrong, to either side: half of the way there and back."""
+    """How far `answered_at` may be wrong, to either side: half of the round trip."""
     clock_s: float
     """The node's own clock when it answered."""
     workers: tuple[WorkerArrivals, ...]
@@ -47,7 +47,7 @@ class NodeArrivals:
 
 @frozen
 class Offset:
-    """What added to a node's clock gives the coordinator's clock, as one answer shows it."""
+    """The coordinator's clock less the clock of a node, by one answer of the node."""
 
     shift_s: float
     error_s: float
@@ -59,7 +59,7 @@ class Offset:
         return self.error_s + DRIFT * (now - self.at)
 
 
-def better(known: Offset | None, answer: NodeArrivals) -> Offset:
+def better_offset(known: Offset | None, answer: NodeArrivals) -> Offset:
     """Return the offset that is more exact by now: the known one, or that of a new answer.
 
     A known offset that the new answer rules out is dropped: the host was started again.
@@ -110,7 +110,7 @@ class Laggard:
 
 @frozen
 class Lateness:
-    """What the last look has shown of the workers of a round."""
+    """How late the workers of a round are, by one look."""
 
     ranks: tuple[RankLateness, ...]
     """The workers that could be compared, by rank."""
@@ -122,7 +122,7 @@ class Lateness:
     """How far times of two hosts may be wrong; 0 if all workers are on one."""
 
     laggard: Laggard | None
-    """Who holds up the others; None if nobody does, or it may be chance or the clocks' doing."""
+    """The worker or node that holds up the others; None if there is none, or chance or the clocks may explain it."""
 
     @property
     def factor(self) -> float:
@@ -233,20 +233,20 @@ def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[li
         last[row.index(max(row))] += 1
         for times, at in zip(late, row, strict=True):
             times.append(at - middle)
-    piece = _in_a_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
+    per_step = _collectives_per_step((middles[-1] - middles[0]) / (rows - 1), step_s, rows)
     return [
-        RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual(late[index], piece))
+        RankLateness(arrival.rank, arrival.node, last[index] / rows, _usual_lateness(late[index], per_step))
         for index, arrival in enumerate(members)
     ], rows
 
 
-def _in_a_step(apart_s: float, step_s: float | None, rows: int) -> int:
+def _collectives_per_step(apart_s: float, step_s: float | None, rows: int) -> int:
     """Return how many collectives of a group a step has; 1 if that is not known."""
     if step_s is None or apart_s <= 0:
         return 1
     return min(max(1, round(step_s / apart_s)), rows)
 
 
-def _usual(late: Sequence[float], piece: int) -> float:
+def _usual_lateness(late: Sequence[float], per_step: int) -> float:
     """Return the median over the steps of the largest lateness within each."""
-    return median(max(late[end - piece : end]) for end in range(len(late), piece - 1, -piece))
+    return median(max(late[end - per_step : end]) for end in range(len(late), per_step - 1, -per_step))

@@ -18,7 +18,7 @@ APART_S = 1.0
 the first look comes late."""
 
 ANSWERED_WITHIN_S = 10.0
-"""A look that has not come back by then never will: the server waits for its nodes for half of that."""
+"""A look without answers by then is given up: the server waits for the nodes for half of that."""
 
 PAUSE_S = 10.0
 """The pause after two looks that have shown no hang. It doubles each time: a look stops the Python of a worker that
@@ -33,21 +33,20 @@ process moves. A restart helps little against a disk that does not answer, and l
 """
 
 _SILENT_STATES = frozenset({"stopped", "ended", ""})
-"""States of a process that say why it does not answer; it is gone if it has none. One that a debugger holds is not
-among them: a person is at work on it, who would lose it by a restart."""
+"""States of a process that explain why it does not answer; the empty one means that it is gone. One that a debugger
+holds is not among them: a restart would take the process from the person who examines it."""
 
 NO_COLLECTIVES = (
-    "no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+    "no worker reports a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
 )
 
 UNASKED = "a node cannot be asked where its workers stand"
 
 
 def why_unseen(look: Sequence[SeenWorker]) -> str:
-    """Return why nothing can be judged by a look; empty if something can.
+    """Return why a look cannot be judged; empty if it can.
 
-    A worker of which nothing is known may be training: its script has not imported workerlib, or its node does not
-    answer.
+    A worker of which nothing is known may be training: its script may not import workerlib, or its node not answer.
     """
     for worker in look:
         if worker.now is None:
@@ -59,7 +58,7 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why no look at these workers will ever show a hang; empty if one may."""
+    """Return why no look at these workers can show a hang; empty if one can."""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
     return NO_COLLECTIVES if answers and all(answer.collective is None for answer in answers) else ""
 
@@ -70,36 +69,36 @@ def may_hang(look: Sequence[SeenWorker]) -> bool:
 
 
 def compare(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up all others; None if a worker has got on between two looks, or cannot be seen."""
+    """Return which workers hold up all others; None if one has got on between two looks, or cannot be seen."""
     if why_unseen(first) or why_unseen(second) or _ranks(first) != _ranks(second):
         return None
     return judge_again(first, second)
 
 
 def may_be_slow(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether what one look shows may be slow instead: only a second look shows whether data comes and goes.
+    """Whether what one look shows may only be slow. A second look shows whether data still comes and goes.
 
-    It goes through the network of collectives in which all wait, or to the disk that a worker waits for.
+    That is so where all workers wait in collectives, which need the network, and where one waits for a disk.
     """
     return verdict.kind in {HangKind.NETWORK, HangKind.MISMATCHED} or awaits_disk(verdict, look)
 
 
 def awaits_disk(verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether a worker that all others wait for waits for a disk: whether it gets on, the kernel does not tell."""
+    """Whether a worker that all others wait for waits for a disk: the kernel does not show if it gets on."""
     states = (worker.now.state for worker in look if worker.now is not None and worker.rank in verdict.ranks)
     return verdict.kind is HangKind.STUCK and WAITS_FOR_DISK in states
 
 
 def stands_since(earlier: Sequence[SeenWorker], verdict: HangVerdict, look: Sequence[SeenWorker]) -> bool:
-    """Whether the workers of a verdict have stood still since an earlier look, too."""
+    """Whether the workers of a verdict have stood still since an earlier look."""
     found = compare(earlier, look)
     return found is not None and (found.kind, found.ranks) == (verdict.kind, verdict.ranks)
 
 
 def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> HangVerdict | None:
-    """Return who holds up all others by the later of two looks; None if a worker that both show has got on between.
+    """Return which workers hold up all others in the later of two looks; None if a worker has got on in between.
 
-    Unlike `compare` it judges by those that could be seen, as one look does: it is for a person who asks.
+    Unlike `compare`, it judges by the workers that could be seen, as one look does: it is for a person who asks.
     """
     before = {worker.rank: worker.now for worker in first}
     both = [replace(worker, before=before.get(worker.rank)) for worker in second]
@@ -108,13 +107,13 @@ def judge_again(first: Sequence[SeenWorker], second: Sequence[SeenWorker]) -> Ha
     return find_hang(both)
 
 
-def _ranks(look: Sequence[SeenWorker]) -> set[int]:
-    return {worker.rank for worker in look}
-
-
 def first_named(verdict: HangVerdict, look: Collection[SeenWorker]) -> SeenWorker:
     """Return the first of the workers that a verdict names."""
     return next(worker for worker in look if worker.rank == verdict.ranks[0])
+
+
+def _ranks(look: Sequence[SeenWorker]) -> set[int]:
+    return {worker.rank for worker in look}
 
 
 def _has_moved(before: WorkerStacks, now: WorkerStacks) -> bool:

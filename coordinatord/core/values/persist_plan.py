@@ -1,4 +1,4 @@
-"""Says which node writes which part of a step to the disk: each part once, and no node much more than the others."""
+"""Plans which node writes which part of a step to the disk: each part once, and no node much more than the others."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def plan_writes(
     """
     if not are_whole([part for parts in holders.values() for part in parts if part.big]):
         return None
-    having: dict[int, list[tuple[str, int]]] = {}
+    big: dict[int, list[tuple[str, int]]] = {}
     small: dict[int, list[str]] = {}
     for node, parts in holders.items():
         for part in parts:
             for shard, rank in part.shards_and_ranks():
                 if part.big:
-                    having.setdefault(shard, []).append((node, rank))
+                    big.setdefault(shard, []).append((node, rank))
                 if part.small:
                     small.setdefault(rank, []).append(node)
     wanted: dict[str, dict[int, tuple[bool, bool]]] = {}
-    for shard in sorted(having):
+    for shard in sorted(big):
         node, rank = min(
-            having[shard], key=lambda holder: (holder[0] in leaving, len(wanted.get(holder[0], ())), holder[1])
+            big[shard], key=lambda holder: (holder[0] in leaving, len(wanted.get(holder[0], ())), holder[1])
         )
         wanted.setdefault(node, {})[rank] = (True, False)
     for rank, nodes in sorted(small.items()):
         node = min(nodes, key=lambda node: (rank not in wanted.get(node, ()), node in leaving))
-        big, _ = wanted.setdefault(node, {}).get(rank, (False, False))
-        wanted[node][rank] = (big, True)
+        writes_big, _ = wanted.setdefault(node, {}).get(rank, (False, False))
+        wanted[node][rank] = (writes_big, True)
     plan = {node: grouped(parts) for node, parts in wanted.items()}
     return plan if all(len(parts) <= WANTED_MAX for parts in plan.values()) else None

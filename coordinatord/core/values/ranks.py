@@ -1,8 +1,8 @@
-"""Deals out ranks: one pure function, so that everybody can foresee it.
+"""Assigns ranks to nodes, by the nodes and the last round alone.
 
-The nodes of the last round that are there have their places in it, so rank 0 stays where it was if its node lives. New
-nodes fill the places of those that are gone, and the others follow; what stays empty is closed up. So a spare has
-exactly the ranks of the node that it replaces, and nobody else moves. Among new nodes the order is that of topology
+Nodes of the last round keep their places, so rank 0 stays where it was if its node lives. New nodes fill the places of
+those that are gone, and the others follow; places that stay empty are closed up. So a spare has exactly the ranks of
+the node that it replaces, and no other node moves. Among new nodes the order is that of topology
 keys, then of host names in natural order (`node2` before `node10`, which torchrun sorts the other way round). A new
 node whose user asks for a group rank gets it, or the next that is left; in the first round of a run, all are new.
 """
@@ -21,8 +21,8 @@ from coordinatord.protocol.frozen_class import frozen
 _DIGITS = re.compile(r"(\d+)")
 
 KEYS_MAX = 65_536
-"""Sort keys that are remembered: three texts for each of 20,000 nodes, the coordinator's limit. They are sorted for the
-reason of a round, for its ranks, and again in every later round."""
+"""The most sort keys that are remembered: three texts for each of 20,000 nodes, the coordinator's limit. Nodes are
+sorted for the reason of a round, for its ranks, and again in every later round."""
 
 
 @frozen
@@ -69,20 +69,20 @@ def order(seats: Collection[Seat], previous: Mapping[str, int]) -> list[Seat]:
     for seat in newcomers:
         newcomers_with[seat.workers].append(seat)
     for workers, places in places_with.items():
-        placed |= _honour_wishes(newcomers_with[workers], places)
+        placed |= _fill_places(newcomers_with[workers], places)
     seated = {seat.node for seat in placed.values()}
     left = (place for place in vacant if place not in placed)
-    placed |= _honour_wishes([seat for seat in newcomers if seat.node not in seated], chain(left, count(len(previous))))
+    placed |= _fill_places([seat for seat in newcomers if seat.node not in seated], chain(left, count(len(previous))))
     return [placed[place] for place in sorted(placed)]
 
 
-def _honour_wishes(by_custom: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
-    """Give these places, from the first upward, to nodes until none is left of either.
+def _fill_places(newcomers: list[Seat], places: Iterable[int]) -> dict[int, Seat]:
+    """Give these places, from the first upward, to new nodes in their order, until none is left of either.
 
     A node that asks for a rank gets its place, or one as near after it as other such nodes allow.
     """
-    wishers = deque(sorted((seat for seat in by_custom if seat.wish is not None), key=lambda seat: seat.wish or 0))
-    others = deque(seat for seat in by_custom if seat.wish is None)
+    wishers = deque(sorted((seat for seat in newcomers if seat.wish is not None), key=lambda seat: seat.wish or 0))
+    others = deque(seat for seat in newcomers if seat.wish is None)
     given: dict[int, Seat] = {}
     for place in places:
         if not wishers and not others:

@@ -21,8 +21,8 @@ from coordinatord.protocol.schema import Length, Range
 from coordinatord.protocol.worker_starts import WorkerStarts
 
 REASON_MAX = 4_096
-"""The length in characters: the longest sentence names eight nodes, quotes a worker's message and has what both led
-to."""
+"""The length in characters: the longest sentence names eight nodes, quotes a worker's message, and has the consequences
+of both."""
 
 Incarnation = Annotated[int, Range(0, 2**63 - 1)]
 Seen = Annotated[str, Length(1, 253)]
@@ -94,7 +94,7 @@ class NodeLost(Record):
     silent_s: Age
     """How long it had been silent."""
     leaving: bool
-    """It had announced that it would leave, but not waited for an answer."""
+    """Whether it had announced that it would leave, and was gone before the answer."""
 
 
 @frozen
@@ -165,7 +165,7 @@ class RoundRemembered(Record):
 
 @frozen
 class RoundsMissed(Record):
-    """Nodes know of a later round than these records do, which therefore are an old copy of the history."""
+    """Nodes know of a later round than the records have: so the records are an old copy of the history."""
 
     KIND = "RoundsMissed"
 
@@ -181,7 +181,7 @@ class RoundStarted(Record):
 
     round: Counter
     steps_awaited: bool
-    """Workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
+    """Whether workers of this run report their steps: they train from the first one, which `TrainingBegan` records."""
     spent: Spent
     begun: WorkerStarts | None = None
     """How they were begun; None if all are cold and could not be otherwise, and in old records."""
@@ -201,7 +201,7 @@ class TrainingBegan(Record):
 
 @frozen
 class FirstStepOverdue(Record):
-    """No worker of a round has done the first step that was awaited; unless a round before had one, none may come."""
+    """No worker of a round has done its first step in time; if no round before had one, there may never be any."""
 
     KIND = "FirstStepOverdue"
 
@@ -241,7 +241,7 @@ class TrainingResumed(Record):
 
 @frozen
 class BusyWorkerAwaited(Record):
-    """All workers of a round that has stalled wait for one that computes, or for its disk; nothing is done."""
+    """All workers of a stalled round wait for one that computes, or waits for its disk; nothing is done about it."""
 
     KIND = "BusyWorkerAwaited"
 
@@ -288,9 +288,9 @@ class RoundStopped(Record):
 
     round: Counter
     planned: bool
-    """All is well: the workers get the time to save their state."""
+    """Whether all is well, so that the workers get the time to save their state."""
     first_failure: FirstFailure | None
-    """It is kept because its node may be gone before it can report it again; nodes repeat other failures."""
+    """It is recorded because its node may be gone before it can report it again; nodes repeat other failures."""
     spent: Spent
     condition: Condition
 

@@ -1,6 +1,6 @@
 """Whether the workers of a round are at rest: none has come to a collective for much longer than is usual.
 
-Where workers report no steps, that is what shows that a round may hang. The rule is that of steps.
+Where workers report no steps, only this shows that a round may hang. The limits are those for steps.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from coordinatord.protocol.arrival_messages import WorkerArrivals, unpack_ages
 
 
 def are_at_rest(nodes: Sequence[NodeArrivals]) -> bool | None:
-    """Return whether all workers are at rest; None if none tells of a collective."""
-    told = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
-    latest = min(told, key=lambda ages: ages[-1], default=None)
+    """Return whether all workers are at rest; None if none reports a collective."""
+    reported = [ages for node in nodes for worker in node.workers if (ages := _ages_of(worker))]
+    latest = min(reported, key=lambda ages: ages[-1], default=None)
     return None if latest is None else latest[-1] >= _patience_s(latest)
 
 
@@ -26,7 +26,7 @@ def _ages_of(worker: WorkerArrivals) -> list[float]:
 
 
 def _patience_s(ages: Sequence[float]) -> float:
-    """Return how long no worker may come to a collective, by the pauses between those that one has come to."""
+    """Return for how long workers may come to no collective, by the pauses between the last ones of one worker."""
     patience_s = STALL_S_MIN
     for before, after in pairwise(ages):
         pause_s = before - after

@@ -24,7 +24,7 @@ class ResumePlan:
     """Where the parts of one step are, for all nodes of a round."""
 
     def __init__(self, point: ResumePoint, holders: Mapping[str, Iterable[KeptParts]]) -> None:
-        """Look at the parts of the step that these nodes hold, in their order."""
+        """Index the parts of the step that these nodes hold; nodes are preferred in this order."""
         self._point = point
         self.at = point.at
         """The step."""
@@ -52,6 +52,7 @@ class ResumePlan:
         return sources if fits else None
 
     def _add_big(self, needs: Needs, node: str, ranks: range, world_size: int) -> bool:
+        """Plan that a node gets the big state of its ranks; return whether all of it has holders."""
         if self._point.shards == 1:
             spread = ranks.start // max(1, len(ranks))
             return self._add_shard(needs, node, 0, spread)
@@ -62,9 +63,9 @@ class ResumePlan:
         return all(self._add_shard(needs, node, shard, 0) for shard in range(self._point.shards))
 
     def _shard_of(self, rank: int) -> int | None:
-        """Return the shard that a rank has had; None if nobody keeps a part of it."""
-        for found in (self._big, self._small, self._pending):
-            holder = found.of_rank(rank)
+        """Return the shard that a rank has had; None if no node keeps a part of it."""
+        for holders in (self._big, self._small, self._pending):
+            holder = holders.of_rank(rank)
             if holder is not None:
                 part = holder[1]
                 return (part.first_shard + rank - part.first_rank) % part.shards
@@ -87,14 +88,15 @@ class ResumePlan:
 
     def _add_small(self, needs: Needs, node: str, rank: int) -> bool:
         """Plan that a node gets the small state of a rank, if a node has it; return whether it is committed."""
-        for found, committed in ((self._small, True), (self._pending, False)):
-            holder = found.of_rank(rank, node)
+        for holders, committed in ((self._small, True), (self._pending, False)):
+            holder = holders.of_rank(rank, node)
             if holder is not None:
                 _need(needs, holder[0], rank, small=True)
                 return committed
         return False
 
     def _add_any_small(self, needs: Needs, node: str) -> None:
+        """Plan that a node gets one committed small state: its own, or else that of the lowest rank."""
         own = [part for part in self._held.get(node, ()) if part.small]
         if own:
             _need(needs, node, own[0].first_rank, small=True)
@@ -117,8 +119,8 @@ class _Holders:
         """The holder of the lowest rank."""
         return self._held[0] if self._held else None
 
-    def of_rank(self, rank: int, rather: str = "") -> tuple[str, KeptParts] | None:
-        """Return a holder of a rank's part: this node if it has it, else any."""
+    def of_rank(self, rank: int, preferred: str = "") -> tuple[str, KeptParts] | None:
+        """Return a holder of a rank's part: the preferred node if it has it, else any."""
         chosen = None
         for place in range(bisect_right(self._begins, rank) - 1, -1, -1):
             holder = self._held[place]
@@ -127,7 +129,7 @@ class _Holders:
                 break
             if rank < begin + holder[1].ranks:
                 chosen = holder
-                if not rather or holder[0] == rather:
+                if not preferred or holder[0] == preferred:
                     break
         return chosen
 

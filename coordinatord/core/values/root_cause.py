@@ -39,10 +39,10 @@ class WorkerFailure:
             return failure.message
         if not failure.pid:
             return f"node {self.node} could not start its workers: {failure.message}"
-        how, what = describe_exit(failure.exit_code), failure.error or failure.message
-        if failure.exit_code == 1 and what:
-            how = ""  # as with any exception
-        problem = clip(": ".join(filter(None, (how, what))), HEADLINE_MAX)
+        ending, error = describe_exit(failure.exit_code), failure.error or failure.message
+        if failure.exit_code == 1 and error:
+            ending = ""  # as with any exception
+        problem = clip(": ".join(filter(None, (ending, error))), HEADLINE_MAX)
         return f"rank {failure.rank} on node {self.node} failed: {problem}"
 
 
@@ -92,7 +92,7 @@ def find_root_cause(
 def _first_of(failures: Collection[WorkerFailure], collateral_s: float) -> WorkerFailure:
     """Return the failure that came first.
 
-    A worker that lost its connection to a peer may say so before the end of that peer is seen on its host.
+    A worker may fail of its lost connection to a peer before the end of that peer is seen on the peer's host.
     """
     first = min(failures, key=lambda failure: failure.at)
     if not lost_connection(first.failure):

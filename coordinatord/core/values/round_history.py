@@ -1,8 +1,8 @@
 """The last rounds of a run: why each began and ended, and what its time was spent on.
 
 All times are in seconds since the run was opened, as the ledger counts them, so that they agree with it to the last
-digit and no clock that is set changes their order. It is made of records alone: by `transitions/apply` while a run goes
-on, and by `rounds_of` for whoever asks about a run that has ended.
+digit and no clock that is set changes their order. The history follows from records alone: `transitions/apply` notes
+them while a run goes on, and `rounds_of` reads them for a run that has ended.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import WorkerStarts
 
 ROUNDS_KEPT = 50
-"""The store keeps as many, so a coordinator that starts again shows the same."""
+"""The most rounds; the store keeps as many, so a coordinator that starts again shows the same."""
 
 REASON_MAX = 512
 """The length in characters: what fits into a few lines. The events and the log have the whole."""
 
-
-TOLD_BY: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
-"""The kinds of records that tell of rounds; all others leave the history as it is."""
+ROUND_RECORDS: tuple[type[Record], ...] = (RoundFormed, RoundStarted, RoundStopped, RoundEnded, RunEnded)
+"""The kinds of records that concern rounds; all others leave the history as it is."""
 
 
 @dataclass(slots=True)
@@ -74,7 +73,7 @@ class RoundHistory:
         return iter(self._rounds)
 
     def note(self, record: Record) -> None:
-        """Note what a record tells of the rounds, if it tells anything."""
+        """Take in a record; one that does not concern rounds changes nothing."""
         match record:
             case RoundFormed():
                 self._form(_remembered(record))
@@ -111,12 +110,12 @@ class RoundHistory:
 
     @property
     def current(self) -> Round | None:
-        """The round that is on; only the end of the last one may be kept of it."""
+        """The round that is on; None if there is none."""
         return self._rounds[-1] if self._rounds and self._rounds[-1].after is None else None
 
 
 def in_brief(record: Record) -> Record:
-    """Return a record without what a history of rounds does not need of it: the ranks of all nodes."""
+    """Return a record without the ranks of all nodes, which a history of rounds does not need."""
     return _remembered(record) if isinstance(record, RoundFormed) else record
 
 
@@ -128,7 +127,7 @@ def _remembered(formed: RoundFormed) -> RoundRemembered:
 
 
 def rounds_of(records: Iterable[Record]) -> RoundHistory:
-    """Return the rounds that the records of one run tell of, oldest record first."""
+    """Return the rounds of one run by its records, the oldest record first."""
     rounds = RoundHistory()
     for record in records:
         rounds.note(record)

@@ -1,4 +1,4 @@
-"""The sections that workers of a round are in, such as an evaluation: each may take as long as its script has said."""
+"""The sections that workers of a round are in, such as an evaluation, each with a limit that its script has set."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OpenSection:
 
 
 class Sections:
-    """What the nodes of one round have reported."""
+    """The sections of one round, by the reports of its nodes."""
 
     def __init__(self) -> None:
         self._open: dict[int, OpenSection] = {}

@@ -30,7 +30,7 @@ class ResumePoint:
     nodes: Annotated[tuple[Name, ...], Length(0, HOLDERS_NAMED)] = ()
     """The first few nodes whose memory holds its big state; none in a record of an older release."""
     others: Count = 0
-    """How many more nodes do."""
+    """How many more nodes hold it."""
     disk: DiskStep | None = None
     """The step is on the disk, under these names; None if it is in memory."""
 
@@ -77,10 +77,10 @@ def are_whole(parts: Sequence[KeptParts]) -> bool:
 
 
 class Coverage:
-    """Whether parts of one step that come and go make it whole, as `are_whole` says of all of them: to ask is free.
+    """Whether the parts of one step make it whole, kept up to date as parts come and go; see `are_whole`.
 
-    Most parts come once with a range of shards that nobody else has, and equal ones that are protected take their
-    place. Only a range that is new, or that nobody has any more, is worked in.
+    Most parts come with a range of shards that no other part has, and are later replaced by equal ones that are
+    protected. So the answer is worked out anew only if a range is new, or no part has it any more.
     """
 
     __slots__ = ("_breadth", "_parts", "is_whole")

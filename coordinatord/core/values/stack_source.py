@@ -1,4 +1,4 @@
-"""Whom to ask where some workers stand."""
+"""Which node to ask where some of its workers stand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from coordinatord.protocol.stack_messages import AskStacks
 
 @frozen
 class StackSource:
-    """Some workers of a node, who are asked together."""
+    """Some workers of a node, which are asked together."""
 
     node: str
     host: str

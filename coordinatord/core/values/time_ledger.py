@@ -1,8 +1,8 @@
 """Counts where each second of a run went: to exactly one activity, from its first record to its last.
 
-Here is the arithmetic. `transitions/apply` says which activity a record begins. `queries/time_attribution` says where a
-time has to be cut in two, because there were enough nodes by then, or the round was broken by then. `round_history` has
-the times of single rounds.
+This module has the arithmetic. `transitions/apply` says which activity a record begins. `queries/time_attribution` says
+where a time has to be cut in two, because there were enough nodes by then, or the round was broken by then.
+`round_history` has the times of single rounds.
 
 Time is counted from the first record of a run, not from any clock's zero, and the times in records are absolute. So a
 clock that is set, a coordinator that is away and rounds that are forgotten leave earlier counts as they are.
@@ -18,7 +18,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Range, fields_of
 
 SPAN_MAX = 10**9
-"""The limit in seconds; 30 years stand for ever."""
+"""The limit in seconds: some 30 years, in place of no limit."""
 Span = Annotated[float, Range(0, SPAN_MAX)]
 """A span of time in seconds."""
 
@@ -74,11 +74,11 @@ class Spent:
         return self.training + self.redone + self.running + self.stalled
 
     def by_activity(self) -> dict[str, float]:
-        """Return them as plain data."""
+        """Return the seconds by the name of the activity."""
         return fields_of(self)
 
     def plus(self, activity: Activity, seconds: float) -> Spent:
-        """Return them with so many more for one activity."""
+        """Return a copy with so many more seconds for one activity."""
         return replace(self, **{str(activity): min(getattr(self, activity) + seconds, SPAN_MAX)})
 
     def minus(self, earlier: Spent) -> Spent:
@@ -98,7 +98,7 @@ class Ledger:
     """What the time since goes to, as far as records tell; None once the run is over."""
 
     def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
-        """Return what it comes to at `now` if the open time went to one activity up to `turn`, and to another since."""
+        """Return the seconds at `now` if the open time went to `before` up to `turn`, and to `since` from then on."""
         if before is None or since is None:
             return self.settled  # the run is over
         now = max(now, self.settled_at)  # a clock that was set back takes nothing away

@@ -22,7 +22,7 @@ SPAN_S = 1.0
 
 @frozen
 class Sample:
-    """What is known of a run at one moment."""
+    """The progress of a run at one moment."""
 
     at: float
     """The run's age in seconds, as the ledger counts it."""

@@ -1,9 +1,9 @@
-"""How far a round has come, from its nodes' reports of their workers' steps: the step, and the steps per second.
+"""How far a round has come, by the steps that its nodes report: the step, the pace, and whether training has stalled.
 
 The workers of a job take their steps together, so one node sets the pace for all: the first of those that report, by
 group rank. Times are the coordinator's: when a node was heard, less the age that it gave. Nothing of this is recorded:
 nodes report it again with every heartbeat. Heartbeats are most of what the coordinator handles, so each of them costs
-one comparison here, and the rest is computed for those who ask.
+one comparison here, and all else is computed when it is read.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ STALL_STEPS = 10
 """Training has not stalled before so many times the slowest recent step: validation and checkpoints make gaps, too."""
 
 STALL_GAPS = 2
-"""Training has not stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. They
-are few, since after a hang of ten minutes the next one must not take an hour and a half to show."""
+"""Training has not stalled before so many times a gap that was a stall itself: an evaluation, once seen, is usual. With
+`STALL_STEPS` instead, a hang after one of ten minutes would show only after an hour and a half."""
 
 STALL_S_UNKNOWN = 300.0
 """Training has not stalled before this time while the coordinator does not know how long any step took, as after its
@@ -47,45 +47,47 @@ show the network's delays more than the job's pace. So there are never more than
 
 
 class TrainingProgress:
-    """What is known of the steps of one round, and then of the next."""
+    """The steps of the present round, and how long steps took in the rounds so far."""
 
     def __init__(self, patience_given_s: float | None = None) -> None:
-        """Begin with the first round; the run's user may have said how long there may be no step."""
+        """Begin with the first round; `patience_given_s` is how long there may be no step, if the user has set it."""
         self._patience_given_s = patience_given_s
         self._slowest = [0.0, 0.0]
         """How long the slowest step took, in the present `LATELY_S` and in those before, over all rounds of the run.
 
         A stall counts with a length that makes the patience `STALL_GAPS` times as long as the stall was."""
         self._slowest_from = -math.inf
+        """When the present `LATELY_S` began."""
         self._timed = False
-        """It is known how long some step of the run took."""
+        """Whether it is known how long any step of the run took."""
         self.clear()
 
     def clear(self) -> None:
         """Forget everything, as a new round begins."""
-        self.gone: int | None = None
-        """The least step of nodes that are no members any more: where a round stopped stays known without them."""
+        self.gone_step: int | None = None
+        """The least step of nodes that are no longer members: so it stays known where a round stopped."""
         self._pacer: int | None = None
         """The group rank of the node that sets the pace."""
         self._steps: tuple[int | None, ...] = ()
-        """Its last report."""
+        """The steps that this node last reported."""
         self._heard_at = 0.0
+        """When it did so."""
         self._samples: deque[tuple[float, int]] = deque()
-        """When it was at which step; the last one is its present step."""
+        """When its workers were at which step; the last one is their present step."""
         self.first_at: float | None = None
-        """When the first step was done that was heard of."""
+        """When the first step that is known of was done."""
         self.stepped_at: float | None = None
         """When the newest step of any worker was done."""
         self._stepper: int | None = None
         """The group rank of the node that reported it."""
         self.idle_s = 0.0
-        """How long that node has reported no other; other nodes may be quiet by habit."""
+        """How long this node has reported no newer step; other nodes may report steps less often."""
         self._first_s: float | None = None
         """How long the first step of the round took, until there is a second one."""
         self.furthest: int | None = None
         """The furthest step that was reported by the nodes that set the pace."""
         self._counts_anew = False
-        """The script has begun to count its steps anew within the round."""
+        """Whether the script has begun to count its steps anew within the round."""
         self.sections = Sections()
 
     def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
@@ -204,20 +206,20 @@ class TrainingProgress:
         return (latest_at - began_at) / (last - first)
 
 
-def least_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
+def least_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
     """Return the step that all workers of a round have come to, of those that report any; None if none does."""
-    return min(_steps_of(heard, run, number), default=None)
+    return min(_steps_of(reports, run, number), default=None)
 
 
-def furthest_step(heard: Iterable[Observed], run: str, number: int) -> int | None:
+def furthest_step(reports: Iterable[Observed], run: str, number: int) -> int | None:
     """Return the step that any worker of a round has come to; None if none reports any."""
-    return max(_steps_of(heard, run, number), default=None)
+    return max(_steps_of(reports, run, number), default=None)
 
 
-def _steps_of(heard: Iterable[Observed], run: str, number: int) -> Iterator[int]:
+def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[int]:
     return (
         step
-        for observed in heard
+        for observed in reports
         if (observed.round, observed.run) == (number, run)
         for step in observed.steps
         if step is not None
@@ -240,20 +242,20 @@ class StragglingWorker:
 def find_straggler(
     run: str, number: int, members: Iterable[tuple[str, int, Observed, float]]
 ) -> StragglingWorker | None:
-    """Return the member of a round that is behind: each is a node, its first rank, its report and when that came.
+    """Return the worker of a round that is furthest behind; None if all that report steps are equally far.
 
-    None if all that report are equally far.
+    Each of `members` is a node, its first rank, its last report, and when that came.
     """
     least, most, behind = math.inf, -1, None
-    for node, first_rank, heard, heard_at in members:
-        if not heard.steps or (heard.round, heard.run) != (number, run):
+    for node, first_rank, observed, heard_at in members:
+        if not observed.steps or (observed.round, observed.run) != (number, run):
             continue
-        for local_rank, step in enumerate(heard.steps):
+        for local_rank, step in enumerate(observed.steps):
             if step is None:
                 continue
             most = max(most, step)
             if step < least:
-                least, behind = step, (node, first_rank + local_rank, heard_at - (heard.step_age_s or 0.0))
+                least, behind = step, (node, first_rank + local_rank, heard_at - (observed.step_age_s or 0.0))
     if behind is None or least == most:
         return None
     node, rank, stepped_at = behind

@@ -87,7 +87,7 @@ def test_nothing_is_done_while_nothing_can_be_recorded() -> None:
     life._take(StoreFailed("the disk is full"))
     batch = _asked(life, StopJob(JOB, "alice", ""))
     [answer] = [effect for effect in batch.effects if isinstance(effect, Answer)]
-    assert (answer.result, batch.records, batch.hurry) == (AdminResult.DEGRADED, (), True)
+    assert (answer.result, batch.records, batch.at_once) == (AdminResult.DEGRADED, (), True)
     assert "the disk is full" in answer.text
     life._take(StoreRecovered())
     assert life.run.durable.state is State.RUNNING

@@ -26,7 +26,7 @@ def in_trouble() -> Coordinator:
         connect(coordinator, session, f"n{session}")
     for session in (1, 2):
         coordinator.handle(Reported(session, an_observed(run="e-1", round=1, phase=Phase.RUNNING)), 0.0)
-    assert coordinator.handle(TROUBLE, 1.0) == Batch((), (), hurry=True)
+    assert coordinator.handle(TROUBLE, 1.0) == Batch((), (), at_once=True)
     return coordinator
 
 
@@ -49,7 +49,7 @@ def test_whatever_happens_nothing_is_decided(event: Event) -> None:
     coordinator = in_trouble()
     batch = coordinator.handle(event, 100.0)
     assert batch.records == ()
-    assert batch.hurry
+    assert batch.at_once
     assert all(isinstance(effect, ReportDegraded) for effect in batch.effects)
     assert coordinator.jobs["default"].durable.state is State.RUNNING
     assert coordinator.next_deadline() is None

@@ -145,7 +145,7 @@ def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None
     job = Job()
     job.play("advance 10s", "seen untold untold")
     assert job.reason.endswith(
-        "; no worker tells of a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+        "; no worker reports a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
     )
     job.play("advance 60s", "seen untold moves")
     assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
@@ -230,7 +230,7 @@ def test_nobody_is_looked_at_while_a_node_is_not_connected() -> None:
 def test_who_wants_no_alarm_gets_none() -> None:
     job = Job("hang=0")
     assert job.looks("advance 3000s") == 0
-    assert job.reason.endswith("; nobody looks where they stand (--hang-timeout off): see nodeclient stacks")
+    assert job.reason.endswith("; hangs are not looked for (--hang-timeout off): see nodeclient stacks")
 
 
 def test_workers_of_torchrun_are_not_looked_at() -> None:

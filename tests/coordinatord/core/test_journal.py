@@ -106,7 +106,7 @@ def test_that_the_coordinator_lives_is_said_whatever_is_being_written() -> None:
     journal.take(a_batch(a_send(1), records=1), 0.0)
     journal.begin()
     degraded = ReportDegraded(1, Degraded("the disk is full"))
-    assert journal.take(Batch((), (degraded,), hurry=True), 0.0) == (degraded,)
+    assert journal.take(Batch((), (degraded,), at_once=True), 0.0) == (degraded,)
     assert journal.finish() == (a_send(1),)
 
 

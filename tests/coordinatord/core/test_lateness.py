@@ -17,7 +17,7 @@ from coordinatord.core.values.lateness import (
     Offset,
     _median_without,
     arrivals_of,
-    better,
+    better_offset,
     compare,
 )
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages, unpack_ages
@@ -188,17 +188,17 @@ def test_looks_that_agree_are_counted() -> None:
 def test_the_more_exact_offset_is_kept_until_its_clock_may_have_drifted() -> None:
     exact = Offset(10.0, 0.0002, 0.0)
     vague = NodeArrivals("n1", LATER_S + 10.001, 0.01, LATER_S, ())
-    assert better(exact, vague) is exact
+    assert better_offset(exact, vague) is exact
     later = replace(vague, answered_at=vague.answered_at + 200, clock_s=vague.clock_s + 200)
     assert exact.error_at(later.answered_at) > 0.01
-    assert better(exact, later).error_s == 0.01
-    assert better(None, vague).shift_s == pytest.approx(10.001)
+    assert better_offset(exact, later).error_s == 0.01
+    assert better_offset(None, vague).shift_s == pytest.approx(10.001)
 
 
 def test_an_offset_that_a_new_answer_rules_out_counts_no_more() -> None:
     known = Offset(10.0, 0.0002, 0.0)
     restarted = NodeArrivals("n1", 20.0, 0.01, 1.0, ())
-    assert better(known, restarted).shift_s == pytest.approx(19.0)
+    assert better_offset(known, restarted).shift_s == pytest.approx(19.0)
 
 
 def test_an_old_offset_is_as_wrong_as_its_clock_may_have_drifted() -> None:

@@ -18,7 +18,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Phase
 from tests.support.builders import a_coordinator, a_join, a_member, a_spec, an_observed, an_offer
 
-POLICY = Policy(heartbeat_s=1.0, leases_per_heartbeat=5.0, lease_stretch_max=3.0)
+POLICY = Policy(heartbeat_s=1.0, heartbeats_per_lease=5.0, lease_stretch_max=3.0)
 
 
 def heard_at(*times: float) -> Member:

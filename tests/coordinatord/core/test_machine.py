@@ -377,7 +377,7 @@ def test_words_of_a_thousand_nodes_are_short() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"leases_per_heartbeat": 2.0}, {"reconnect_grace_s": 6.0}, {"settle_s": 11.0}, {"stop_limit_s": 15.0}],
+    [{"heartbeats_per_lease": 2.0}, {"reconnect_grace_s": 6.0}, {"settle_s": 11.0}, {"stop_limit_s": 15.0}],
     ids=str,
 )
 def test_a_policy_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> None:

@@ -196,7 +196,7 @@ def test_that_steps_are_to_come_is_not_believed_for_ever() -> None:
     assert (view.state, view.ledger.goodput) == ("running", None)
     assert ledger(stage) == {"waiting": 3.0, "starting": 601.0, "running": 100.0}
     text = "no step yet, and all workers were started more than 10 min ago: "
-    assert view.reason == f"{text}if the script never calls ctx.step, let it say workerlib.init(steps=False)"
+    assert view.reason == f"{text}if the script never calls ctx.step, let it call workerlib.init(steps=False)"
     assert [record.KIND for _, record in stage.past].count("FirstStepOverdue") == 1
     stage.play("step n1 0")
     assert ledger(stage) == {"waiting": 3.0, "starting": 701.0}, "it was starting all that time"

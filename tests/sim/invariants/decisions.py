@@ -271,7 +271,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         least = ROUGHLY * policy.reconnect_grace_s
         closed = record.reason.startswith("its connection")
         heard = self._heard.get((record.node, record.incarnation), 0.0)
-        patient = record.silent_s >= least or now - heard >= ROUGHLY * policy.leases_per_heartbeat * policy.heartbeat_s
+        patient = record.silent_s >= least or now - heard >= ROUGHLY * policy.heartbeats_per_lease * policy.heartbeat_s
         self.check(not closed or patient, "%s was lost %.2f s after it closed", record.node, record.silent_s)
         stops = stopped is not None and stopped.reason.startswith("lost")
         in_touch = any(member.session is not None and not member.expired for member in run.members.values())
@@ -284,7 +284,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.check(not (alone and others), "%s is lost when nobody is heard for %.1f s", record.node, now - last)
         revived = self._revived.get((run.id, record.node))
         if revived is not None and heard < revived:
-            lease = ROUGHLY * policy.leases_per_heartbeat * policy.heartbeat_s
+            lease = ROUGHLY * policy.heartbeats_per_lease * policy.heartbeat_s
             self.check(now - revived > lease, "%s is lost, and all were silent until now", record.node)
 
     def _since(self, at: float) -> float:

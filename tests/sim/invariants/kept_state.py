@@ -347,7 +347,7 @@ class KeptStateInvariants:
 
     def _note_lonely(self) -> None:
         runs = self._world.daemon.machine.jobs.values()
-        self._lonely |= {run.id for run in runs if any(plan.lonely for plan in run.kept.copies.values())}
+        self._lonely |= {run.id for run in runs if any(plan.uncopied for plan in run.kept.copies.values())}
 
     def judge_end(self) -> None:
         """Check that all workers that live have what they resume from, some time after the last fault."""

@@ -132,7 +132,7 @@ class RoundInvariants(NodeInvariants):
         whole = len(hosts) == len(self.formed[key].nodes)
         scenario = self.world.scenario
         # Where messages are lost one by one, a lease may end within the round for what was lost before it.
-        lately_s = scenario.policy.leases_per_heartbeat * scenario.policy.heartbeat_s if scenario.network.harsh else 0.0
+        lately_s = scenario.policy.heartbeats_per_lease * scenario.policy.heartbeat_s if scenario.network.harsh else 0.0
         since = training.began_at - lately_s
         return whole and all(host.well and host.troubled_until < since for host in hosts if host.node not in but_for)
 

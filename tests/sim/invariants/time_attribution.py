@@ -239,7 +239,7 @@ class TimeInvariants(LedgerInvariants):
     @property
     def _lease_s(self) -> float:
         policy = self.world.scenario.policy
-        return policy.leases_per_heartbeat * policy.heartbeat_s + TIGHT_S
+        return policy.heartbeats_per_lease * policy.heartbeat_s + TIGHT_S
 
     def _judge_first_step(self, record: TrainingBegan) -> None:
         """Check that a round that reports its steps trains from the first one, and not before."""

@@ -255,7 +255,7 @@ class LedgerInvariants(RoundInvariants):
     def _is_unheard(self, run_id: str, number: int) -> bool:
         """Whether the round was silent, or a node of it has been gone for a grace or silent for a lease."""
         policy, now = self.world.scenario.policy, self.world.daemon.clock.read()
-        lease_s = policy.leases_per_heartbeat * policy.heartbeat_s
+        lease_s = policy.heartbeats_per_lease * policy.heartbeat_s
         runs = self.world.daemon.machine.jobs.values()
         inside = (member for run in runs if run.id == run_id for member in run.inside)
         return (run_id, number) in self._silent or any(

@@ -45,7 +45,7 @@ MUTANTS = (
         "repeats-what-waits",
         "coordinatord.core.journal",
         "what a node is told again goes out, though it was not told the first time: the record is being written",
-        "return () if self._renews(batch) else batch.effects",
+        "return () if self._replace(batch) else batch.effects",
         "return batch.effects",
     ),
     Mutant(
@@ -209,7 +209,7 @@ MUTANTS = (
         "coordinatord.core.machine",
         "while nothing can be recorded, heartbeats are not answered",
         "for session in decision.answers)",
-        "for session in decision.news if session in decision.answers)",
+        "for session in decision.notified if session in decision.answers)",
     ),
     Mutant(
         "trouble-not-forgiven",

@@ -157,7 +157,7 @@ MUTANTS = tuple(
             "copy-of-another-step",
             "coordinatord.core.values.copy_plan",
             "a step counts as copied before its copies are there",
-            "return all(_has(parts, rank) for source in sources if of in {None, source} for rank in sources[source])",
+            "return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])",
             "return bool(parts)",
         ),
         (

@@ -38,7 +38,7 @@ MUTANTS = (
         "stays-without-a-limit",
         "coordinatord.core.transitions.observations",
         "a node that was to leave and stays waits for the next round for ever",
-        "            run.arrive(member, now)  # it counted for nothing while it was to leave\n",
+        "            run.arrive(member, now)  # it did not count as ready while it was to leave\n",
         "            pass\n",
         "givers.undrained_world",
     ),

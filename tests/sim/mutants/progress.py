@@ -16,7 +16,7 @@ MUTANTS = (
         "steps-not-heard",
         "coordinatord.core.machine",
         "steps are only taken in with what else is new, so a job that is well stands still",
-        "        if tells:\n            observations.note_steps",
+        "        if has_progress:\n            observations.note_steps",
         "        if False:\n            observations.note_steps",
     ),
     Mutant(

@@ -143,8 +143,8 @@ MUTANTS = (
         "lease-not-renewed",
         "coordinatord.core.machine",
         "a node that only sends heartbeats is lost after its first lease",
-        "        self._leases.renew(run, member, heartbeat_s, now)\n        tells = ",
-        "        observed.beat or self._leases.renew(run, member, heartbeat_s, now)\n        tells = ",
+        "        self._leases.renew(run, member, heartbeat_s, now)\n        has_progress = ",
+        "        observed.beat or self._leases.renew(run, member, heartbeat_s, now)\n        has_progress = ",
     ),
     Mutant(
         "no-grace-to-reconnect",

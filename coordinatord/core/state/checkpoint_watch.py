@@ -11,8 +11,8 @@ NONE_YET = -1
 
 
 @dataclass(slots=True)
-class CheckpointNews:
-    """Counts nodes by their newest checkpoints, so that each report costs the same, however many nodes there are."""
+class CheckpointWatch:
+    """Counts nodes by their newest checkpoints, so that the cost of a report does not grow with their number."""
 
     at: float = -math.inf
     """When the newest checkpoint of all nodes became known, or a step that was saved at an interval became whole."""
