@@ -1,9 +1,9 @@
 """What the shells of both programs need and no library has. Nothing here knows of jobs, nodes or rounds.
 
 `settings` reads flags, variables and files. `logs` formats log lines, and `line_writer` writes them without waiting.
-`flight_recorder` keeps what led to a bug, as `object_graph` writes it down. `tasks` keeps background tasks,
-`deadline_timer` is the one timer of a machine, `patience` that of many things that wait equally long. `websocket` has
-both ends of sessions. `pinned_tls` compares a server's key before anything is sent to it, and `private_files` keeps
+`flight_recorder` records what led to a bug, and `object_graph` writes that down. `tasks` keeps background tasks.
+`deadline_timer` is the one timer of a machine, and `patience` one for many things that wait equally long. `websocket`
+has both ends of sessions. `pinned_tls` compares a server's key before anything is sent to it, and `private_files` keeps
 secrets. `systemd` notifies the service manager; `tcp_options`, `process_limits`, `early_signals` and `local_time` each
 set up or read one thing of the system.
 """

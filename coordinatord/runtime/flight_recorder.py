@@ -50,11 +50,12 @@ FILES_KEPT = 3
 well as in the first."""
 
 FORMAT = 1
+"""The version of the file's form."""
 
 
 @frozen
 class Subject:
-    """Which machine is recorded: its program, and which of its attributes are code and no state."""
+    """What is recorded: the program of a machine, and which of the machine's attributes are code and no state."""
 
     program: str
     packages: tuple[str, ...]
@@ -105,13 +106,13 @@ class FlightRecorder:
         """
         now, stimulus = self._stimuli[-1]
         bug = error if operational(error) is None else self._bug(error, stimulus)
-        bug.add_note(f"It came at {now:.6f} s of the event loop's clock, of {clip(repr(stimulus), 500)}.")
+        bug.add_note(f"The stimulus, at {now:.6f} s of the event loop's clock: {clip(repr(stimulus), 500)}.")
         if folder is None:
             return bug
         try:
             path = self._write(error, folder)
-        except (OSError, GraphError) as trouble:
-            bug.add_note(f"What led to it could not be written to {folder}: {trouble}.")
+        except (OSError, GraphError) as write_error:
+            bug.add_note(f"The crash file could not be written to {folder}: {write_error}.")
         else:
             bug.add_note(self._pointer(path))
         return bug
@@ -130,7 +131,7 @@ class FlightRecorder:
     def _write(self, error: Exception, folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / f"crash-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{os.getpid()}.json"
-        story = {
+        content = {
             "format": FORMAT,
             "program": self._subject.program,
             "release": __version__,
@@ -138,7 +139,7 @@ class FlightRecorder:
             **written((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(story, file)
+            json.dump(content, file)
         for old in sorted(folder.glob("crash-*.json"))[:-FILES_KEPT]:
             old.unlink(missing_ok=True)
         return path
@@ -151,8 +152,8 @@ class CrashFileError(OperationalError):
 
 
 @frozen
-class Story:
-    """What a crash file holds: the machine as it was, the stimuli that it was given then, and how it ended."""
+class Recording:
+    """The content of a crash file: the machine as it was, the stimuli that it handled then, and the error."""
 
     machine: Any
     stimuli: tuple[tuple[float, Any], ...]
@@ -160,7 +161,7 @@ class Story:
     release: str
 
 
-def read(path: Path, subject: Subject, machine: object) -> Story:
+def read(path: Path, subject: Subject, machine: object) -> Recording:
     """Read a crash file into `machine`, a new one. Raises `CrashFileError`."""
     try:
         plain = json.loads(path.read_text())
@@ -171,7 +172,7 @@ def read(path: Path, subject: Subject, machine: object) -> Story:
             raise CrashFileError(f"{path} has no state, since that was too large to be copied: it can only be read")
         for name, value in state:
             setattr(machine, name, value)
-        return Story(machine, tuple(stimuli), str(plain["error"]), str(plain["release"]))
+        return Recording(machine, tuple(stimuli), str(plain["error"]), str(plain["release"]))
     except OSError as error:
         raise CrashFileError(f"{path} cannot be read: {error.strerror}") from error
     except (AttributeError, GraphError, KeyError, TypeError, ValueError) as error:
@@ -180,22 +181,22 @@ def read(path: Path, subject: Subject, machine: object) -> Story:
 
 def replay(path: Path, subject: Subject, machine: Any) -> ExitCode:
     """Run a crash file again, print what happens, and print whether the end is the same. Raises `CrashFileError`."""
-    story = read(path, subject, machine)
-    if story.release != __version__:
-        _print(f"the file is of release {story.release}, this is {__version__}: the end may differ")
-    ended = "it went well"
-    for now, stimulus in story.stimuli:
+    recording = read(path, subject, machine)
+    if recording.release != __version__:
+        _print(f"the file is of release {recording.release}, this is {__version__}: the end may differ")
+    end = "without an error"
+    for now, stimulus in recording.stimuli:
         _print(f"{now:.6f} s  {clip(repr(stimulus), 500)}")
         try:
-            story.machine.handle(stimulus, now)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-            ended = _named(error)
+            recording.machine.handle(stimulus, now)
+        except Exception as error:  # noqa: BLE001 - the recorded error may be of any class
+            end = _named(error)
             _print("".join(traceback.format_exception(error)).rstrip())
             break
-    if ended == story.error:
-        _print(f"it ended as recorded: {ended}")
+    if end == recording.error:
+        _print(f"it ended as recorded: {end}")
         return ExitCode.OK
-    _print(f"it did not end as recorded: {ended}; recorded: {story.error}")
+    _print(f"it did not end as recorded: {end}; recorded: {recording.error}")
     return ExitCode.DATA_ERROR
 
 

@@ -26,21 +26,21 @@ BATCH_BYTES = 64 * 1024
 class LineWriter:
     """One descriptor, and the thread that writes to it; the thread starts with the first line."""
 
-    def __init__(self, fd: int, lost: Callable[[int], bytes]) -> None:
-        """Write to `fd`, which stays the caller's. `lost` makes a line from the number of dropped lines."""
+    def __init__(self, fd: int, lost_line: Callable[[int], bytes]) -> None:
+        """Write to `fd`, which stays the caller's. `lost_line` makes a line from the number of dropped lines."""
         self._fd = fd
-        self._lost_line = lost
+        self._lost_line = lost_line
         self._lines: deque[bytes] = deque()
         self._size = 0
         self.lost = 0
         """Lines that were dropped and not yet reported to the reader."""
         self._closing = False
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def put(self, line: bytes) -> None:
-        """Have a line written, with its end; for any thread. It is dropped if too many wait, or after `close`."""
-        with self._news:
+        """Queue a line with its end, in any thread. It is dropped if too many wait, or after `close`."""
+        with self._changed:
             if self._closing or self._size + len(line) > UNREAD_BYTES_MAX:
                 self.lost += 1
                 return
@@ -49,34 +49,34 @@ class LineWriter:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="log lines", daemon=True)
                 self._thread.start()
-            self._news.notify()
+            self._changed.notify()
 
     def close(self, within_s: float = FLUSH_WITHIN_S) -> None:
         """Wait until all is written, but no longer than this; what is left is lost."""
-        with self._news:
+        with self._changed:
             self._closing = True
-            self._news.notify()
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join(within_s)
 
     def _run(self) -> None:
         while lines := self._next():
             written = self._write(b"".join(lines))
-            with self._news:
+            with self._changed:
                 self._size -= sum(map(len, lines))
                 if not written:
                     self.lost += len(lines)
                 lost = self.lost if written and not self._lines else 0
             # Dropped lines are reported after all lines that came before them, and only if a write succeeds.
             if lost and self._write(self._lost_line(lost)):
-                with self._news:
+                with self._changed:
                     self.lost -= lost
 
     def _next(self) -> list[bytes]:
         """Wait for lines; return the first of them, or none at the end."""
-        with self._news:
+        with self._changed:
             while not self._lines and not self._closing:
-                self._news.wait()
+                self._changed.wait()
             taken: list[bytes] = []
             size = 0
             while self._lines and size < BATCH_BYTES:

@@ -52,15 +52,15 @@ def fields(event: str = "", /, **values: object) -> dict[str, Any]:
 
 
 def replace_closed_streams() -> None:
-    """Let the program work all the same if it was started without standard input, output or error (`2>&-`).
+    """Open /dev/null in place of a standard stream that is closed, as with `2>&-`.
 
-    Call it before anything is opened: a file that is opened would get the number of the stream that is missing.
+    Call it before anything is opened: a file that is opened would get the number of the closed stream.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free is this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest free number
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
@@ -86,7 +86,7 @@ def install(handler: logging.Handler, level: str, name: str, form: str) -> None:
         root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # Its access log would repeat each event.
+    # aiohttp's access log would repeat each event.
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
 
 
@@ -121,7 +121,7 @@ def complain(program: str, text: str) -> None:
 def write_last_lines(text: str) -> None:
     """Write the program's last lines to standard error, below all that was logged, within bounds.
 
-    They say why it ends, so they are errors for systemd's journal.
+    They are the reason of its end, so systemd's journal gets them as errors.
     """
     if leads_to_journal(STDERR):
         text = f"{prioritized(text.removesuffix(END), logging.ERROR)}{END}"
@@ -144,7 +144,7 @@ class _StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - as the library's own handlers do: what cannot be told ends nobody
+        except Exception:  # noqa: BLE001 - no log line may end a program
             self.handleError(record)
         else:
             self.writer.put(_encoded(f"{line}\n"))
@@ -260,7 +260,7 @@ def _plain(value: object) -> object:
 
 
 def explain_end(program: str, error: Exception) -> int:
-    """Say why the program ends, in one line unless it is a bug; return its exit code."""
+    """Log why the program ends, in one line unless it is a bug; return its exit code."""
     known = operational(error)
     if known is not None:
         complain(program, str(known))

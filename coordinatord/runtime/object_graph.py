@@ -31,7 +31,7 @@ _LINEAR = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class GraphError(OperationalError):
-    """Something cannot be written down as a graph, or is no graph that was written down. State: unchanged."""
+    """An object cannot be written down as a graph, or data is no graph that was written down. State: unchanged."""
 
 
 def attributes(thing: object) -> Iterator[tuple[str, Any]]:
@@ -51,7 +51,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return tuple(name for name in names if not name.startswith("__"))
 
 
-# Copies
+# Copying
 
 
 def copied(root: Any, *, most: int, without: Collection[str] = ()) -> tuple[Any, int]:
@@ -76,11 +76,11 @@ class _TooManyError(OperationalError):
 
 
 _CONSTANT: set[type] = set()
-"""The classes met so far whose objects never change: such an object is its own copy."""
+"""The classes met so far whose objects never change: such an object is not copied."""
 
 
 class _GraphCopier:
-    """Copies one graph of at most `most` objects. It asks `_CONSTANT` first: most values are numbers and texts."""
+    """Copies one graph of at most `most` objects. It looks at `_CONSTANT` first: most values are numbers and texts."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -92,7 +92,7 @@ class _GraphCopier:
         if kind in _CONSTANT:
             return value
         twin = self.twins.get(id(value))
-        return _way(kind)(self, value) if twin is None else twin  # type: ignore[arg-type] # as above
+        return _copy_method(kind)(self, value) if twin is None else twin  # type: ignore[arg-type] # as above
 
     def begin(self, value: Any, twin: Any = None) -> Any:
         """Return the copy of an object, still without its content, and remember it as the copy of that object."""
@@ -109,7 +109,7 @@ class _GraphCopier:
         return twin
 
     def mapping(self, value: dict[Any, Any]) -> Any:
-        # Some are subclasses that make missing values, as Counter does.
+        # Counter and the like are kept: they make values that are missing.
         twin = self.begin(value, type(value)() if type(value).__module__ == "collections" else {})
         for key, inner in value.items():
             twin[self.copy(key)] = inner if type(inner) in _CONSTANT else self.copy(inner)
@@ -125,8 +125,8 @@ class _GraphCopier:
 
 
 @cache
-def _way(kind: type) -> Callable[[_GraphCopier, Any], Any]:
-    """Return how objects of a class are copied; note down those that never change."""
+def _copy_method(kind: type) -> Callable[[_GraphCopier, Any], Any]:
+    """Return the function that copies objects of a class; add classes of constant objects to `_CONSTANT`."""
     if issubclass(kind, _ATOMS) or is_frozen(kind):
         _CONSTANT.add(kind)
         return lambda _, value: value
@@ -137,7 +137,7 @@ def _way(kind: type) -> Callable[[_GraphCopier, Any], Any]:
     return _GraphCopier.tuple_or_set if issubclass(kind, tuple | set | frozenset) else _GraphCopier.instance
 
 
-# Written down
+# Writing
 
 
 class _GraphWriter:
@@ -182,10 +182,10 @@ class _GraphWriter:
         if callable(value):
             raise GraphError(f"{value!r} is code, which is not written down")
         secrets = getattr(type(value), "SECRETS", ())
-        own = {
+        written_attributes = {
             name: self.write(_CONCEALED * len(inner) if name in secrets else inner) for name, inner in attributes(value)
         }
-        return ["instance", _name_of(type(value)), own]
+        return ["instance", _name_of(type(value)), written_attributes]
 
 
 def _name_of(kind: type) -> str:
@@ -199,7 +199,7 @@ def written(root: Any) -> Plain:
     return {"root": top, "objects": writer.objects}
 
 
-# Built again
+# Building
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Gives up what has not happened in time. All things may wait equally long, so one timer is enough for all of them."""
+"""Gives up what has not happened in time. All things have equally long, so one timer is enough for all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Waiting = TypeVar("Waiting", bound=Hashable)
 
 
 class Patience(Generic[Waiting]):
-    """The things that are waited for, the oldest first. Each has the same number of seconds."""
+    """The things that are waited for, the oldest first; each of them for the same number of seconds."""
 
     def __init__(self, seconds: float, give_up: Callable[[Waiting], None]) -> None:
         """Wait `seconds` for each thing, and then call `give_up` with it."""

@@ -1,4 +1,4 @@
-"""TLS whose handshake compares the server's key: nothing is sent to a server before its key was seen to be right.
+"""TLS whose handshake compares the server's key: nothing is sent to a server before its key has proved to be right.
 
 The comparison is a part of the handshake itself, so the contexts made here are safe in any library that does TLS.
 """
@@ -17,7 +17,7 @@ from coordinatord.protocol.errors import OperationalError
 
 _INTEGER, _SEQUENCE, _VERSION = 0x02, 0x30, 0xA0
 _LONG = 0x80
-"""The bit of a length in DER that says that the length itself is in further bytes."""
+"""The bit of a length in DER that marks the long form: the length itself is in further bytes."""
 
 _HOSTS = frozenset({"DNS", "IP Address"})
 """Kinds of alternative names that name a host, as `getpeercert` calls them."""
@@ -41,19 +41,19 @@ def pin_of(certificate: bytes) -> str:
     OpenSSL, and so another key than the one with which the server has proved who it is. So it takes DER alone.
     """
     try:
-        within = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
-        if within[:1] == bytes((_VERSION,)):
-            within = _content(within, _VERSION)[2]
+        fields = _content(_content(certificate, _SEQUENCE)[1], _SEQUENCE)[1]
+        if fields[:1] == bytes((_VERSION,)):
+            fields = _content(fields, _VERSION)[2]
         for kind in _BEFORE_KEY:
-            within = _content(within, kind)[2]
-        key, _, _ = _content(within, _SEQUENCE)
+            fields = _content(fields, kind)[2]
+        key, _, _ = _content(fields, _SEQUENCE)
     except IndexError as error:
         raise CertificateError("a certificate ends too early") from error
-    return text_of(sha256(key).digest())
+    return base32_of(sha256(key).digest())
 
 
-def text_of(digest: bytes) -> str:
-    """Write 32 bytes as the parts of tokens are written."""
+def base32_of(digest: bytes) -> str:
+    """Write 32 bytes as in tokens: base32 in lower case, without padding."""
     return b32encode(digest).decode().rstrip("=").lower()
 
 
@@ -94,7 +94,7 @@ send_alert: ContextVar[Callable[[bytes], object] | None] = ContextVar("send_aler
 
 
 class _ServerObject(ssl.SSLObject):
-    """A connection of an event loop that tells the client why its handshake has failed.
+    """A connection of an event loop that sends the client the reason if the handshake fails.
 
     OpenSSL leaves an alert for the client (RFC 8446, 6.2), such as that a certificate is wanted. asyncio closes the
     connection without sending it.

@@ -1,4 +1,4 @@
-"""Reads and writes files that hold secrets. One user alone can read such a file, and it is whole or not there.
+"""Reads and writes files that hold secrets. One user alone can read such a file, and it is never there in part.
 
 No link is followed, except to a file that a person has named. root may work on the files of another user, as where
 coordinatord is a service with a user of its own. What root writes then belongs to the owner of the directory, who could
@@ -100,7 +100,7 @@ def read_given(path: Path) -> str:
 def tokens_directory(environ: Mapping[str, str]) -> Path:
     """Return where this user's tokens are, one file for each coordinator. Raises `PrivateFileError`."""
     base = Path(environ.get("XDG_CONFIG_HOME") or ".")
-    if not base.is_absolute():  # the specification wants others to be ignored
+    if not base.is_absolute():  # the XDG specification ignores relative paths
         try:
             base = Path("~/.config").expanduser()
         except RuntimeError as error:

@@ -8,10 +8,8 @@ from contextlib import suppress
 INHERITED_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 """The soft and the hard limit that this process began with, for programs that it starts for its user."""
 
-
 INHERITED_CORE = resource.getrlimit(resource.RLIMIT_CORE)
 """The same two limits of a core file, in bytes."""
-
 
 NO_CORE_FILE = 1
 """The limit of a core file, in bytes, by which there is none at all."""
@@ -20,7 +18,7 @@ NO_CORE_FILE = 1
 def leave_no_core_file() -> None:
     """Have the system write no core file of this process, and hand none to a program.
 
-    A core file has all of the memory in it, tokens and keys too. Whoever is sent it to look for a bug could read them.
+    A core file has all of the memory in it, tokens and keys too. Anybody who gets it to look for a bug could read them.
     Linux does not look at the limit where core_pattern names a program, except for this one value: it is too small for
     a file, and means that nothing is handed on (fs/coredump.c, "RLIMIT_CORE is set to 1, aborting core").
     """
@@ -47,7 +45,7 @@ def load_thread_end() -> None:
     Python ends daemon threads by `pthread_exit` when the program is over. glibc opens the library only then, and aborts
     the process if it cannot: a program that ran out of descriptors would lose its exit code.
     """
-    import ctypes  # noqa: PLC0415 - programs that only ask something end without threads
+    import ctypes  # noqa: PLC0415 - most commands end without threads
 
     with suppress(OSError):  # other C libraries have nothing to load
         ctypes.CDLL("libgcc_s.so.1")

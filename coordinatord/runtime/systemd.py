@@ -101,7 +101,7 @@ def status_of(text: str) -> str:
 
 
 def _number(values: Mapping[str, str], name: str) -> int:
-    """Read a number that systemd wrote; anything else was set by somebody else, and counts as 0."""
+    """Read a number that systemd wrote; any other text is not of systemd, and counts as 0."""
     with suppress(ValueError):
         return max(0, int(values[name]))
     return 0

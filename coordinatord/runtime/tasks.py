@@ -25,7 +25,7 @@ class Tasks:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Once nothing guards any more, asyncio must not report a failure as never retrieved.
+        # After `guard` has ended, asyncio must not log that the exception of a failure was never retrieved.
         self._failure.add_done_callback(lambda failure: failure.cancelled() or failure.exception())
 
     def spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -65,10 +65,10 @@ class Tasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Take in what the loop would log; see `call_exception_handler` in asyncio for the `context`."""
+        """Fail by the error of a callback; for its `context` see `call_exception_handler` in asyncio."""
         error = context.get("exception")
-        ends = "handle" in context and not self._failure.done()
-        if ends and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
+        counts = "handle" in context and not self._failure.done()
+        if counts and isinstance(error, Exception) and _called_back(error) != OF_ONE_CONNECTION:
             self.fail(error)
         else:
             loop.default_exception_handler(context)

@@ -30,7 +30,7 @@ from coordinatord.protocol.fields import Name
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
 from coordinatord.runtime.logs import fields
-from coordinatord.runtime.pinned_tls import text_of
+from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.runtime.private_files import PrivateFileError, make_private_directory, read_private, write_private
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ _check = check_for(_TokenFile)
 
 def new_secret() -> str:
     """Return a secret of 256 random bits."""
-    return text_of(secrets.token_bytes(32))
+    return base32_of(secrets.token_bytes(32))
 
 
 def pack_tokens(tokens: Iterable[KnownToken]) -> str:

@@ -10,7 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role, TokenFormError, parse_token, tokens_in
-from coordinatord.runtime.pinned_tls import CertificateError, pin_of, text_of
+from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of
 from coordinatord.security.gatekeeper import ADDRESSES_MAX, DeniedError, Gatekeeper
 from coordinatord.security.token_store import KnownToken, TokenStore
 from tests.fuzz.byte_targets import check_brief
@@ -79,4 +79,4 @@ def certificate(data: bytes) -> None:
         form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
         written = key.public_bytes(*form)
         # A key that could be written in another way is no key that the library writes back as it was.
-        assert written not in data or pin == text_of(sha256(written).digest())
+        assert written not in data or pin == base32_of(sha256(written).digest())

@@ -1,10 +1,10 @@
-"""Settings of a program: flags over environment over a TOML file over defaults, each with where it came from.
+"""Settings of a program: flags over environment over a TOML file over defaults, each with its source.
 
 A flag `--max-restarts` of `nodeclient` is read from `NODECLIENT_MAX_RESTARTS` if it is not given, and from the key
 `max-restarts` of the file that `--config` names if that is not set either. The programs define their settings.
 
-`setting` is one of them, `setting_values` reads its text, and `parser` has them all. `toml_file` reads the file and
-writes one, and `completion` writes what a shell needs to complete flags.
+`setting` defines one setting, `setting_values` reads values from texts, and `parser` reads all settings of a command
+line. `toml_file` reads and writes the file, and `completion` writes what a shell needs to complete flags.
 """
 
 from coordinatord.runtime.settings.completion import add_completion

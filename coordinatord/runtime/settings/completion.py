@@ -44,7 +44,7 @@ class _PrintCompletion(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Print it and end the program, as `--help` does."""
+        """Print the script and end the program, as `--help` does."""
         del namespace
         try:
             import shtab  # noqa: PLC0415 - see the module

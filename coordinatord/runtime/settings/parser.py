@@ -24,10 +24,9 @@ from coordinatord.runtime.settings.toml_file import ConfigFile, ConfigFileError,
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text in quotes"}
 """The names of TOML's types in an error."""
 
-
 ALIKE = 0.85
-"""How alike a variable of the environment must be to a known one to count as misspelt. COORDS and MAX_RESTART are. What
-others put there under the same prefix is not, such as the SERVICE_PORT of Kubernetes."""
+"""How alike a variable of the environment must be to a known one to count as misspelt. COORDS and MAX_RESTART do. A
+variable that another program sets under the same prefix does not, such as the SERVICE_PORT of Kubernetes."""
 
 ALIKE_FLAG = 0.6
 """How alike a known flag has to be to a wrong one, to be suggested."""
@@ -142,14 +141,14 @@ class SettingsParser(argparse.ArgumentParser):
 
     @property
     def misspelt(self) -> list[str]:
-        """Remarks about variables that nothing reads, but that may be misspelt ones."""
+        """Remarks about variables that nothing reads, and that may be misspelt."""
         known = {name for setting in self._settings.values() for name in setting.variables} | {self._config_variable}
         remarks = []
         for name in sorted(name for name, value in self._environ.items() if value and name not in known):
-            first, _, rest = name.partition("_")
-            others = [other.removeprefix(f"{first}_") for other in known if other.startswith(f"{first}_")]
-            if near := _alike(rest, others, ALIKE):
-                remarks.append(f"environment variable {clip(name)} has no effect: did you mean {first}_{near}?")
+            prefix, _, suffix = name.partition("_")
+            suffixes = [other.removeprefix(f"{prefix}_") for other in known if other.startswith(f"{prefix}_")]
+            if near := _alike(suffix, suffixes, ALIKE):
+                remarks.append(f"environment variable {clip(name)} has no effect: did you mean {prefix}_{near}?")
         return remarks
 
     def rank(self, dest: str) -> Rank:
@@ -171,7 +170,7 @@ class SettingsParser(argparse.ArgumentParser):
         self._in_force[loser] = InForce(Rank.DEFAULT, origin, None)
 
     def note(self, dest: str, value: object, origin: str = "default") -> None:
-        """Set the value that is shown for a setting which was not given, and was derived."""
+        """Set the value that is shown for a setting that was not given, but was derived."""
         if self.rank(dest) is Rank.DEFAULT:
             self._in_force[dest] = InForce(Rank.DEFAULT, origin, value)
 
@@ -201,11 +200,12 @@ class SettingsParser(argparse.ArgumentParser):
     def _settle(self, given: argparse.Namespace, setting: Setting) -> None:
         """Choose the source of one setting's value, and read that."""
         dest, value = setting.action.dest, setting.default
+        has_flag = getattr(given, dest) != [] if setting.is_command else dest in given
         # An empty variable stands in an environment file for a setting that is left open.
         variable = next((variable for variable in setting.variables if self._environ.get(variable)), None)
-        names = self._file.values if self._file is not None else {}
-        key = next((key for key in setting.keys if key in names), None)
-        if (given.__dict__.get(dest) != []) if setting.is_command else dest in given:
+        values = self._file.values if self._file is not None else {}
+        key = next((key for key in setting.keys if key in values), None)
+        if has_flag:
             value = getattr(given, dest)
             text = self._texts.get(dest)
             written = value if setting.is_switch or setting.is_command or text is None else setting.as_toml(text)
@@ -216,7 +216,7 @@ class SettingsParser(argparse.ArgumentParser):
             in_force = InForce(Rank.ENVIRONMENT, f"environment variable {variable}", written)
         elif key is not None and self._file is not None:
             value = self._from_file(self._file, setting, key)
-            in_force = InForce(Rank.FILE, f"file {self._file.place(key)}", names[key])
+            in_force = InForce(Rank.FILE, f"file {self._file.place(key)}", values[key])
         else:
             in_force = setting.by_default
         self._in_force[dest] = in_force
@@ -230,7 +230,7 @@ class SettingsParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def _read(self, setting: Setting, text: str, where: str) -> Any:
-        """Read a value as if it were the flag's."""
+        """Read the text of any source as the flag would read it."""
         if holds_token(text):
             self.error(f"{where}: a token has no place here, where others see it: put it into a file, and replace it")
         try:
@@ -320,8 +320,8 @@ class SettingsParser(argparse.ArgumentParser):
 
 
 def _nearest(wrong: str, known: Sequence[str]) -> str | None:
-    begun = [name for name in known if wrong and name.startswith(wrong)]
-    return begun[0] if begun else _alike(wrong, known)
+    continued = [name for name in known if wrong and name.startswith(wrong)]
+    return continued[0] if continued else _alike(wrong, known)
 
 
 def _alike(wrong: str, known: Sequence[str], cutoff: float = ALIKE_FLAG) -> str | None:

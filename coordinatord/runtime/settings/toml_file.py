@@ -20,7 +20,7 @@ named by mistake."""
 
 
 class ConfigFileError(OperationalError):
-    """The file cannot be read as settings; the text names it, and says why."""
+    """The file cannot be read as settings; the text has its path and the reason."""
 
 
 class ConfigFile:
@@ -59,8 +59,8 @@ def _read(path: Path) -> str:
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            what = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
-            raise ConfigFileError(f"the settings file {path} {what}")
+            problem = "is a directory" if stat.S_ISDIR(mode) else "is no regular file"
+            raise ConfigFileError(f"the settings file {path} {problem}")
         data = os.read(descriptor, BYTES_MAX + 1)
     except OSError as error:
         raise ConfigFileError(f"the settings file {path} cannot be read: {error.strerror}") from error

@@ -28,7 +28,7 @@ CONTROL_BYTES_MAX = 125
 """A control frame's payload has at most so many bytes, and is never in pieces."""
 
 IN_TWO_BYTES, IN_EIGHT_BYTES = 126, 127
-"""Values of the size that say in how many further bytes the size stands."""
+"""Values of the size that announce it: the size itself is in the next two or eight bytes."""
 
 MASK_BYTES = 4
 
@@ -82,20 +82,20 @@ class FrameReader:
         self._begun = bytearray()
         """A frame whose end has not arrived."""
         self._wanted = 0
-        """How many bytes of it are needed to go on."""
+        """How many bytes of that frame are needed to go on."""
         self._pieces: bytearray | None = None
         """The payload so far of a message that comes in several frames."""
         self._kind = BINARY
         """The kind of that message."""
         self.left: float = math.inf
-        """How many more frames are taken. Whoever reads raises it now and then, if it limits frames at all."""
+        """How many more frames are accepted. An owner that limits frames raises it from time to time."""
         self.error: FrameError | None = None
         """What was wrong, after which nothing more is read."""
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Take in bytes; return the messages and control frames that are whole now, each with its kind.
 
-        An error counts after all that came before it.
+        What came before an error is returned as well; the error is in `error`.
         """
         begun = self._begun
         if begun:
@@ -115,7 +115,7 @@ class FrameReader:
         return messages
 
     def _take_apart(self, data: bytes, messages: list[tuple[int, bytes]]) -> int:
-        """Append what is whole; return where the frame begins that is not. Raises `FrameError`."""
+        """Append what is whole; return where the first frame begins that is not whole. Raises `FrameError`."""
         at, end = 0, len(data)
         masked, most = self._masked, self._most
         while at < end:

@@ -33,23 +33,22 @@ SWITCHING = (
     "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Accept: {}\r\n\r\n"
 )
 
-
 REASON = "Coordinatord-Reason"
-"""The header with a sentence why there is no WebSocket now: the body of such an answer is not read."""
+"""The header that has the reason why there is no WebSocket now: the body of such an answer is not read."""
 
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 """The beginning of an answer."""
 
 
 class HandshakeError(OperationalError):
-    """A request is not, or was not, answered with a WebSocket. Nothing has changed."""
+    """This end does not agree to a WebSocket, or the other end has not. Nothing has changed."""
 
     def __init__(
         self, text: str, status: int | None = None, challenge: str = "", location: str = "", reason: str = ""
     ) -> None:
-        """Say why, with the answer's status over HTTP if there was one.
+        """Make the error with what the HTTP answer had, if there was one: its status and three of its headers.
 
-        `challenge` is its `WWW-Authenticate`, `location` its `Location`, and `reason` its `Coordinatord-Reason`.
+        `challenge` is `WWW-Authenticate`, `location` is `Location`, and `reason` is `Coordinatord-Reason`.
         """
         super().__init__(text)
         self.reason = reason
@@ -59,7 +58,7 @@ class HandshakeError(OperationalError):
 
 
 def accepted(key: str) -> str:
-    """Return what a server answers to the key of a client."""
+    """Return the `Sec-WebSocket-Accept` of the answer to a client's key."""
     return b64encode(sha1(key.encode() + SALT, usedforsecurity=False).digest()).decode()
 
 
@@ -132,4 +131,4 @@ def check_answer(head: bytes, key: str) -> None:
         reason = headers.get(REASON.lower(), "")
         raise HandshakeError(f"the answer has the status {status}", status, challenge, location, reason)
     if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != accepted(key):
-        raise HandshakeError("the answer is that to another request", status)
+        raise HandshakeError("the answer belongs to another request", status)

@@ -1,4 +1,4 @@
-"""One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends hear of.
+"""One end of an open WebSocket, on a transport of asyncio: messages in and out, and a close that both ends confirm.
 
 It has no task. Messages are levels and not edges, so there is at most one unsent message: a newer one takes its place.
 A peer that reads slowly costs one message of memory, and gets the latest message when it does read. Questions, or
@@ -16,21 +16,21 @@ from coordinatord.runtime.websocket.frames import BINARY, CLOSE, PING, PONG, Clo
 
 UNSENT_BYTES_MAX = 4 * 1024
 """Ten of the usual messages. So much, and one message more, is written ahead for a peer that does not read. Then
-nothing is written until it reads. By default asyncio would hold 64 KiB, and a whole session costs 2."""
+nothing is written until it reads. By default asyncio would hold 64 KiB, and a whole session costs 2 KiB."""
 
 BESIDE_MAX = 3
 """The most messages that wait beside the unsent one: the questions for a log, for stacks and for arrivals, or the
-answers to these. Whoever asked an older question has given it up."""
+answers to these. An older question was given up."""
 
 
 class WebSocket(asyncio.Protocol):
-    """One end of a WebSocket; a subclass says what is done with what arrives."""
+    """One end of a WebSocket; a subclass handles what arrives."""
 
     __slots__ = (
         "_beside",
+        "_close_frame",
         "_closing",
-        "_deaf",
-        "_last",
+        "_dropping",
         "_parting",
         "_paused",
         "_pong",
@@ -47,17 +47,17 @@ class WebSocket(asyncio.Protocol):
         self._unsent: bytes | None = None
         self._beside: list[tuple[bytes, Callable[[], None]]] = []
         self._pong: bytes | None = None
-        """What the last ping asks to be sent back; those before it need no answer (RFC 6455, 5.5.3)."""
+        """The payload of the last ping, to be sent back; earlier pings need no answer (RFC 6455, 5.5.3)."""
         self._paused = False
         """The peer reads too slowly: nothing is written until it has caught up."""
         self._closing = False
-        self._deaf = False
-        """The connection is about to end. What still arrives is read only so that the peer comes to read our close
-        frame."""
-        self._last = b""
+        self._dropping = False
+        """The connection is about to end. What still arrives is read and dropped, so that the peer comes to read our
+        close frame."""
+        self._close_frame = b""
         """The close frame that is sent after the unsent message."""
 
-    # What a subclass does
+    # For a subclass
 
     def received(self, kind: int, message: bytes) -> None:
         """Take in one message, which is `TEXT` or `BINARY`."""
@@ -68,14 +68,14 @@ class WebSocket(asyncio.Protocol):
         raise NotImplementedError
 
     def broken(self, error: FrameError) -> None:
-        """End the connection, whose peer has broken a rule."""
+        """End the connection, since the peer has broken a rule of WebSockets."""
         self.close(error.code)
 
     def masked(self) -> bytes:
         """Return the mask of the next frame to send: none, as servers have it."""
         return b""
 
-    # What is sent
+    # Sending
 
     def put(self, message: bytes) -> None:
         """Send this next, in place of anything unsent."""
@@ -117,7 +117,7 @@ class WebSocket(asyncio.Protocol):
 
     def _close(self, payload: bytes) -> None:
         self._closing = True
-        self._last = framed(CLOSE, payload, self.masked())
+        self._close_frame = framed(CLOSE, payload, self.masked())
         if not self._paused:
             self._send_unsent()
 
@@ -126,10 +126,10 @@ class WebSocket(asyncio.Protocol):
             self._transport.write(framed(PONG, self._pong, self.masked()))
         if self._unsent is not None:
             self._transport.write(self._unsent)
-        if self._last:
-            self._transport.write(self._last)
+        if self._close_frame:
+            self._transport.write(self._close_frame)
         self._pong = self._unsent = None
-        self._last = b""
+        self._close_frame = b""
         if self._beside and not self._closing:
             beside, self._beside = self._beside, []
             for message, sent in beside:
@@ -148,7 +148,7 @@ class WebSocket(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in what has arrived."""
-        if self._deaf:
+        if self._dropping:
             return
         reader = self._reader
         for kind, payload in reader.feed(data):
@@ -163,7 +163,7 @@ class WebSocket(asyncio.Protocol):
                 if not self._paused and not self._closing:
                     self._send_unsent()
         if reader.error is not None:
-            self._deaf = True
+            self._dropping = True
             self.broken(reader.error)
 
     def eof_received(self) -> None:
@@ -188,7 +188,7 @@ class WebSocket(asyncio.Protocol):
         self.ended(exc)
 
     def _answer_close(self, payload: bytes) -> None:
-        self._deaf = True
+        self._dropping = True
         if not self._closing:
             self._unsent = None
             self._close(payload[:2])

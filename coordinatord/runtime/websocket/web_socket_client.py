@@ -1,4 +1,4 @@
-"""The client's end of a WebSocket: it asks for the upgrade, masks what it sends, and says why it ended."""
+"""The client's end of a WebSocket: it requests the upgrade, masks what it sends, and has the reason of its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HTTP = b"HTTP/1."
 
 
 class WebSocketClient(WebSocket):
-    """A client's end; a subclass says what is done once it is `opened`, and with what arrives."""
+    """A client's end; a subclass acts once it is `opened`, and handles what arrives."""
 
     __slots__ = ("_connected", "_head", "_host", "_key", "_path", "agreed", "bug", "lost", "reason")
 
@@ -35,7 +35,7 @@ class WebSocketClient(WebSocket):
         """The head of the answer, as far as it has come; None before the connection, and once the head is complete."""
         self.agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the server has agreed to a WebSocket. Raises `OperationalError` or `OSError`."""
-        # Where the connection itself fails, or takes too long, nobody waits for this.
+        # Nothing awaits it if there is no connection; asyncio must not log that its exception was never retrieved.
         self.agreed.add_done_callback(lambda agreed: agreed.cancelled() or agreed.exception())
         self.lost = asyncio.Event()
         """The connection has ended."""
@@ -43,7 +43,7 @@ class WebSocketClient(WebSocket):
         """Why the connection has ended; empty if the server has closed it in order."""
         self._connected = False
         self.bug: Exception | None = None
-        """What the subclass has raised, which has ended the connection."""
+        """The exception of the subclass that has ended the connection."""
 
     def opened(self) -> None:
         """Take note that the server has agreed."""
@@ -97,7 +97,7 @@ class WebSocketClient(WebSocket):
             if not self.agreed.done():
                 self.agreed.set_exception(error)
             self.abort()
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end raises it again
+        except Exception as error:  # noqa: BLE001 - the code that waits for the end raises it again
             self.bug = error
             self.abort()
 

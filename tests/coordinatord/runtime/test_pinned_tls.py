@@ -15,7 +15,7 @@ import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from coordinatord.runtime.pinned_tls import CertificateError, PinError, pin_of, pinned_context, text_of
+from coordinatord.runtime.pinned_tls import CertificateError, PinError, base32_of, pin_of, pinned_context
 
 DER = serialization.Encoding.DER
 KEY_FORM = (DER, serialization.PublicFormat.SubjectPublicKeyInfo)
@@ -65,7 +65,7 @@ def with_the_key_of(victim: bytes, certificate: bytes) -> bytes:
 
 def test_the_pin_is_that_of_the_key() -> None:
     _, certificate, key = issued()
-    assert pin_of(certificate) == text_of(sha256(key).digest())
+    assert pin_of(certificate) == base32_of(sha256(key).digest())
 
 
 def test_nobody_gets_a_token_with_a_certificate_that_is_read_in_two_ways(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinatord.commands.token import change
 from coordinatord.config import parse
 from coordinatord.protocol.access_token import Role, parse_token, tokens_in
-from coordinatord.runtime.pinned_tls import CertificateError, pin_of, text_of
+from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
@@ -64,7 +64,7 @@ def test_the_pin_is_that_of_the_key(tmp_path: Path) -> None:
     certificate = x509.load_pem_x509_certificate((tmp_path / "state" / FOLDER / "certificate.pem").read_bytes())
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     digest = sha256(certificate.public_key().public_bytes(*form)).digest()
-    assert ours.security.pin == text_of(digest)
+    assert ours.security.pin == base32_of(digest)
     whole = certificate.public_bytes(serialization.Encoding.DER)
     assert pin_of(whole) == ours.security.pin
     for end in range(200):
