@@ -11,12 +11,12 @@ from coordinatord.protocol.failure_answers import EarlyEndStatus, FailureStatus,
 from coordinatord.protocol.messages import Report
 
 KEPT_MAX = 1_000
-"""Failures that are kept: one report for each of as many jobs as are remembered."""
+"""The size of the cache: one failure for each job that is remembered."""
 
 
 @lru_cache(maxsize=KEPT_MAX)
 def failure_status(report: Report) -> FailureStatus:
-    """Return the failure as it is shown; it is kept, since each look at a job shows it."""
+    """Return the failure as it is shown; it is cached, since each answer about the job has it."""
     failure = report.failure
     return FailureStatus(
         round=report.round,

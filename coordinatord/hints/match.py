@@ -1,4 +1,4 @@
-"""Finds advice about a failure whose cause is well known. Pure; the causes are tables of their own."""
+"""Finds advice about a failure whose cause is well known. Pure; the causes are in other modules, as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 
 
 def hint(report: Report) -> str | None:
-    """Return one or two sentences about the root cause; None if it is not one of the known ones."""
+    """Return one or two sentences about the root cause; None if it has no known cause."""
     if report.failure.hang is not None:
         return HANGS[report.failure.hang].format(host=report.host)
     cause = cause_of(report)
@@ -25,13 +25,14 @@ def hint(report: Report) -> str | None:
 
 
 def cause_of(report: Report) -> HintRule | None:
-    """Return the known cause of a failure; None if it has none, as a worker that hung."""
+    """Return the known cause of a failure; None if there is none, as for a worker that hung."""
     if report.failure.hang is not None:
         return None
     return next((cause for cause in CAUSES if _advice(cause, report) is not None), None)
 
 
 def _advice(cause: HintRule, report: Report) -> str | None:
+    """Return the advice of this cause; None if it is not the cause of the failure."""
     failure = report.failure
     if cause.signals and signal_behind(failure.exit_code) not in cause.signals:
         return None
@@ -39,13 +40,14 @@ def _advice(cause: HintRule, report: Report) -> str | None:
         return None
     if (cause.alone and not _is_alone(report)) or (cause.early and not report.early):
         return None
-    known = {"host": report.host, "local_rank": failure.local_rank, "pid": failure.pid}
+    values = {"host": report.host, "local_rank": failure.local_rank, "pid": failure.pid}
     if cause.pattern is None:
-        return cause.advice.format(**known)
-    everything = "\n".join((failure.error, failure.message, *failure.last_lines))
-    said = everything if cause.anywhere or not failure.error else f"{failure.error}\n{failure.message}"
-    found = re.search(cause.pattern, said)
-    return cause.advice.format(**known, **found.groupdict()) if found else None
+        return cause.advice.format(**values)
+    texts = [failure.error, failure.message]
+    if cause.anywhere or not failure.error:
+        texts += failure.last_lines
+    found = re.search(cause.pattern, "\n".join(texts))
+    return cause.advice.format(**values, **found.groupdict()) if found else None
 
 
 def _is_alone(report: Report) -> bool:

@@ -1,4 +1,4 @@
-"""Well-known causes: workers that do not find or lose each other. Pure."""
+"""Well-known causes: workers that cannot reach, or lose, each other. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from coordinatord.hints.rule import HintRule
 _INTERFACES = "`ip -br address` shows the interfaces of a host"
 
 _HIDDEN_NETWORK = r"(?P<address>127\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+|169\.254\.[\d.]+|::1|fe80:[\w:]+)"
-"""Loopback, docker0, virbr0 and link-local addresses, which each host has for itself."""
+"""Addresses of loopback, docker0, virbr0 and links: other hosts cannot reach them."""
 
 _PEER_GONE_NCCL = (
     r"ncclRemoteError|remote process (?:has terminated|exited|exiting)|NCCL WARN .*Connection closed by remote"
 )
 PEER_GONE_GLOO = r"gloo/transport/.*(?:Connection (?:reset|closed) by peer|Broken pipe)"
-"""What gloo says of a connection that the peer's process, or its kernel, has closed."""
+"""What gloo writes about a connection that the peer's process, or its kernel, has closed."""
 _GLOO_TIMED_OUT = r"gloo/transport/.*Timed out waiting \d+ms for (?:recv|send) operation"
 _STORE_GONE = r"Did the remote server shutdown or crash\?"
 

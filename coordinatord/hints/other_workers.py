@@ -1,4 +1,4 @@
-"""The other events of a round that failed: who failed too, who had ended before, who was behind. Pure."""
+"""The other workers of a round that failed: which failed too, had ended before, or were behind. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coordinatord.protocol.messages import Report
 from coordinatord.protocol.worker_ends import SecondaryFailure
 
 NAMED_MAX = 3
-"""Workers that are named where the first ones are enough."""
+"""The most workers that a sentence about early ends or stragglers names."""
 
 
 def consequences(report: Report) -> str:
@@ -24,39 +24,41 @@ def consequences(report: Report) -> str:
         return f"{others} failed in consequence: {_named(report.consequences, number)}"
     if same == number:
         return f"{others} failed with the same error: {_named(report.consequences, number)}"
-    alike = [failure for failure in report.consequences if failure.same_error]
-    rest = [failure for failure in report.consequences if not failure.same_error]
+    with_same_error = [failure for failure in report.consequences if failure.same_error]
+    in_consequence = [failure for failure in report.consequences if not failure.same_error]
     return (
-        f"{others} failed, {same} of them with the same error: {_named(alike, same)}; "
-        f"and in consequence: {_named(rest, number - same)}"
+        f"{others} failed, {same} of them with the same error: {_named(with_same_error, same)}; "
+        f"and in consequence: {_named(in_consequence, number - same)}"
     )
 
 
 def early(report: Report) -> str:
     """Return which workers had ended with 0 by then; empty if none had."""
     ends = [f"rank {end.rank} on {end.node} had ended with 0, {_age(end.before_s)} before" for end in report.early]
-    return _some(ends)
+    return _first_of(ends)
 
 
 def stragglers(report: Report) -> str:
-    """Return which workers were behind, if a worker waited for others in vain; empty otherwise, or if none was."""
+    """Return which workers were behind, if the failed one waited for others; otherwise, or if none was, empty."""
     cause = cause_of(report)
     if cause is None or not cause.waits or not report.stragglers:
         return ""
     named = [f"rank {straggler.rank} on {straggler.node} at step {straggler.step}" for straggler in report.stragglers]
-    return f"{_some(named)}, while others had reported step {report.step}"
+    return f"{_first_of(named)}, while others had reported step {report.step}"
 
 
-def _some(named: Sequence[str]) -> str:
-    more = len(named) - NAMED_MAX
+def _first_of(texts: Sequence[str]) -> str:
+    """Join the first texts, and count the others."""
+    more = len(texts) - NAMED_MAX
     if more <= 0:
-        return ", ".join(named)
-    least = "at least " if len(named) == CONSEQUENCES_MAX else ""
-    return ", ".join([*named[:NAMED_MAX], f"{least}{more} more"])
+        return ", ".join(texts)
+    least = "at least " if len(texts) == CONSEQUENCES_MAX else ""
+    return ", ".join([*texts[:NAMED_MAX], f"{least}{more} more"])
 
 
-def _named(some: Iterable[SecondaryFailure], number: int) -> str:
-    names = [f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code)})" for failure in some]
+def _named(failures: Iterable[SecondaryFailure], number: int) -> str:
+    """Name the failures that a report has, of so many in all."""
+    names = [f"rank {failure.rank} on {failure.node} ({describe_exit(failure.exit_code)})" for failure in failures]
     more = number - len(names)
     return ", ".join([*names, f"{more} more"] if more > 0 else names)
 

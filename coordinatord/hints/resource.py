@@ -107,7 +107,8 @@ LIMITS = (
 )
 
 _LEFT_OPEN = "terminate called without an active exception"
-"""It adds nothing beside an exception of Python, and a user can do nothing about native code."""
+"""What C++ writes if threads of a process group still run at the end. If there is an exception of Python, that is the
+cause, and this gets no hint."""
 
 SIGNALS = (
     HintRule(

@@ -1,6 +1,6 @@
-"""A well-known cause of a failure; the causes themselves are in `launch`, `network` and `resource`. Pure.
+"""The form of a well-known cause of a failure; the causes are in `launch`, `network` and `resource`. Pure.
 
-To add one, add a row there and a real message of it to the test. A row must be certain: an ordinary exception of the
+To add one, add a row there, and a real message of it to the test. A row must be certain: an ordinary exception of the
 script gets no hint.
 """
 
@@ -17,15 +17,16 @@ class HintRule:
     advice: str
     """A text for `str.format`: {host}, {local_rank}, {pid}, and the named groups of the pattern."""
     pattern: str | None = None
-    """A regular expression: a text, which is compiled when a failure is first looked at, and not at each start.
+    """A regular expression, as a text: it is compiled at the first failure, and not at each start.
 
-    It is found in the exception and in the node's findings, or, if there was no exception, in the last lines.
+    It is searched for in the exception and the node's message, and in the last lines if there was no exception.
     """
     anywhere: bool = False
-    """The pattern may also stand beside an exception, in the last lines."""
+    """The pattern is searched for in the last lines even if there was an exception."""
     signals: frozenset[int] = frozenset()
     """One of these ended the worker."""
     exit_codes: frozenset[int] = frozenset()
+    """The worker exited with one of these."""
     alone: bool = False
     """There are other nodes, and none of them failed in this round."""
     early: bool = False
