@@ -27,7 +27,7 @@ from coordinatord.runtime import __version__, logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.security.passing_tokens import remove_those_of_ended
+from coordinatord.security.passing_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
 from coordinatord.server.app import ListenError, Server, listeners_at, serve
 from coordinatord.store.etcd.leadership import Candidate
@@ -64,7 +64,7 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 def _open_security(settings: ServeConfig) -> Security | None:
     """Return who may speak; None for everybody. Raises `NowhereError` and errors of the files."""
-    remove_those_of_ended(os.environ)  # with --insecure too: nodes that find a token do not speak in the clear
+    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token do not speak in the clear
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
         # The node that brings a coordinator along says so itself.

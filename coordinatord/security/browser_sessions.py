@@ -1,8 +1,8 @@
 """Browsers that were let in: a link that works once becomes a session of the browser, with the rights of a token.
 
-A browser cannot keep a token: it would be in the page's own reach, and last for as long as the token. A session is a
-secret in a cookie that no script can read. It is kept in memory alone, as a hash, and ends with the token, with the
-coordinator, and after a day's work.
+A browser must not keep a token: scripts of the page could read it there, and a token has no end. A session is a secret
+in a cookie that no script can read. The coordinator keeps its hash, in memory alone. A session ends with the token,
+with the coordinator, and after a day's work.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.security.token_store import KnownToken, new_secret
 
 LINK_S = 300.0
-"""How long a link waits to be opened: for a person who copies it to another host's browser."""
+"""How long a link can be opened: a person may copy it to another host's browser first."""
 
 LINKS_MAX = 100
-"""The limit of links that were not opened; the oldest goes. Each is one person who is about to open a page."""
+"""The limit of links that were not opened; the oldest is dropped. A person has one at a time."""
 
 SESSION_S = 12 * 3_600.0
 """How long a session lasts: a day's work."""
 
 SESSIONS_MAX = 1_000
-"""The limit of sessions; the oldest goes. Ten times as many as pages may be open."""
+"""The limit of sessions; the oldest is dropped. This is ten times the number of pages that may be open."""
 
 
 @frozen
@@ -51,7 +51,7 @@ class BrowserSessions:
     def open(self, link: str) -> tuple[str, KnownToken] | None:
         """Open a session by the secret of a link, which is used up by that; return its secret and the token.
 
-        None if there is no such link, or there was.
+        None if there is no such link, or it is used up or too old.
         """
         found = self._links.pop(_digest(link), None)
         if found is None or found.until < self._clock():

@@ -1,8 +1,8 @@
-"""The gate before everything that is served: who asks, and whether that one may.
+"""The gate before everything that is served: it identifies callers, and decides what they may do.
 
-A request over HTTP and a node's session come to the same gate. A valid token is always let in: a secret cannot be
-guessed, so failures are counted only to bound what they cost. An address with many of them gets a short answer and no
-more log lines, and honest nodes behind the same address notice nothing.
+A request over HTTP and a node's session pass the same gate. A valid token is always let in: a secret cannot be guessed,
+so failures are counted only to bound what they cost. An address with many failures gets a short answer and no more log
+lines. This makes no difference to nodes with a token behind the same address.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ every second, and a person a few times."""
 WINDOW_S = 60.0
 
 ADDRESSES_MAX = 10_000
-"""Addresses whose failures are counted. Beyond that the oldest is forgotten, so somebody with very many addresses is
+"""Addresses whose failures are counted. Beyond that the oldest is forgotten, so a caller with very many addresses is
 answered in full more often."""
 
 SITES_MAX = 1_024
-"""Addresses of which it is remembered what they count by: each connection asks for that two or three times."""
+"""The size of the cache of `site`, which is called two or three times for each connection."""
 
 BITS_OF_A_SITE = 64
-"""An IPv6 address counts by its first half: whoever has one has 2^64."""
+"""An IPv6 address counts by its first half: a host that has one address has 2^64."""
 
 
 class DeniedError(OperationalError):
-    """Somebody is not let in. Nothing has changed."""
+    """A caller is not let in. Nothing has changed."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str) -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class DeniedError(OperationalError):
 
 @frozen
 class Caller:
-    """Somebody who was let in."""
+    """A person or a program that was let in."""
 
     token: KnownToken | None
     """None where everybody is let in (`--insecure`)."""
@@ -87,7 +87,7 @@ class Caller:
 
 
 ANYBODY = Caller(None)
-"""Whoever asks, where no token is wanted."""
+"""Every caller, where no token is needed."""
 
 
 class Gatekeeper:
@@ -101,12 +101,12 @@ class Gatekeeper:
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """When the window of an address began, and its failures since."""
         self.denied = 0
-        """All who were not let in so far."""
+        """The number of all callers so far that were not let in."""
 
     def admit(
         self, authorization: str, wanted: Role, peer: str, job: str | None = None, session: str | None = None
     ) -> Caller:
-        """Let in the bearer of a token for `wanted`, who asks about one job or about all. Raises `DeniedError`.
+        """Let in the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
 
         A browser has the secret of its `session` instead of a token.
         """
@@ -119,13 +119,13 @@ class Gatekeeper:
             raise
 
     def recognize(self, authorization: str, wanted: Role, job: str | None = None) -> Caller:
-        """Do the same without counting a failure: for those who are asked again. Raises `DeniedError`."""
+        """Let in the bearer of a token as `admit` does, but without counting a failure. Raises `DeniedError`."""
         return self._check(Caller(self._token_of(authorization)), wanted, job)
 
     @staticmethod
     def _check(caller: Caller, wanted: Role, job: str | None) -> Caller:
         token = caller.token
-        assert token is not None  # noqa: S101 - the callers have looked for one
+        assert token is not None  # noqa: S101 - a caller without one was refused before
         if not token.role.may(wanted):
             text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
@@ -137,7 +137,7 @@ class Gatekeeper:
         return caller
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether somebody who was let in would be let in again."""
+        """Whether a caller that was let in would be let in again."""
         return caller.token is None or caller.token in self._store.tokens
 
     def _token_of(self, authorization: str) -> KnownToken:
@@ -199,7 +199,7 @@ class Gatekeeper:
 
 @lru_cache(SITES_MAX)
 def site(peer: str) -> str:
-    """Return what an address counts by."""
+    """Return the key that the failures of an address are counted by."""
     try:
         address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
 """The coordinator's key and certificate: made at the first start, or those of an organisation.
 
-Only the key matters: tokens have its hash. The certificate is signed by itself, says the same for ever, and exists
-because TLS wants one; programs that compare names, such as Prometheus, may use the name `coordinatord`.
+Only the key matters: tokens have its hash. The certificate is self-signed, never expires, and exists because TLS needs
+one; programs that compare names, such as Prometheus, may use the name `coordinatord`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Identity:
     def load_into(self, context: ssl.SSLContext) -> str:
         """Let a context show this certificate from now on; return the pin of its key. Raises `IdentityError`.
 
-        If the files are no good, the context goes on with those it had. A key that wants a password is refused: nobody
-        is there to type it.
+        If the files cannot be used, the context keeps its certificate. A key with a password is refused, since a daemon
+        cannot ask for it.
         """
         try:
             pin = pin_of(ssl.PEM_cert_to_DER_cert(self.text))
@@ -75,7 +75,7 @@ def own_identity(directory: Path) -> Identity:
 
 @frozen
 class PassingIdentity:
-    """A key and a certificate that no file keeps, and that end with this process."""
+    """A key and a certificate in memory alone, which end with this process."""
 
     key: str
     certificate: str
@@ -95,7 +95,7 @@ class PassingIdentity:
 
 
 def _make() -> tuple[str, str]:
-    """Make a key and its certificate, in PEM. P-256 is what all browsers and libraries speak."""
+    """Make a key and its certificate, in PEM. All browsers and libraries support P-256."""
     # The library takes 60 ms to load, and only the first start needs it.
     from datetime import UTC, datetime  # noqa: PLC0415
     from ipaddress import ip_address  # noqa: PLC0415
@@ -116,7 +116,7 @@ def _make() -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # No clock decides about it: RFC 5280, 4.1.2.5, has this date for what does not expire.
+        # It never expires: RFC 5280, 4.1.2.5, has this date for that. The begin is before any host's clock.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)

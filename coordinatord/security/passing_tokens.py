@@ -1,7 +1,7 @@
-"""The token file of a coordinator that keeps nothing: its tokens end with the process, also if that is killed.
+"""The token file of a coordinator that keeps no state: its tokens end with the process, also if that is killed.
 
-A file that such a process could not take away would stay for ever, and its user's nodes would refuse each coordinator
-in the clear: there is a token. So the file names its process, and a later start on the same host takes it away.
+A killed process cannot remove its file. A user's nodes that find a token refuse every coordinator without TLS, and so
+they would for ever. So the file names its process, and a later start on the same host removes the file.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _STATE, _BEGAN = 0, 19
 """Fields of /proc/PID/stat after the name: the state, and the ticks from the boot to the start (proc_pid_stat(5))."""
 
 _ENDED = frozenset({"Z", "X"})
-"""The states of a process that has ended, and that its parent has not waited for."""
+"""The states of a process that has ended before its parent has waited for it."""
 
 
 @frozen
 class Process:
-    """A process of one boot of one host, whose number nobody else ever has there."""
+    """A process, distinguished from all others that had or will have the same number."""
 
     pid: int
     began: int
@@ -42,24 +42,24 @@ class Process:
 
     @property
     def line(self) -> str:
-        """The line of a file that says with which process its tokens end."""
+        """The line of a file that names the process with which its tokens end."""
         return f"# They end with the process {self.pid} {self.began} {self.place}\n"
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended: of another host, or of an earlier boot, nobody knows here."""
+        """Whether it is known to have ended; a process of another host or an earlier boot is not known here."""
         return self.place == _place() and _began(self.pid) != self.began
 
 
 def this_process() -> Process | None:
-    """Return this process; None where the system does not tell."""
+    """Return this process; None if /proc does not describe it."""
     pid = os.getpid()
     began, place = _began(pid), _place()
     return None if began is None or not place else Process(pid, began, place)
 
 
-def remove_those_of_ended(environ: Mapping[str, str]) -> None:
-    """Take away files of this user whose processes have ended without doing so."""
+def remove_files_of_ended(environ: Mapping[str, str]) -> None:
+    """Remove the token files of this user whose processes have ended without removing them."""
     try:
         paths = list(islice(tokens_directory(environ).iterdir(), FILES_MAX))
     except (OSError, PrivateFileError):

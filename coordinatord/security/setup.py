@@ -27,55 +27,57 @@ FOLDER = "security"
 """The folder in the state directory."""
 
 HANDED_OUT = "tokens"
-"""The file in it with the first tokens, where they can be left nowhere better. It may be copied, and removed."""
+"""The file in it with the first tokens, if the user has no place for them. It may be copied, and removed."""
 
 PIN = "pin"
-"""The file in it with the hash of the key that is shown, where that is an organisation's: for new tokens."""
+"""The file in it with the pin of an organisation's key: `coordinatord token` needs the pin for new tokens."""
 
 FOR_NODES = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
-"""What to do beside the first file: whoever has that may also stop and drain."""
+"""The advice that follows the path of the first tokens: the bearer of these may also stop and drain."""
 
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
-"""The tokens of the first start: for nodes and for operators, who may read as well."""
+"""The roles of the first tokens: one for nodes, and one for operators, who may read as well."""
 
 
 class NowhereError(OperationalError):
-    """There is no place to leave the first tokens in."""
+    """There is no place for the first tokens."""
 
     exit_code = ExitCode.USAGE
 
 
 @frozen
 class SecuritySettings:
-    """Where everything is; see `coordinatord --help`."""
+    """The paths of the files; see `coordinatord --help`."""
 
     directory: Path | None
-    """The folder of the state directory; None if nothing is to be kept."""
+    """The folder in the state directory; None if nothing is to be kept."""
     certificate: Path | None = None
     key: Path | None = None
     client_authorities: Path | None = None
 
 
 class Security:
-    """What a coordinator is known by, and whom it knows."""
+    """The key, the certificate and the tokens of a coordinator."""
 
     def __init__(self, settings: SecuritySettings, gatekeeper: Gatekeeper, store: TokenStore) -> None:
         self._settings = settings
         self._store = store
-        self._passing: Path | None = None
+        self._passing_file: Path | None = None
+        """The file of tokens that end with this process; None if they are kept."""
         self._passing_identity: PassingIdentity | None = None
         self._authorities = b""
         """What is in the file with the authorities of clients; empty if there is none."""
         self.gatekeeper = gatekeeper
         self.context: ssl.SSLContext
-        """What connections from now on agree on TLS with: another one once clients have other authorities."""
+        """The TLS context of new connections: another one once clients have other authorities."""
         self.pin = ""
+        """The pin of the key that is shown."""
         self._certificate = ""
         """The organisation's certificate that is shown, in PEM; empty for one of our own."""
 
     @classmethod
     def open(cls, settings: SecuritySettings, environ: Mapping[str, str], clock: Callable[[], float]) -> Security:
-        """Read it all; make what is missing.
+        """Read the files; make those that are missing.
 
         Raises `NowhereError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
@@ -84,7 +86,7 @@ class Security:
         security._authorities, security.context = security._read_authorities(), security._context()
         security.pin = security._load_identity(security.context)
         store.refresh()
-        # Others may be there before the first start, by `coordinatord token new`.
+        # There may be other tokens before the first start, by `coordinatord token new`.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
             security._hand_out(environ)
         return security
@@ -121,8 +123,8 @@ class Security:
             pin = self._load_identity(context)
         except (IdentityError, PrivateFileError) as error:
             same = context is self.context
-            what = "certificate stays as it was" if same else "certificate and clients' authorities stay as they were"
-            log.error("the %s: %s", what, error, extra=fields("certificate_unreadable"))  # noqa: TRY400
+            kept = "certificate stays as it was" if same else "certificate and clients' authorities stay as they were"
+            log.error("the %s: %s", kept, error, extra=fields("certificate_unreadable"))  # noqa: TRY400
         else:
             if context is not self.context:
                 self.context, self._authorities = context, authorities
@@ -144,13 +146,13 @@ class Security:
         self._store.keep_fresh()
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
-        """Know the tokens of other coordinators as well. Raises `TokenStoreError` and `PrivateFileError`."""
+        """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
         self._store.adopt(shared)
 
     def close(self) -> None:
-        """Take away tokens that end with this process."""
-        if self._passing is not None:
-            self._passing.unlink(missing_ok=True)
+        """Remove the file of tokens that end with this process."""
+        if self._passing_file is not None:
+            self._passing_file.unlink(missing_ok=True)
 
     def _read_authorities(self) -> bytes:
         """Return what is in the file with the authorities of clients. Raises `IdentityError`."""
@@ -163,8 +165,8 @@ class Security:
     def _context(self) -> ssl.SSLContext:
         """Return a context with the authorities of clients, and without a certificate. Raises `IdentityError`.
 
-        It knows no session of another context. So whoever had shown a certificate of authorities that are no longer
-        there does not come in by resuming.
+        It has no TLS sessions of another context. So a client whose authorities were removed does not come in by
+        resuming a session.
         """
         path = self._settings.client_authorities
         try:
@@ -193,14 +195,14 @@ class Security:
     def _hand_out(self, environ: Mapping[str, str]) -> None:
         """Make the first tokens, and leave them where nodes and commands of this user find them.
 
-        A file that cannot be written there is no mishap: a service has no such place.
+        A service has no such place: then the state directory gets the file.
         """
         first = [self._store.add(self.pin, role, _first(role)) for role in FIRST_ROLES]
         process = this_process() if self._settings.directory is None else None
-        text = _file_of(first) + ("" if process is None else process.line)
+        content = _file_of(first) + ("" if process is None else process.line)
         try:
             path = tokens_directory(environ) / self.pin
-            write_private(path, text)
+            write_private(path, content)
         except PrivateFileError as error:
             if self._settings.directory is None:
                 raise NowhereError(
@@ -208,15 +210,15 @@ class Security:
                     " XDG_CONFIG_HOME, or give --insecure to let everybody in"
                 ) from error
             path = self._settings.directory / HANDED_OUT
-            write_private(path, text)
+            write_private(path, content)
             level = logging.WARNING
-            words = f"the first tokens are in %s: whoever operates gives it by --token-file; {FOR_NODES}"
+            text = f"the first tokens are in %s: operators name it by --token-file; {FOR_NODES}"
         else:
             level = logging.INFO
-            words = "the first tokens are in %s, where nodes and commands of this user find them"
-            words += f"; {FOR_NODES}" if self._settings.directory is not None else ""
-            self._passing = path if self._settings.directory is None else None
-        log.log(level, words, path.absolute(), extra=fields("tokens_made"))
+            text = "the first tokens are in %s, where nodes and commands of this user find them"
+            text += f"; {FOR_NODES}" if self._settings.directory is not None else ""
+            self._passing_file = path if self._settings.directory is None else None
+        log.log(level, text, path.absolute(), extra=fields("tokens_made"))
 
 
 def _first(role: Role) -> str:
@@ -226,5 +228,5 @@ def _first(role: Role) -> str:
 
 def _file_of(tokens: list[AccessToken]) -> str:
     """Return the content of a file with tokens."""
-    about = f"# Tokens of the coordinatord on {socket.gethostname()}. Whoever has them may speak to it."
-    return "\n".join([about, *(token.text for token in tokens), ""])
+    comment = f"# Tokens of the coordinatord on {socket.gethostname()}. It lets in whoever has one of them."
+    return "\n".join([comment, *(token.text for token in tokens), ""])

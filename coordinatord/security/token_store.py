@@ -3,7 +3,7 @@
 Coordinators that share a store have a file each, and also know the tokens of the others: see `united`.
 
 A plain SHA-256 is enough: the secrets are 256 random bits, so nobody finds one by trying, and a slow hash would only
-cost the coordinator. `coordinatord token` changes the file while the daemon runs; the daemon sees the change.
+cost the coordinator time. `coordinatord token` changes the file while the daemon runs, which reads it again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ log = logging.getLogger(__name__)
 TOKENS = "tokens.json"
 
 TOKENS_MAX = 1_000
-"""The limit of tokens: each attempt is compared with all of them, which takes a third of a millisecond then."""
-
+"""The limit of tokens: each secret is compared with all of them, which then takes a third of a millisecond."""
 
 TIME_MAX = 2.0**40
 """The limit of a date in seconds since 1970."""
@@ -49,7 +48,7 @@ VERSION = 1
 
 
 class TokenStoreError(OperationalError):
-    """The file of tokens is not as it was written, or a change of it is not possible."""
+    """The file of tokens is damaged, or it cannot be changed in this way."""
 
     exit_code = ExitCode.USAGE
 
@@ -104,9 +103,9 @@ def unpack_tokens(text: str) -> tuple[KnownToken, ...]:
 
 
 def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
-    """Return the tokens of several coordinators: all that anybody has made, revoked if anybody has revoked them.
+    """Return the tokens of several coordinators: all that any has made, revoked if any has revoked them.
 
-    A token is known by its hash. The shared one keeps its name where an own one has the same.
+    The hash identifies a token. If two tokens have one name, the shared one keeps it.
     """
     tokens = {token.digest: token for token in shared}
     names = {token.name for token in tokens.values()}
@@ -123,7 +122,10 @@ def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[Kno
 
 
 def find(tokens: tuple[KnownToken, ...], secret: str) -> KnownToken | None:
-    """Return the token with this secret. How long that takes says nothing about which it is, or how near a guess is."""
+    """Return the token with this secret; the time that it takes depends on neither.
+
+    So a caller cannot measure how near a guess is.
+    """
     digest = _digest(secret)
     found = None
     for token in tokens:
@@ -139,24 +141,24 @@ class TokenStore:
     directory: Path | None
     tokens: tuple[KnownToken, ...] = ()
     _seen: tuple[int, ...] = field(default=(), repr=False)
-    """What the file looked like when it was read."""
+    """The inode, the time of change and the size of the file when it was read."""
 
     @property
     def path(self) -> Path:
-        """The file. There is one."""
-        assert self.directory is not None  # noqa: S101 - whoever asks for it has one
+        """The file, if there is a directory."""
+        assert self.directory is not None  # noqa: S101 - the callers know that there is one
         return self.directory / TOKENS
 
     def refresh(self) -> bool:
         """Read the file if it has changed; return whether it has. Raises `TokenStoreError` and `PrivateFileError`."""
-        if self.directory is None or (look := self._look()) == self._seen:
+        if self.directory is None or (present := self._stat()) == self._seen:
             return False
-        self._seen = look
+        self._seen = present
         before, self.tokens = self.tokens, self._read()
         return self.tokens != before
 
     def keep_fresh(self) -> None:
-        """Do the same for a daemon that serves: what cannot be read is logged, and the tokens stay as they were."""
+        """Read the file if it has changed; if it cannot be read, log that, and keep the tokens as they were."""
         try:
             self.refresh()
         except (TokenStoreError, PrivateFileError) as error:
@@ -176,7 +178,7 @@ class TokenStore:
         return token
 
     def revoke(self, name: str) -> KnownToken:
-        """Let a token be valid no more. Raises `TokenStoreError` and `PrivateFileError`."""
+        """Revoke a token; return it as it was. Raises `TokenStoreError` and `PrivateFileError`."""
         with self._locked():
             token = next((entry for entry in self.tokens if entry.name == name), None)
             if token is None:
@@ -187,7 +189,7 @@ class TokenStore:
         return token
 
     def adopt(self, shared: Iterable[KnownToken]) -> None:
-        """Know the tokens of other coordinators as well. Raises `TokenStoreError` and `PrivateFileError`."""
+        """Add the tokens of other coordinators. Raises `TokenStoreError` and `PrivateFileError`."""
         shared = tuple(shared)
         self.refresh()
         if united(shared, self.tokens) == self.tokens:
@@ -197,7 +199,7 @@ class TokenStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file, and begin with what it holds now."""
+        """Keep other processes from changing the file, and begin with its present content."""
         if self.directory is None:
             yield
             return
@@ -214,14 +216,14 @@ class TokenStore:
         self.tokens = tokens
         if self.directory is not None:
             write_private(self.path, pack_tokens(tokens))
-            self._seen = self._look()
+            self._seen = self._stat()
 
-    def _look(self) -> tuple[int, ...]:
+    def _stat(self) -> tuple[int, ...]:
         try:
             found = self.path.stat()
         except OSError:
             return (0,)
-        return (found.st_ino, found.st_ctime_ns, found.st_size)  # who may read it counts as well
+        return (found.st_ino, found.st_ctime_ns, found.st_size)  # a change of its mode changes the time, too
 
     def _read(self) -> tuple[KnownToken, ...]:
         text = read_private(self.path)
@@ -230,12 +232,12 @@ class TokenStore:
         try:
             return unpack_tokens(text)
         except (ValueError, RecursionError, SchemaError) as error:
-            why = f"{self.path} is not as coordinatord writes it: {error}"
-            raise TokenStoreError(f"{why}; restore it from a copy, or remove it and make new tokens") from error
+            text = f"{self.path} is not as coordinatord writes it: {error}; restore it from a copy, or remove it and"
+            raise TokenStoreError(f"{text} make new tokens") from error
 
 
 def _without_oldest_revoked(tokens: Iterable[KnownToken], most: int) -> list[KnownToken]:
-    """Return at most so many of the tokens, of which revoked ones make room. Raises `TokenStoreError`."""
+    """Leave out the oldest revoked tokens until at most `most` are left. Raises `TokenStoreError`."""
     kept = list(tokens)
     while len(kept) > most:
         revoked = [token for token in kept if token.revoked_at is not None]

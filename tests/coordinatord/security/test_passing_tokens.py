@@ -12,7 +12,7 @@ import pytest
 
 from coordinatord.protocol.access_token import tokens_in
 from coordinatord.runtime.private_files import write_private
-from coordinatord.security.passing_tokens import Process, remove_those_of_ended, this_process
+from coordinatord.security.passing_tokens import Process, remove_files_of_ended, this_process
 from coordinatord.security.setup import Security, SecuritySettings
 
 ENDED = """
@@ -40,7 +40,7 @@ def left(environ: dict[str, str]) -> list[str]:
 
 def test_tokens_of_a_process_that_lives_stay(environ: dict[str, str], ours: Process) -> None:
     security = Security.open(SecuritySettings(None), environ, lambda: 0.0)
-    remove_those_of_ended(environ)
+    remove_files_of_ended(environ)
     assert left(environ) == [security.pin]
     text = Path(environ["XDG_CONFIG_HOME"], "coordinatord", "tokens", security.pin).read_text()
     assert text.endswith(ours.line)
@@ -61,7 +61,7 @@ def test_tokens_of_one_that_was_killed_go_and_of_others_nobody_knows(environ: di
     }
     for name, text in files.items():
         write_private(folder / name, f"# Tokens of the coordinatord on h.\n{text}")
-    remove_those_of_ended(environ)
+    remove_files_of_ended(environ)
     assert left(environ) == ["alive", "elsewhere", "kept"]
 
 
@@ -78,4 +78,4 @@ def test_a_process_that_nobody_has_waited_for_has_ended() -> None:
 
 
 def test_without_any_nothing_happens(environ: dict[str, str]) -> None:
-    remove_those_of_ended(environ)
+    remove_files_of_ended(environ)

@@ -77,7 +77,7 @@ def test_without_a_home_the_tokens_stay_in_the_state_directory(
 ) -> None:
     opened(tmp_path)
     handed = tmp_path / HANDED_OUT
-    assert f"{handed}: whoever operates gives it by --token-file; for nodes elsewhere make one that may" in caplog.text
+    assert f"{handed}: operators name it by --token-file; for nodes elsewhere make one that may" in caplog.text
     for token in tokens_in(handed.read_text()):
         assert token.secret not in caplog.text
 
