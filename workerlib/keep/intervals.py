@@ -21,6 +21,10 @@ second, and a step that was saved over before all were heard is never agreed on.
 
 STEPS_MAX = 1 << 20
 
+GROWTH_MAX = 4
+"""How many times longer one save can make the interval. A single slow save is often the machine's and not the state's:
+the first one touches new memory. The next save corrects it, and it would come minutes later otherwise."""
+
 STEPS_BEFORE = 4
 """The steps that are timed before the first interval is chosen."""
 
@@ -69,8 +73,9 @@ class SaveInterval:
         """Note how long a save took, and choose the interval anew."""
         self._save_s = seconds
         steps = 1
+        steps_max = min(self.steps * GROWTH_MAX, STEPS_MAX) if self.steps else STEPS_MAX
         least_s = max(seconds / SHARE_MAX, self.least_s)
-        while self._step_s is not None and steps * self._step_s < least_s and steps < STEPS_MAX:
+        while self._step_s is not None and steps * self._step_s < least_s and steps < steps_max:
             steps *= 2
         self.steps = steps
 

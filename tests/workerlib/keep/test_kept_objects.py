@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from workerlib.keep import random_state
-from workerlib.keep.intervals import STEPS_BEFORE, STEPS_MAX, SaveInterval
+from workerlib.keep.intervals import GROWTH_MAX, STEPS_BEFORE, STEPS_MAX, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import KeptObject, adapt
 from workerlib.keep.manifest import ManifestError, lay_out, read_layout
@@ -200,5 +200,17 @@ def test_the_interval_costs_one_hundredth_at_most() -> None:
     assert (interval.steps, interval.due(16), interval.due(8)) == (16, True, False)
     interval.note_save(0.0001)
     assert interval.steps == 1
-    interval.note_save(1e9)
+    for _ in range(10):
+        interval.note_save(1e9)
     assert interval.steps == STEPS_MAX
+
+
+def test_one_slow_save_does_not_put_off_the_next_one_for_minutes() -> None:
+    interval = SaveInterval()
+    for _ in range(STEPS_BEFORE):
+        interval.note_step(0.1)
+    interval.expect(0.016)
+    interval.note_save(1.6)
+    assert interval.steps == 16 * GROWTH_MAX
+    interval.note_save(0.016)
+    assert interval.steps == 16
