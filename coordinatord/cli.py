@@ -1,7 +1,7 @@
 """The program `coordinatord`: from the command line to an exit code.
 
-A subcommand's modules are imported when it is chosen, so that a look at a state directory loads no server. Signal
-handling is settled before almost anything is imported.
+A subcommand's modules are imported when it is chosen, so that `coordinatord state` loads no server. How signals end the
+program is set before almost anything is imported.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ def _run() -> int:
     try:
         from coordinatord import config  # noqa: PLC0415
 
-        return _do(config.parse())
-    except Exception as error:  # noqa: BLE001 - the last resort, and it says all there is to know
+        return _run_command(config.parse())
+    except Exception as error:  # noqa: BLE001 - the last resort, which logs any error
         return logs.explain_end("coordinatord", error)
 
 
-def _do(chosen: Config) -> int:
+def _run_command(settings: Config) -> int:
     from coordinatord.config import ReplayConfig, ServeConfig, StateConfig  # noqa: PLC0415 - see above
     from coordinatord.store_flags import CopyConfig, StepDownConfig  # noqa: PLC0415
     from coordinatord.token_flags import TokenConfig  # noqa: PLC0415
 
-    match chosen:
+    match settings:
         case ServeConfig():
             from coordinatord.commands.serve import run  # noqa: PLC0415
 
-            return run(chosen)
+            return run(settings)
         case StateConfig():
             from coordinatord.commands.state import show  # noqa: PLC0415
 
             with _printing():
-                return show(chosen)
+                return show(settings)
         case ReplayConfig():
             from coordinatord.commands.replay import replay  # noqa: PLC0415
 
             with _printing():
-                return replay(chosen)
+                return replay(settings)
         case CopyConfig():
             from coordinatord.commands.store_copy import copy  # noqa: PLC0415
 
             with _printing():
-                return copy(chosen)
+                return copy(settings)
         case StepDownConfig():
             from coordinatord.commands.step_down import step_down  # noqa: PLC0415
 
             with _printing():
-                return step_down(chosen)
+                return step_down(settings)
         case TokenConfig():
             from coordinatord.commands.token import change  # noqa: PLC0415
 
             with _printing():
-                return change(chosen)
+                return change(settings)
 
 
 @contextmanager

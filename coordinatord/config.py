@@ -44,7 +44,7 @@ from coordinatord.token_flags import TokenConfig, add_token, read_token
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
-"""The order in which `_state_dir` looks, for people."""
+"""Where the state directory is by default, as a text for `--help`."""
 
 
 @frozen
@@ -63,18 +63,19 @@ class ServeConfig:
     insecure: bool = False
     """Whether to serve everybody, in the clear."""
     certificate: Path | None = None
-    """The certificate to show, instead of one of our own; with its `key`."""
+    """The certificate to show; None for one of our own."""
     key: Path | None = None
+    """The key of `certificate`; None only if that is."""
     client_authorities: Path | None = None
     """The authorities whose certificates clients have to show; None if they need none."""
     shared: SharedStore | None = None
-    """Where the history is that several coordinators share; None if it is in the state directory."""
+    """The history that several coordinators share; None if it is in the state directory."""
     until_unused: bool = False
     """Whether to end once standard input has ended and no node needs this coordinator any more."""
     file: Path | None = None
     """The file that some of these settings come from, if one was named."""
     remarks: tuple[str, ...] = ()
-    """Lines for the start about settings that seem misspelt."""
+    """Lines to be logged at the start, about variables that seem misspelt."""
 
 
 @frozen
@@ -144,7 +145,7 @@ def _check_certificate(parser: SettingsParser, given: argparse.Namespace) -> Non
 
 
 def _read_serve(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Config:
-    """Make the settings of a coordinator that serves, or of one that is told to step down. Raises `SettingsError`."""
+    """Make the settings of a coordinator that serves, or those of `--step-down`. Raises `SettingsError`."""
     _check_certificate(parser, given)
     if given.insecure and (given.tls_cert or given.tls_client_ca):
         parser.error("--insecure serves everybody in the clear: leave it out where there are certificates")
@@ -271,7 +272,7 @@ def _add_serve(parser: SettingsParser) -> None:
         default="text",
         help="for people, or for machines: one JSON object a line (default: text)",
     )
-    # A flag alone: the program that starts such a coordinator holds the other end of its standard input.
+    # It is a flag alone: only a program that holds the other end of standard input can use it.
     parser.add_argument(
         "--until-unused",
         action="store_true",
@@ -356,20 +357,21 @@ def _policy(parser: SettingsParser, given: argparse.Namespace) -> Policy:
 
 
 def _state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:
-    """Return the state directory that was given, or else the usual one."""
+    """Return the state directory that was given, or else the default one."""
     if given.state_dir is not None:
         return Path(given.state_dir)
-    directory, origin = _usual_state_dir(parser, environ)
+    directory, origin = _default_state_dir(parser, environ)
     parser.note("state_dir", directory, origin)
     return directory
 
 
-def _usual_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
+def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Return the state directory if no flag names one, and what named it."""
     first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if first_of_systemd:
         return Path(first_of_systemd), "environment variable STATE_DIRECTORY"
     base = Path(environ.get("XDG_STATE_HOME") or ".")
-    if base.is_absolute():  # the specification wants others to be ignored
+    if base.is_absolute():  # the XDG specification ignores relative paths
         return base / "coordinatord", "environment variable XDG_STATE_HOME"
     try:
         return Path("~/.local/state/coordinatord").expanduser(), "default"

@@ -1,4 +1,4 @@
-"""The flags that say where a coordinator's history is, if not in a directory of its own, and what is done with it."""
+"""The flags about a history in etcd instead of a state directory, and the settings that they lead to."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
 from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace, EtcdPlaceError
 
 LEASE_S = 5.0
-"""The usual length of a lease."""
+"""The default of --lease, in seconds."""
 
 LEASE_S_MIN = 2.0
-"""Shorter ones would be lost to one slow request."""
+"""A shorter lease would be lost to one slow request."""
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?P<port>:\d{1,5})?", re.ASCII)
 
 _BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
-"""An address of IPv6 as Kubernetes gives it, without brackets."""
+"""An IPv6 address without brackets, as Kubernetes gives it."""
 
 
 @frozen
 class SharedStore:
-    """A history that several coordinators share, of whom one leads."""
+    """A history that several coordinators share, one of which leads."""
 
     place: EtcdPlace
     lease_s: float
@@ -49,12 +49,12 @@ class StepDownConfig:
 class CopyConfig:
     """All settings of `coordinatord store copy`."""
 
-    origin: Path | EtcdPlace
-    goal: Path | EtcdPlace
+    source: Path | EtcdPlace
+    destination: Path | EtcdPlace
 
 
 def add_store(parser: SettingsParser) -> None:
-    """Add the flags of a coordinator that serves."""
+    """Add the flags about a shared store, of a coordinator that serves."""
     duration: dict[str, Any] = {"toml": NUMBER, "metavar": "S"}
     add = parser.add_setting
     add_place(parser, default="")
@@ -97,8 +97,8 @@ def add_state_store(parser: SettingsParser) -> None:
 def add_copy(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord store`."""
     parser.add_argument("store_verb", choices=["copy"], metavar="copy", help="what to do")
-    parser.add_argument("origin", metavar="FROM", help="a state directory, or an etcd as of --store")
-    parser.add_argument("goal", metavar="TO", help="the same; it must be empty, and no coordinator may use it")
+    parser.add_argument("source", metavar="FROM", help="a state directory, or an etcd as of --store")
+    parser.add_argument("destination", metavar="TO", help="the same; it must be empty, and no coordinator may use it")
     _add_access(parser, argparse.SUPPRESS)
 
 
@@ -108,10 +108,10 @@ def read_copy(parser: SettingsParser, given: argparse.Namespace) -> CopyConfig:
     def place(text: str) -> Path | EtcdPlace:
         return _place(parser, given, text) if "://" in text else Path(text)
 
-    origin, goal = place(given.origin), place(given.goal)
-    if str(origin) == str(goal):
+    source, destination = place(given.source), place(given.destination)
+    if str(source) == str(destination):
         parser.error("FROM and TO are the same")
-    return CopyConfig(origin, goal)
+    return CopyConfig(source, destination)
 
 
 def _add_access(parser: SettingsParser, default: Any) -> None:
@@ -124,16 +124,16 @@ def _add_access(parser: SettingsParser, default: Any) -> None:
 
 
 def read_store(parser: SettingsParser, given: argparse.Namespace) -> SharedStore | None:
-    """Return the history that was named; None for one in a directory. Raises `SettingsError`."""
+    """Return the shared history that was named; None for a history in a directory. Raises `SettingsError`."""
     if not given.store:
         if given.step_down:
-            parser.error("--step-down needs --store: one coordinator alone has nobody to step down for")
+            parser.error("--step-down needs --store: without it there is no other coordinator that could lead")
         return None
     return SharedStore(_place(parser, given, given.store), given.lease, _advertised(parser, given))
 
 
 def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
-    """Return HOST:PORT, or nothing if no address was given. Raises `SettingsError`."""
+    """Return HOST:PORT; empty if no address was given. Raises `SettingsError`."""
     if not given.advertise:
         return ""
     found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE.fullmatch(given.advertise) else given.advertise)
@@ -151,7 +151,7 @@ def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> Etcd
     if (given.etcd_cert is None) is not (given.etcd_key is None):
         parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
     try:
-        user, password = _user_in(given.etcd_user_file)
+        user, password = _read_user(given.etcd_user_file)
         access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, user, password)
         place = EtcdPlace.parse(text, access)
     except OperationalError as error:
@@ -161,8 +161,8 @@ def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> Etcd
     return place
 
 
-def _user_in(file: Path | None) -> tuple[str, str]:
-    """Return user and password. Raises `PrivateFileError` and `EtcdPlaceError`."""
+def _read_user(file: Path | None) -> tuple[str, str]:
+    """Return user and password, both empty without a file. Raises `PrivateFileError` and `EtcdPlaceError`."""
     if file is None:
         return "", ""
     user, colon, password = read_given(file).strip().partition(":")

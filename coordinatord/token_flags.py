@@ -11,7 +11,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.settings import SettingsParser
 
 NAME_MAX = PATTERN_MAX = 128
-"""The limits of the name of a token, and of a pattern of job ids, in characters: as of any name."""
+"""The limits of a token's name and of a pattern of job ids, in characters: those of `Name` in the protocol."""
 
 
 class TokenVerb(StrEnum):
@@ -29,7 +29,7 @@ class TokenConfig:
     state_dir: Path
     verb: TokenVerb
     name: str
-    """The name of the token; empty for a new one without."""
+    """The name of the token; empty if a new token is to get one."""
     role: Role
     jobs: str
     output: Path | None

@@ -1,7 +1,7 @@
 """A leader that is cut off from all of its nodes lets a standby lead, which they may reach.
 
-It has nobody to serve then, so this costs nobody anything. It is bounded without a count: the next leader does the same
-only if nodes have come to it, and then they do reach coordinators.
+This costs nothing, since no node reaches the leader then. It does not go on without end: the next leader does the same
+only after nodes have come to it, and these do reach a coordinator.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from coordinatord.store.etcd.roster import Roster
 from coordinatord.store.interface import LeadershipLostError
 
 LOOK_AGAIN_S = 0.5
-"""The interval of looks whether any node is heard: nodes ask the others when they have missed this one for 5 s."""
+"""How often it is checked whether a node is heard: nodes try the other coordinators after 5 s without this one."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
-"""Why such a leader leads no more."""
+"""The reason why such a leader leads no more."""
 
 
 class CutOffError(LeadershipLostError):
-    """This coordinator hears none of its nodes, and another one may."""
+    """This coordinator hears none of its nodes, and another one may hear them."""
 
 
 async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:

@@ -1,4 +1,4 @@
-"""The common part of the subcommands that read a state directory: the replay of runs."""
+"""The replay of runs, for the subcommands that read a state directory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Handles SIGHUP of a coordinatord that serves: it reads the settings again, and logs what has changed.
 
-How the daemon decides and logs changes at once. Where it listens and keeps its state changes only with a restart.
+Settings of decisions and of the log change at once. The address, the store and the like change only with a restart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
     "store": lambda settings: "none" if settings.shared is None else settings.shared.place,
     "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
 }
-"""Settings that it cannot change."""
+"""Settings that a reload cannot change."""
 
 
 class Reloader:
@@ -54,8 +54,8 @@ class Reloader:
     ) -> None:
         """Begin with `settings`.
 
-        `change_policy` has the coordinator decide by other numbers, `reload_security` reads certificate and tokens
-        anew, and `read` the settings.
+        `change_policy` gives the coordinator other numbers to decide by, `reload_security` reads certificate and tokens
+        again, and `read` the settings.
         """
         self.settings = settings
         self._reload_security = reload_security
@@ -103,8 +103,10 @@ def _announce(old: ServeConfig, new: ServeConfig) -> None:
     log.info("%s", text, extra=fields("settings_reloaded"))
 
 
-def _changes(which: dict[str, Callable[[ServeConfig], object]], old: ServeConfig, new: ServeConfig) -> list[str]:
-    return [f"{name} {_plain(of(old))} to {_plain(of(new))}" for name, of in which.items() if of(old) != of(new)]
+def _changes(readers: dict[str, Callable[[ServeConfig], object]], old: ServeConfig, new: ServeConfig) -> list[str]:
+    """Return texts such as `settle 2 to 3`, for the settings that have changed."""
+    values = [(name, value_in(old), value_in(new)) for name, value_in in readers.items()]
+    return [f"{name} {_plain(before)} to {_plain(after)}" for name, before, after in values if before != after]
 
 
 def _plain(value: object) -> str:

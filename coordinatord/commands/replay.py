@@ -103,13 +103,13 @@ def _quits() -> bool:
 
 def _title(record: Record) -> str:
     """Return what happened as a text: 'round 2 formed', 'node a joined'."""
-    thing, *what = record.kind_words()
-    name = getattr(record, thing, None)
-    return " ".join([thing, str(name), *what] if name is not None else [thing, *what])
+    subject, *verb = record.kind_words()
+    name = getattr(record, subject, None)
+    return " ".join([subject, str(name), *verb] if name is not None else [subject, *verb])
 
 
 def _state_text(run: DurableRun, formed_of: int) -> str:
-    """Describe a run whose last round was formed of so many nodes: once it has ended, it has no members any more."""
+    """Describe a run whose last round was formed of so many nodes: a run that has ended has no members any more."""
     inside = formed_of if run.state.ended else sum(1 for _ in run.inside)
     where = f"round {run.round} of {counted(inside, 'node')}" if run.round else "no round yet"
     return f"{run.state}, {where}, restarts {run.restarts_used} of {run.spec.max_restarts}"

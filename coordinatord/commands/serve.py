@@ -27,13 +27,13 @@ def run(settings: ServeConfig) -> int:
 
     Raises `StoreError` if the state cannot be kept or read, and `ListenError`.
     """
-    gc.disable()  # nothing that a start makes is garbage, and to look for some takes a tenth of it
+    gc.disable()  # a start makes no garbage, and the search for it would take a tenth of the start
     logs.configure(settings.log_level, "coordinatord", settings.log_format)
     if settings.file is not None:
         log.info("settings from %s", settings.file.absolute(), extra=fields("settings_read", file=settings.file))
     for remark in settings.remarks:
         log.warning("%s", remark, extra=fields("remark"))
-    allow_many_files()  # each node takes one
+    allow_many_files()  # each connection takes one
     load_thread_end()
     store = _open_store(settings) if settings.shared is None else None
     with no_authorities():
@@ -42,7 +42,7 @@ def run(settings: ServeConfig) -> int:
 
 
 def _open_store(settings: ServeConfig) -> Store:
-    """Return the store, which reads already what the server goes on with."""
+    """Return the store, which begins to read what the server needs."""
     if settings.state_dir is None:
         log.info(
             "state is kept in memory only: a restart of coordinatord forgets the jobs", extra=fields("state_in_memory")
@@ -56,9 +56,9 @@ def _open_store(settings: ServeConfig) -> Store:
 
 @contextmanager
 def no_authorities() -> Iterator[None]:
-    """Keep aiohttp from reading this host's authorities while it is imported: its client needs them, and nobody else.
+    """Keep aiohttp from reading this host's certificate authorities at its import: only its client would need them.
 
-    To read them twice, as it does, would take 0.08 s.
+    It reads them twice, which would take 0.08 s.
     """
     variable = "SSL_CERT_FILE"
     before = os.environ.get(variable)

@@ -1,4 +1,4 @@
-"""The daemon while it serves: it says where, reads its settings anew on SIGHUP, and ends on SIGTERM or SIGINT."""
+"""The daemon while it serves: it logs its address, reads its settings anew on SIGHUP, and ends on SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ log = logging.getLogger(__name__)
 
 GARBAGE_THRESHOLD = 10_000
 """New objects after which Python looks for garbage, instead of after 700: when thousands of nodes join, all new objects
-stay, and looking at them took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 so; 0.59 without any look). To
-freeze the rest after each full look, so that no look sees it again, gained nothing on top."""
+stay, and looking at them took 40 % of the time (3,000 nodes: 1.07 ms of CPU a node; 0.70 with this number; 0.59 without
+any look). To freeze the other objects after each full look, so that no look sees them again, gained nothing more."""
 
 THREAD_TURN_S = 0.001
 """How long a thread may hold the interpreter while the event loop wants it, instead of Python's 5 ms: a scrape of a
 thousand jobs makes text for 0.2 s, and messages that came meanwhile were answered 8 ms late, with this value 2 ms."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-"""Where only programs of this host reach it."""
+"""Addresses at which only programs of this host reach the coordinator."""
 
 
 def run(settings: ServeConfig, store: Store | None) -> int:
     """Serve what this store holds until SIGTERM or SIGINT; return the exit code.
 
-    Without one it is shared by several coordinators, and this one waits for its turn to lead.
+    None stands for a store that several coordinators share: this one waits for its turn to lead.
     Raises `StoreError` and `ListenError`.
     """
     systemd = SystemdNotifier(os.environ, os.getpid())
@@ -63,11 +63,11 @@ def run(settings: ServeConfig, store: Store | None) -> int:
 
 
 def _open_security(settings: ServeConfig) -> Security | None:
-    """Return who may speak; None for everybody. Raises `NowhereError` and errors of the files."""
-    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token do not speak in the clear
+    """Return the key and the tokens; None if everybody is let in. Raises `NowhereError` and errors of the files."""
+    remove_files_of_ended(os.environ)  # with --insecure too: nodes that find a token need TLS
     if settings.insecure:
         text = "--insecure: everybody who reaches the port may join, stop and restart jobs, and nothing is encrypted"
-        # The node that brings a coordinator along says so itself.
+        # A node starts its embedded coordinator in this way on purpose.
         harmless = settings.until_unused or settings.host in LOOPBACK
         log.log(logging.INFO if harmless else logging.WARNING, text, extra=fields("insecure"))
         return None
@@ -106,16 +106,19 @@ async def _lead(
     candidate: Candidate | None = None,
     access: SharedAccess | None = None,
 ) -> None:
-    """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`."""
+    """Serve this store until `ended` is done, and close it. Raises `LeadershipLostError`.
+
+    `candidate` and `access` are those of a shared store; None for a store of its own.
+    """
     loop = asyncio.get_running_loop()
-    where = (settings.host, settings.port)
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     may_act = (lambda: True) if candidate is None else candidate.holds
     shared = (lambda: None) if candidate is None else candidate.status
     resigned: asyncio.Task[None] | None = None
     try:
         async with serve(
-            *where,
+            settings.host,
+            settings.port,
             settings.policy,
             store,
             listeners,
@@ -125,13 +128,8 @@ async def _lead(
             may_act=may_act,
             shared=shared,
         ) as server:
-            if candidate is not None:
-                server.spawn(candidate.keep(), name="lease")
-                candidate.roster.changed = server.note_change
-                server.spawn(candidate.roster.watch(), name="roster")
-                server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
-            if access is not None:
-                server.spawn(access.watch(), name="access")
+            if candidate is not None and access is not None:
+                _watch_leadership(server, candidate, access)
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
             loop.add_signal_handler(signal.SIGHUP, reloader.reload)
@@ -149,12 +147,21 @@ async def _lead(
                 log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
             finally:
                 if candidate is not None:
-                    # A standby leads while nodes say goodbye: one that is silent is waited for.
+                    # A standby can lead at once: to close the sessions takes long if a node does not answer.
                     resigned = Tasks().spawn(candidate.resign(), name="resign")
     finally:
         if resigned is not None:
             await resigned
         await store.close()
+
+
+def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:
+    """Run what a leader needs: its lease, the list of standbys, the look whether nodes are heard, and the tokens."""
+    server.spawn(candidate.keep(), name="lease")
+    candidate.roster.changed = server.note_change
+    server.spawn(candidate.roster.watch(), name="roster")
+    server.spawn(lead_until_cut_off(server.driver, candidate.roster), name="reach")
+    server.spawn(access.watch(), name="access")
 
 
 def _passed(systemd: SystemdNotifier) -> list[socket.socket]:

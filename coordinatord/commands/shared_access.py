@@ -1,8 +1,8 @@
 """What coordinators that share a store must have in common: the key that nodes know them by, and the tokens.
 
-The key itself is nowhere but in the files of each of them. The hash of it is in the store, so that one with another key
-finds out before any node comes to it. The hashes of the tokens are there as well: each coordinator adds its own, and
-takes over those of the others. So a token that is made or revoked on one host is so on all.
+The key itself is only in the files of each coordinator. Its hash is in the store, so that a coordinator with another
+key is found before a node comes to it. The hashes of the tokens are there as well: each coordinator adds its own, and
+takes over those of the others. So a token that is made or revoked on one host is made or revoked on all.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class SharedAccess:
     """Shares key and tokens with the other coordinators, on behalf of this one."""
 
     def __init__(self, gateway: Gateway, keys: Keys, security: Security | None) -> None:
-        """Begin without a look. `security` is None where everybody is let in."""
+        """Begin without a look at the store. `security` is None where everybody is let in."""
         self._gateway = gateway
         self._keys = keys
         self._security = security
@@ -55,18 +55,21 @@ class SharedAccess:
         """The key's hash at the start: a key that SIGHUP brings later does not end a coordinator that serves."""
         self._seen: tuple[int, tuple[KnownToken, ...]] | None = None
         """The revision and our own tokens at the last look at which both agreed."""
-        self._complaint = ""
+        self._problem = ""
         """Why the tokens could not be shared at the last look."""
 
     async def watch(self) -> None:
         """Look again and again. Raises `OtherKeyError`."""
         while True:
-            with suppress(StoreError):  # the code that leads or stands by reports what is wrong with etcd
+            with suppress(StoreError):  # the code that leads or stands by logs errors of etcd
                 await self.look()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def lead(self, fence: int) -> None:
-        """Write as the leader which key all must have, if it is not there. Raises `OtherKeyError`, `StoreError`."""
+        """Write as the leader the hash of the key, if there is none yet. Raises `OtherKeyError` and `StoreError`.
+
+        `fence` is the revision at which this coordinator began to lead.
+        """
         first = [created_at(self._keys.leader, fence), written_at(self._keys.pin, 0)]
         await self._gateway.call("/v3/kv/txn", txn(first, [put(self._keys.pin, self._known_by.encode())]))
         await self.look()
@@ -82,11 +85,11 @@ class SharedAccess:
         try:
             await self._share(self._security, tokens[0] if tokens else None)
         except (TokenStoreError, PrivateFileError) as error:
-            if self._complaint != str(error):
+            if self._problem != str(error):
                 log.error("tokens are not shared: %s", error, extra=fields("tokens_not_shared"))  # noqa: TRY400
-            self._complaint = str(error)
+            self._problem = str(error)
         else:
-            self._complaint = ""
+            self._problem = ""
 
     def _compare(self, known_by: str) -> None:
         if known_by == self._known_by:
@@ -99,9 +102,9 @@ class SharedAccess:
         )
 
     async def _share(self, security: Security, pair: KeyValue | None) -> None:
-        """Take over the tokens of the others, and add those of this one. Raises as of `TokenStore`, and `StoreError`.
+        """Take over the tokens of the others, and add those of this one. If another one has just written, do it later.
 
-        If another one has written meanwhile, the next look does it.
+        Raises `TokenStoreError`, `PrivateFileError` and `StoreError`.
         """
         security.refresh()
         revision = 0 if pair is None else pair.mod_revision

@@ -1,4 +1,4 @@
-"""What a namespace in etcd holds, read without leading there: the history, and who leads and stands by."""
+"""Reads a namespace in etcd without leading there: the history, and which coordinators lead and stand by."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coordinatord.store.migrations import STEPS
 
 @frozen
 class SharedState:
-    """All of it, as it was at one moment."""
+    """The content of a namespace."""
 
     database: Database
     size: int
@@ -26,12 +26,12 @@ class SharedState:
     leader: CoordinatorStatus | None
     standbys: tuple[CoordinatorStatus, ...]
     lease_s: float | None
-    """How long the leader's lease lasts yet, in seconds."""
+    """How long the leader's lease lasts yet, in seconds; None if no coordinator leads."""
 
 
 def look_into(place: EtcdPlace) -> SharedState:
     """Read a namespace. Raises `StoreError`."""
-    stored, there = asyncio.run(_read(place))
+    stored, coordinators = asyncio.run(_read(place))
     if stored.about.version != len(STEPS):
         raise UnreadableStoreError(
             f"{place} has records of version {stored.about.version}, and this release reads {len(STEPS)}: the"
@@ -39,10 +39,9 @@ def look_into(place: EtcdPlace) -> SharedState:
         )
     database = Database.in_memory()
     database.fill(stored.rows, stored.about.identity)
-    leader = None if there.leader is None else there.leader.status
-    return SharedState(
-        database, stored.size, leader, tuple(standby.status for standby in there.standbys), there.lease_s
-    )
+    leader = None if coordinators.leader is None else coordinators.leader.status
+    standbys = tuple(standby.status for standby in coordinators.standbys)
+    return SharedState(database, stored.size, leader, standbys, coordinators.lease_s)
 
 
 async def _read(place: EtcdPlace) -> tuple[StoredHistory, Members]:

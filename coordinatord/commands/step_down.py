@@ -13,7 +13,7 @@ from coordinatord.store_flags import StepDownConfig
 
 
 def step_down(config: StepDownConfig) -> int:
-    """End the term of whoever leads, and print who that was; return the exit code. Raises `StoreError`."""
+    """End the term of the leader, and print which coordinator it was; return the exit code. Raises `StoreError`."""
     sys.stdout.write(f"{asyncio.run(_end_term(config))}\n")
     return ExitCode.OK
 

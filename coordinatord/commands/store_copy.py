@@ -27,24 +27,24 @@ from coordinatord.store_flags import LEASE_S, CopyConfig
 def copy(config: CopyConfig) -> int:
     """Copy, and print what was done; return the exit code. Raises `StoreError`.
 
-    The origin stays as it is. No coordinator may lead at either: what it decides meanwhile would be missing.
+    The source stays as it is. No coordinator may lead at either: what it decides meanwhile would be missing.
     """
-    number = asyncio.run(_copy(config.origin, config.goal))
-    sys.stdout.write(f"{counted(number, 'record')} copied from {config.origin} to {config.goal}\n")
+    number = asyncio.run(_copy(config.source, config.destination))
+    sys.stdout.write(f"{counted(number, 'record')} copied from {config.source} to {config.destination}\n")
     return ExitCode.OK
 
 
-async def _copy(origin: Path | EtcdPlace, goal: Path | EtcdPlace) -> int:
-    rows, identity = await _rows_of(origin) if isinstance(origin, EtcdPlace) else _rows_in(origin)
-    if isinstance(goal, EtcdPlace):
-        await _write_to(goal, rows, identity)
+async def _copy(source: Path | EtcdPlace, destination: Path | EtcdPlace) -> int:
+    rows, identity = await _read_namespace(source) if isinstance(source, EtcdPlace) else _read_directory(source)
+    if isinstance(destination, EtcdPlace):
+        await _write_namespace(destination, rows, identity)
     else:
-        _write_into(goal, rows, identity)
+        _write_directory(destination, rows, identity)
     return len(rows)
 
 
-def _rows_in(folder: Path) -> tuple[list[Row], str]:
-    """Return the rows of a directory that no coordinator uses."""
+def _read_directory(folder: Path) -> tuple[list[Row], str]:
+    """Return the rows of a state directory that no coordinator uses, and the identity of its history."""
     if not (folder / DATABASE).exists():
         raise NothingStoredError(f"state directory {folder}: no coordinatord has kept state in it")
     directory = StateDirectory.claim(folder)
@@ -55,7 +55,7 @@ def _rows_in(folder: Path) -> tuple[list[Row], str]:
         directory.release()
 
 
-def _write_into(folder: Path, rows: list[Row], identity: str) -> None:
+def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
     directory = StateDirectory.claim(folder)
     try:
         database = Database.open(directory.database)
@@ -70,8 +70,8 @@ def _write_into(folder: Path, rows: list[Row], identity: str) -> None:
         directory.release()
 
 
-async def _rows_of(place: EtcdPlace) -> tuple[list[Row], str]:
-    """Return the rows of a namespace, as the only coordinator there, brought up to date."""
+async def _read_namespace(place: EtcdPlace) -> tuple[list[Row], str]:
+    """Return the rows of a namespace, brought to the present version, and the identity of its history."""
     async with _LeadForCopy(place) as history:
         found = await history.read()
         replica = Replica(found.rows, found.about.identity, found.about.version)
@@ -81,7 +81,7 @@ async def _rows_of(place: EtcdPlace) -> tuple[list[Row], str]:
             replica.close()
 
 
-async def _write_to(place: EtcdPlace, rows: list[Row], identity: str) -> None:
+async def _write_namespace(place: EtcdPlace, rows: list[Row], identity: str) -> None:
     async with _LeadForCopy(place) as history:
         try:
             held = len((await history.read()).rows)
@@ -101,8 +101,8 @@ class _LeadForCopy:
 
     async def __aenter__(self) -> History:
         self._tasks, self._gateway = Tasks(), Gateway(self._place)
-        me = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
-        self._candidate = Candidate(self._gateway, self._keys, me, LEASE_S)
+        own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
+        self._candidate = Candidate(self._gateway, self._keys, own, LEASE_S)
         try:
             await self._candidate.win_at_once()
         except BaseException:

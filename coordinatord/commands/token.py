@@ -18,9 +18,9 @@ from coordinatord.token_flags import TokenConfig, TokenVerb
 
 
 def change(config: TokenConfig) -> int:
-    """Do what was asked for, and return the exit code. Raises `TokenStoreError`, `PrivateFileError`, `IdentityError`.
+    """Make, list or revoke tokens; return the exit code. The daemon sees a change within a second.
 
-    The daemon sees the change within a second.
+    Raises `TokenStoreError`, `PrivateFileError` and `IdentityError`.
     """
     directory = config.state_dir / FOLDER
     store = TokenStore(directory)
@@ -44,7 +44,7 @@ def change(config: TokenConfig) -> int:
 
 
 def _pin(config: TokenConfig) -> str:
-    """Return the pin of the coordinator's key, which is made if this comes before the first start."""
+    """Return the pin of the coordinator's key; make the key if no coordinatord has started yet."""
     directory = config.state_dir / FOLDER
     if config.certificate is not None and config.key is not None:
         identity = Identity(config.certificate, config.key)

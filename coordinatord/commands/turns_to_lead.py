@@ -31,7 +31,7 @@ from coordinatord.store_flags import SharedStore
 log = logging.getLogger(__name__)
 
 REST_S = 2.0
-"""How long one that could not lead lets others try first."""
+"""How long a coordinator that could not lead waits before it tries again, so that others can lead."""
 
 
 class Lead(Protocol):
@@ -48,7 +48,7 @@ class Lead(Protocol):
 
 
 class TurnsToLead:
-    """This coordinator's turns."""
+    """Has this coordinator stand by and lead, in turn with the others."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TurnsToLead:
         self._lead = lead
         self._keys = Keys(shared.place.prefix)
         self._hindrance = ""
-        """Why it could not lead when it was its turn; empty if it could."""
+        """Why this coordinator could not lead at its last turn; empty if it could."""
 
     async def take(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store cannot be read at all."""
@@ -87,7 +87,7 @@ class TurnsToLead:
                 directory.release()
 
     async def _take_one(self, gateway: Gateway, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
-        candidate = Candidate(gateway, self._keys, self._me(listeners[0]), self._shared.lease_s)
+        candidate = Candidate(gateway, self._keys, self._described(listeners[0]), self._shared.lease_s)
         try:
             await self._stand_by(candidate, access, [listener.dup() for listener in listeners])
             if not self._ended.done():
@@ -101,7 +101,7 @@ class TurnsToLead:
                 self._hindrance = CUT_OFF
         except UnreadableStoreError:
             raise
-        except StoreError as error:  # etcd is away, or the disk of this host is full
+        except StoreError as error:  # etcd does not answer, or the disk of this host is full
             log.warning(
                 "this coordinator cannot lead now, although it is its turn: %s", error, extra=fields("leading_failed")
             )
@@ -124,7 +124,7 @@ class TurnsToLead:
             await tasks.cancel()
 
     async def _stand_by(self, candidate: Candidate, access: SharedAccess, listeners: Sequence[socket.socket]) -> None:
-        """Say who leads until this one does, or the program ends."""
+        """Answer which coordinator leads, until this one does or the program ends."""
         candidate.changed = lambda: self._report_leader(candidate)
         security = self._security
         gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
@@ -168,11 +168,12 @@ class TurnsToLead:
         self._systemd.notify(status_of(text))
 
     def _why(self, candidate: Candidate) -> str:
-        """Return why nobody leads, as far as it is known."""
+        """Return why no coordinator leads, as far as it is known."""
         hindrance = self._hindrance and f"this coordinator cannot lead: {self._hindrance}"
         return candidate.why or hindrance
 
-    def _me(self, listener: socket.socket) -> Coordinatord:
+    def _described(self, listener: socket.socket) -> Coordinatord:
+        """Return what the other coordinators and nodes need to know of this one."""
         host = socket.gethostname()
         port = listener.getsockname()[1] or DEFAULT_PORT
         endpoint = self._shared.advertise or f"{host}:{port}"

@@ -1,6 +1,6 @@
-"""`coordinatord --until-unused`: a coordinator that a node brings along, and that outlives it while others need it.
+"""`coordinatord --until-unused`: an embedded coordinator, which outlives the node that started it while others need it.
 
-The node holds the other end of standard input, which is closed when it ends, however it ends. From then on the
+That node holds the other end of standard input, which is closed at the node's end, however it ends. From then on the
 coordinator ends by itself as soon as no node needs it any more.
 """
 
@@ -19,13 +19,13 @@ from coordinatord.server.driver import Driver
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 0.05
-"""The interval of looks whether a node needs this coordinator: the node that brought it along waits for its end."""
+"""How often it is checked whether a node needs this coordinator: the node that started it waits for its end."""
 
 SERVES_ON = "coordinatord serves on for "
 """The beginning of the line on standard output that names the jobs which go on without the node."""
 
 JOBS_NAMED_MAX = 3
-"""Jobs that the line names: it is for a person, who has few."""
+"""The most jobs that the line names: it is for a person, who has few."""
 
 
 async def end_when_unused(driver: Driver, ended: asyncio.Future[None]) -> None:
@@ -61,7 +61,7 @@ def _print_live_jobs(driver: Driver) -> None:
         return
     more = ", ..." if any(True for _ in live) else ""
     with suppress(OSError):  # the node may have gone without waiting for it
-        print(f"{SERVES_ON}{', '.join(names)}{more}", flush=True)  # noqa: T201 - what started us reads it
+        print(f"{SERVES_ON}{', '.join(names)}{more}", flush=True)  # noqa: T201 - the node that started this program reads it
 
 
 def _release_stderr() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.cli import _do as do
+from coordinatord.cli import _run_command as run_command
 from coordinatord.config import ServeConfig, StateConfig, parse
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.store.database import Database
@@ -36,16 +36,16 @@ def a_directory(folder: Path) -> Path:
 def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     space = EtcdNamespace(etcd)
     origin, goal = a_directory(tmp_path / "origin"), tmp_path / "goal"
-    assert do(CopyConfig(origin, space.place)) == 0
+    assert run_command(CopyConfig(origin, space.place)) == 0
     assert capsys.readouterr().out == f"2 records copied from {origin} to {space.place}\n"
     with pytest.raises(StoreError, match="holds 2 records already"):
-        do(CopyConfig(origin, space.place))
-    assert do(CopyConfig(space.place, goal)) == 0
+        run_command(CopyConfig(origin, space.place))
+    assert run_command(CopyConfig(space.place, goal)) == 0
     before, after = Database.copy_of(origin / DATABASE), Database.copy_of(goal / DATABASE)
     assert (after.rows(), after.identity) == (before.rows(), before.identity)
     with pytest.raises(StoreError, match="holds 2 records already"):
-        do(CopyConfig(space.place, goal))
-    assert do(StateConfig(Path(), json=False, place=space.place)) == 0
+        run_command(CopyConfig(space.place, goal))
+    assert run_command(StateConfig(Path(), json=False, place=space.place)) == 0
     shown = capsys.readouterr().out
     assert f"{space.place}\nnobody leads; nobody stands by\n" in shown
     assert "job job  forming" in shown
@@ -75,19 +75,19 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
 
     asyncio.run(while_led())
     with pytest.raises(NothingStoredError, match="nobody leads"):
-        do(StepDownConfig(space.place))
+        run_command(StepDownConfig(space.place))
 
 
 @needs_etcd
 def test_an_empty_namespace_is_named(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     with pytest.raises(NothingStoredError, match="no coordinatord has kept state below"):
-        do(StateConfig(Path(), json=True, place=space.place))
+        run_command(StateConfig(Path(), json=True, place=space.place))
 
 
 def test_a_directory_without_state_is_named(tmp_path: Path) -> None:
     with pytest.raises(NothingStoredError, match="no coordinatord has kept state in it"):
-        do(CopyConfig(tmp_path / "nothing", tmp_path / "goal"))
+        run_command(CopyConfig(tmp_path / "nothing", tmp_path / "goal"))
 
 
 def test_flags_make_a_place(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
     assert str(state.place) == "etcd://h1:2379/x"
     copying = parse(["store", "copy", "/var/lib/coordinatord", "etcd://h1"], {})
     assert isinstance(copying, CopyConfig)
-    assert (str(copying.origin), str(copying.goal)) == ("/var/lib/coordinatord", "etcd://h1:2379/coordinatord")
+    assert (str(copying.source), str(copying.destination)) == ("/var/lib/coordinatord", "etcd://h1:2379/coordinatord")
 
 
 @pytest.mark.parametrize(
