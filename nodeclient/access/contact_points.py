@@ -1,6 +1,6 @@
 """Which coordinator is tried next: several in turn, each address of a name, and the leader that a standby names.
 
-`ContactPoints` decides that for a node, and has neither clock nor network. The rest is for the operators' commands too.
+`ContactPoints` chooses for a node, and has neither clock nor network. The rest is for the operators' commands as well.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from coordinatord.protocol.frozen_class import frozen
 from nodeclient.access.endpoint import Endpoint, read_endpoint
 
 ELSEWHERE = HTTPStatus.TEMPORARY_REDIRECT
-"""How a coordinator that stands by answers, with the address of the leader in `Location` (RFC 9110, 15.4.8)."""
+"""The status with which a standby answers; the leader's address is in `Location` (RFC 9110, 15.4.8)."""
 
 ADDRESSES_MAX = 16
-"""How many addresses of one name are tried: three or five coordinators have one or two each."""
-
+"""The most addresses of one name that are tried: three or five coordinators have one or two each."""
 
 DOUBTED_S = 4.0
-"""How long one that fell silent is given less time to answer. Nodes miss a leader after 5 s, and a lease of 5 s is over
-half a second later at most, so that the standby which named it leads by then."""
+"""How long a coordinator that fell silent gets less time to answer, in seconds. A node notices a silent leader after
+5 s. The leader's lease of 5 s is over half a second later at most, and then the standby that named it leads."""
 
 
 @frozen
@@ -34,7 +33,7 @@ class ContactPoint:
 
     coordinator: Endpoint
     address: str | None = None
-    """None for whichever of them answers first."""
+    """None for the first address of the name that answers."""
 
     def __str__(self) -> str:
         return str(self.coordinator) if self.address is None else f"{self.coordinator} ({self.address})"
@@ -48,29 +47,29 @@ class ContactPoints:
         self._given = [ContactPoint(coordinator) for coordinator in coordinators]
         self._place = 0
         self._addresses: list[ContactPoint] = []
-        """The single addresses of the name at this place that are still to be tried."""
+        """The addresses of the name at this place that are still to be tried one by one."""
         self._leader: ContactPoint | None = None
         """The leader that the coordinator at this place has named."""
         self._served = False
-        """Whether the present contact point has served this node before."""
+        """Whether the current contact point has served this node before."""
         self._silent_at: dict[Endpoint, float] = {}
-        """When each coordinator fell silent that has not served this node since, for `DOUBTED_S`."""
+        """When coordinators fell silent, `DOUBTED_S` ago at most, that have not served this node since."""
 
     @property
     def current(self) -> ContactPoint:
-        """What to try now."""
+        """The contact point to try now."""
         if self._leader is not None:
             return self._leader
         return self._addresses[0] if self._addresses else self._given[self._place]
 
     @property
     def alone(self) -> bool:
-        """Whether there is nothing else to try."""
+        """Whether there is no other contact point to try."""
         return len(self._given) == 1 and not self._addresses and self._leader is None
 
     @property
     def doubts(self) -> bool:
-        """Whether what is tried now fell silent just now, and another one may serve in its place."""
+        """Whether the current coordinator fell silent just now, and another one may serve in its place."""
         return not self.alone and self.current.coordinator in self._silent_at
 
     def note(
@@ -84,10 +83,13 @@ class ContactPoints:
     ) -> bool:
         """Note how the attempt at `current` ended; return whether the next one is to follow at once.
 
-        It may have `served` this node. It may have fallen `silent`, at once or after that. It may stand by, and have
-        named a `leader`. Its name has these `addresses`. `now` is in seconds, by a clock that never stops. A leader
-        that stands by itself is not followed: both learn of it in a moment. One that fell silent just now is
-        followed, since it may go on. When it does not answer soon, the standby that named it is asked again.
+        `served` says that it served this node, `silent` that it did not answer, or fell silent later. `leader` is the
+        leader that it named as a standby, and `addresses` are those of its name. `now` is in seconds, by a clock that
+        never stops.
+
+        If the named leader stands by as well, no further one is tried: both learn in a moment which one leads. A named
+        leader that fell silent just now is tried, since it may go on. If it does not answer soon, the standby that
+        named it is tried again.
         """
         self._note_silence(now, served=served, silent=silent)
         if leader is not None and self._leader is None:
@@ -96,7 +98,7 @@ class ContactPoints:
         self._served = self._served or served
         if served and not silent:
             return False
-        self._go_on(addresses)
+        self._advance(addresses)
         self._served = False
         return False
 
@@ -107,12 +109,12 @@ class ContactPoints:
         elif served:
             self._silent_at.pop(self.current.coordinator, None)
 
-    def _go_on(self, addresses: Sequence[str]) -> None:
+    def _advance(self, addresses: Sequence[str]) -> None:
         failed = self._leader
         if failed is not None:
             self._leader = None
             if self._served or failed.coordinator in self._silent_at:
-                return  # whoever stood by then is the most likely to lead now
+                return  # the standby that named the failed leader is the most likely to lead now
         elif self._addresses:
             del self._addresses[0]
         elif len(addresses) > 1:
@@ -123,13 +125,14 @@ class ContactPoints:
         if not self._addresses:
             self._place = (self._place + 1) % len(self._given)
             if self._given[self._place] == failed:
-                self._place = (self._place + 1) % len(self._given)  # the standby that has named it, if there are two
+                # The failed leader is not tried again at once; of two coordinators, the standby that named it is next.
+                self._place = (self._place + 1) % len(self._given)
 
 
 def addresses_of(coordinator: Endpoint) -> tuple[str, ...]:
     """Return the addresses of a coordinator's name, each once; none for an address, or if the name is not known.
 
-    It may wait for a name server, so an event loop calls it in a thread.
+    This may wait for a name server, so an event loop calls it in a thread.
     """
     try:
         ipaddress.ip_address(coordinator.host)

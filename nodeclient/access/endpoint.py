@@ -1,4 +1,4 @@
-"""Where a coordinator listens, and how that is read: on a command line, or in the address of a page or of a leader."""
+"""Where a coordinator listens, as text on a command line, in the address of a page, or in that of a leader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Endpoint:
 
 
 def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
-    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`."""
+    """Read one `HOST[:PORT]`, also as a browser shows it: `https://HOST:PORT/`. Raises `ArgumentTypeError`."""
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     number = match and (match["bracketed"] or match["bare"])

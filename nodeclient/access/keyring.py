@@ -1,7 +1,6 @@
 """Finds access tokens: in a file that was named, in the environment, from systemd, or in the user's own directory.
 
-They are looked up at each attempt to connect. So a token that is put in its place later, or replaced, is found without
-a new start.
+They are looked up at each attempt to connect, so a token that is added or replaced later is found without a restart.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import PrivateFileError, read_given, read_private, tokens_directory
 
 VARIABLE = "NODECLIENT_TOKEN"
-"""The variable that has a token itself, for schedulers that hand out secrets so."""
+"""The variable that has a token itself, for schedulers that hand out secrets in variables."""
 
 CREDENTIAL = "nodeclient-token"
 """The name of a credential of systemd (`LoadCredential=`)."""
@@ -30,7 +29,7 @@ ORDER = {
     Role.READ: (Role.READ, Role.ADMIN),
     Role.ADMIN: (Role.ADMIN, Role.READ),
 }
-"""The roles of the tokens that are tried for each purpose, in this order: no more rights are shown than needed."""
+"""The roles of the tokens that are tried for each purpose, in this order: the fewest rights come first."""
 
 
 class KeyringError(OperationalError):
@@ -39,7 +38,7 @@ class KeyringError(OperationalError):
 
 @frozen
 class AccessSettings:
-    """Where tokens may be, and how to speak to coordinators."""
+    """Where tokens may be, and how to connect to coordinators."""
 
     token_file: Path | None = None
     token: str = field(default="", repr=False)
@@ -49,18 +48,18 @@ class AccessSettings:
     config_home: str = ""
     """XDG_CONFIG_HOME; empty for the usual place."""
     authorities: Path | None = None
-    """The file of the authorities to trust, instead of the pin in a token."""
+    """The file of the certificate authorities to trust, instead of the pin in a token."""
     certificate: Path | None = None
     """The certificate to show to a coordinator that wants one; with its `key`."""
     key: Path | None = None
     insecure: bool = False
-    """Whether to speak in the clear, and to show no token."""
+    """Whether to use no TLS, and to send no token."""
     clear_allowed: bool = False
-    """Whether a coordinator may turn out to speak in the clear: a node may have brought it along."""
+    """Whether a coordinator may turn out to use no TLS: a node may have started it."""
 
     @property
     def is_given(self) -> bool:
-        """Whether a token was given to this program, and not found in the directory of its user."""
+        """Whether this program was given a token, and need not look into the directory of its user."""
         given = self.token_file is not None or bool(self.token)
         return given or (self.credentials != "" and Path(self.credentials, CREDENTIAL).exists())
 
@@ -77,16 +76,17 @@ class Keyring:
     """The tokens that were found in one place."""
 
     source: str
-    """The place, for people; empty if there are none anywhere."""
+    """The place, for people; empty if there are no tokens anywhere."""
     pins: frozenset[str] = frozenset()
-    """The keys of the coordinators that they are for."""
+    """The pins of the coordinators that the tokens are for."""
     read: Callable[[str], tuple[AccessToken, ...]] = lambda _: ()
-    """Returns the tokens for a key. Raises `KeyringError`."""
+    """Returns the tokens for a pin. Raises `KeyringError`."""
 
     def token_for(self, pin: str, role: Role, *, any_key: bool = False) -> AccessToken:
-        """Return the token to show to the coordinator with this key; with `any_key`, one for another key will do.
+        """Return the token for the coordinator with this pin; with `any_key`, one for another coordinator will do.
 
-        It may be one of another role: the coordinator then says which one is wanted. Raises `KeyringError`.
+        If there is none of this role, it is one of another role: the refusal then names the role that is needed.
+        Raises `KeyringError`.
         """
         wanted = pin if pin in self.pins or not any_key else next(iter(self.pins), pin)
         tokens = {token.role: token for token in self.read(wanted)}
@@ -111,10 +111,10 @@ def find_keyring(settings: AccessSettings) -> Keyring:
 
 
 def forget_variable(environ: Mapping[str, str] = os.environ) -> None:
-    """Remove the token from the environment of this process, for all that it starts and for whoever looks at it.
+    """Remove the token from the environment of this process, so that no child inherits it.
 
-    The system shows a process's first environment to its user, and a core file has it too. So the token is written over
-    where it was.
+    /proc shows the memory of a process's first environment, and a core file has it as well. So the token is overwritten
+    there.
     """
     value = environ.get(VARIABLE)
     if environ is not os.environ or value is None:
@@ -143,7 +143,7 @@ def _of_user(settings: AccessSettings) -> Keyring:
         folder = tokens_directory({"XDG_CONFIG_HOME": settings.config_home})
         pins = frozenset(name for name in os.listdir(folder) if _PIN.fullmatch(name))  # noqa: PTH208 - names are wanted
     except (OSError, PrivateFileError):
-        return Keyring("")  # as if there were none
+        return Keyring("")
 
     def read(pin: str) -> tuple[AccessToken, ...]:
         try:

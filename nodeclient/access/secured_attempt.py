@@ -1,7 +1,7 @@
-"""One attempt to reach a coordinator: over TLS or in the clear, its key compared, and the token that may be sent then.
+"""One attempt to reach a coordinator, with TLS or without: it compares the key, and then has the token to send.
 
-Both clients use it: the one of a node's session and the one of an operator's requests. What they have in common is the
-context, in whose handshake the key is compared, and the header, which exists only after that.
+Both clients use it, that of a node's session and that of an operator's requests. They share the context, in whose
+handshake the key is compared, and the header, which exists only after that.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring
 
 PROBE_WITHIN_S = 3.0
-"""How long it may take to find out whether something speaks TLS, once it did not answer otherwise."""
+"""How long a test for TLS may take, after a connection without TLS had no answer."""
 
 IN_THE_CLEAR = frozenset(
     {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"}
 )
-"""What OpenSSL calls an answer that is no TLS."""
+"""OpenSSL's names of errors for an answer that is no TLS."""
 
 WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
-"""What OpenSSL calls the alert of a server to a client that has shown no certificate."""
+"""OpenSSL's name of the alert of a server to a client that has sent no certificate."""
 
 DISTRUSTS_CERTIFICATE = {
     "TLSV1_ALERT_UNKNOWN_CA": "it is of another authority",
@@ -32,35 +32,35 @@ DISTRUSTS_CERTIFICATE = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it is malformed, or not yet valid",
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is not one for clients",
 }
-"""What OpenSSL calls the alert of a server that does not trust the client's certificate, and what it means."""
+"""OpenSSL's names of the alerts of a server that does not trust the client's certificate, and what they mean."""
 
 
 class AccessError(OperationalError):
-    """A coordinator answers, but this client must not speak with it; the text says why, and what to do."""
+    """A coordinator answers, but this client must not send it anything; the text says why, and what to do."""
 
 
 class ClearError(AccessError):
-    """The coordinator speaks in the clear, although there is a token for one. Nothing was sent."""
+    """The coordinator uses no TLS, although a token was found. Nothing was sent."""
 
 
 class SecuredAttempt:
-    """One attempt."""
+    """One attempt to reach one coordinator."""
 
     def __init__(
         self, settings: AccessSettings, endpoint: Endpoint, role: Role, proven: AccessToken | None = None
     ) -> None:
-        """Look for tokens with which to be `role` there. Raises `AccessError`.
+        """Look for tokens for requests of a `role` to the coordinator at `endpoint`. Raises `AccessError`.
 
-        A `proven` token, by which this process was let in before, is shown again to the coordinator that it is for.
+        A `proven` token, which a coordinator has accepted from this process before, is sent to it again.
         """
         self._settings = settings
         self._proven = proven
         self._endpoint = endpoint
         self._role = role
         self._pin = ""
-        """The key of the coordinator, once it was compared."""
+        """The pin of the coordinator, once its key was compared."""
         self.context: ssl.SSLContext | None = None
-        """The context to connect with; None for an attempt in the clear."""
+        """The context to connect with; None without TLS."""
         self.shown: AccessToken | None = None
         """The token that was sent; None before."""
         try:
@@ -72,7 +72,7 @@ class SecuredAttempt:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What is sent with a request once there is a connection. Raises `AccessError`."""
+        """The headers of a request, once there is a connection. Raises `AccessError`."""
         if self.context is None:
             return {}
         any_key = self._settings.authorities is not None
@@ -85,7 +85,7 @@ class SecuredAttempt:
         return {"Authorization": f"{BEARER}{self.shown.text}"}
 
     def explain(self, error: BaseException) -> AccessError | None:
-        """Return the error for a failed connection, if it is about who speaks to whom."""
+        """Return the error that explains a failed connection; None if TLS, keys and tokens are not the reason."""
         if isinstance(error, AccessError):
             return error
         if not isinstance(error, ssl.SSLError):
@@ -93,25 +93,25 @@ class SecuredAttempt:
         where = self._endpoint
         match error:
             case PinError():
-                words = f"{where}: {error.args[0]}"
+                text = f"{where}: {error.args[0]}"
             case ssl.SSLCertVerificationError():
-                words = f"{where}: its certificate is not to be trusted: {error.verify_message}"
+                text = f"{where}: its certificate is not to be trusted: {error.verify_message}"
             case _ if error.reason == WANTS_CERTIFICATE:
-                words = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
+                text = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
             case _ if error.reason in DISTRUSTS_CERTIFICATE and self._settings.certificate is not None:
-                why = DISTRUSTS_CERTIFICATE[error.reason]
-                words = f"{where} does not trust {self._settings.certificate}, the certificate of this client: {why}"
+                reason = DISTRUSTS_CERTIFICATE[error.reason]
+                text = f"{where} does not trust {self._settings.certificate}, the certificate of this client: {reason}"
             case _ if error.reason in IN_THE_CLEAR:
                 return ClearError(
                     f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"
                     " sent, somebody may be in between. If it was started with --insecure, give --insecure here too"
                 )
             case _:
-                words = f"{where}: no secure connection: {error.reason or error}"
-        return AccessError(words)
+                text = f"{where}: no secure connection: {error.reason or error}"
+        return AccessError(text)
 
     def locked_out(self) -> AccessError:
-        """Return the error for a coordinator that speaks TLS where this attempt did not."""
+        """Return the error for a coordinator that needs TLS, after this attempt has used none."""
         if self._settings.insecure:
             return AccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")
         return AccessError(
@@ -120,13 +120,13 @@ class SecuredAttempt:
         )
 
     def speaks_tls(self) -> bool:
-        """Whether something answers in TLS there; nothing is sent but the beginning of a handshake.
+        """Whether the endpoint answers a TLS handshake; nothing else is sent.
 
         This waits for `PROBE_WITHIN_S` at most, so an event loop calls it in a thread.
         """
         try:
-            with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as plain:
-                pinned_context(_trust_all).wrap_socket(plain).close()
+            with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as connection:
+                pinned_context(_trust_all).wrap_socket(connection).close()
         except (OSError, UnicodeError):
             return False
         return True
@@ -148,7 +148,7 @@ class SecuredAttempt:
         return context
 
     def _compare(self, pin: str) -> None:
-        """Compare the key of the server, as a part of the handshake. Raises `PinError`."""
+        """Compare the pin of the server's key, within the handshake. Raises `PinError`."""
         if self._settings.authorities is None and pin not in self._keyring.pins:
             raise PinError(
                 f"its key is none that the tokens in {self._keyring.source} are for, so nothing was sent: somebody else"

@@ -24,7 +24,7 @@ def backend() -> Callable[[RendezvousParameters], RendezvousHandler]:
 
 
 def _create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    """Make a handler. Raises `ValueError` for parameters that make no sense."""
+    """Make a handler. Raises `ValueError` for wrong parameters."""
     from nodeclient.torchrun.handler import CoordinatordHandler  # noqa: PLC0415 - see above
     from nodeclient.torchrun.parameters import read  # noqa: PLC0415
 

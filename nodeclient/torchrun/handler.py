@@ -48,7 +48,7 @@ class CoordinatordHandler(RendezvousHandler):
         """Begin nothing before the first `next_rendezvous`."""
         self._config = config
         self._membership = Membership(config)
-        # It also runs if the handler is dropped without a shutdown, as in a notebook after a signal.
+        # The finalizer also runs if the handler is dropped without a shutdown, as in a notebook after a signal.
         self._finalizer = weakref.finalize(self, _leave, self._membership)
         self._closed = False
         self._served: TCPStore | None = None
@@ -68,10 +68,10 @@ class CoordinatordHandler(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Wait for a round, which this process takes part in.
+        """Wait for a round, and take part in it.
 
-        If it had one before, that is over: because the coordinator decided so, or because a worker of this process
-        failed.
+        If this process had a round before, that one is over: the coordinator has ended it, or a worker of this process
+        has failed.
 
         Raises `RendezvousTimeoutError` if not enough nodes came in time, `RendezvousConnectionError` if the coordinator
         or group rank 0 is out of reach, and `RendezvousClosedError` if there is no place here for this node. Where the
@@ -93,7 +93,7 @@ class CoordinatordHandler(RendezvousHandler):
                 raise self._explain(ended) from None
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if torchrun should ask for another round, for whatever reason, else 0; never wait."""
+        """Return 1 if torchrun should ask for another round, for whatever reason, else 0. Never waits."""
         return int(self._membership.over)
 
     def is_closed(self) -> bool:
@@ -101,13 +101,13 @@ class CoordinatordHandler(RendezvousHandler):
         return self._closed or self._membership.ended
 
     def set_closed(self) -> None:
-        """Allow no further round for this process; the others learn of it when it shuts down."""
+        """Allow no further round for this process. The other nodes are notified when it shuts down."""
         self._closed = True
 
     def shutdown(self) -> bool:
         """Leave the job, which goes on for the others; further calls do nothing.
 
-        Its workers have failed for good, unless they had succeeded or torchrun got a signal.
+        Unless the workers of this process have succeeded, or torchrun got a signal, they have failed for good.
         """
         self._closed = True
         membership = self._membership
@@ -142,10 +142,7 @@ class CoordinatordHandler(RendezvousHandler):
         )
 
     def _variables(self, start: Start) -> dict[str, str]:
-        """Return the variables that torchrun's workers inherit, a part of those of nodeclient's workers.
-
-        See `workerlib.env`.
-        """
+        """Return the variables of `workerlib.env` that torchrun's workers inherit: those that torchrun does not set."""
         return {
             "COORDINATORD_JOB": self._config.job,
             "COORDINATORD_RUN": start.run,

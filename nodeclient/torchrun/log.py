@@ -15,5 +15,5 @@ _LEVELS = {Level.INFO: logging.INFO, Level.WARNING: logging.WARNING, Level.ERROR
 
 
 def write(job: str, level: Level, text: str) -> None:
-    """Log a text of this backend."""
+    """Log a text of the node, with torchrun's names of flags."""
     logger.log(_LEVELS[level], "job %s: %s", job, with_torchrun_names(text))

@@ -1,7 +1,7 @@
-"""This torchrun process's membership in the job, as torchrun's threads see it; the rest is in a thread of its own.
+"""This torchrun process's membership in the job, as torchrun's threads see it. Its node runs in a thread of its own.
 
-torchrun's worker group counts as one worker: it lives from when a round is handed to torchrun until torchrun asks for
-the next one. torchrun reports nothing else about its workers, and `over` is all that it can be asked to do.
+torchrun's worker group counts as one worker: it lives from when torchrun gets a round until torchrun asks for the next
+one. torchrun reports nothing else about its workers. `over` is the only request that torchrun takes: to end the round.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from nodeclient.torchrun.parameters import TorchrunConfig
 from nodeclient.torchrun.torchrun_node import TorchrunNode
 
 REMIND_S = 30.0
-"""The interval between two lines about what is waited for: torchrun shows warnings only, and silence looks like a
-hang."""
+"""The interval between two log lines of a process that waits for a round: without them it would look like a hang."""
 
 
 class EndedError(OperationalError):
@@ -36,7 +35,7 @@ class Membership:
 
     def __init__(self, config: TorchrunConfig) -> None:
         self._config = config
-        self._thread = threading.Thread(target=self._live, name="coordinatord", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="coordinatord", daemon=True)
         self._ready = threading.Event()
         """Set when the fields below are valid, or never will be."""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -91,15 +90,15 @@ class Membership:
             return self._round
 
     def note_started(self) -> None:
-        """Note that torchrun goes on with its round."""
+        """Note that torchrun starts the workers of its round."""
         self._post(lambda node: node.note_started())
 
     def note_succeeded(self) -> None:
         """Note that all workers of this torchrun have exited with 0, and that it will start no more."""
         with self._changed:
-            held, self._round = self._round, None
+            round_, self._round = self._round, None
             self._succeeded = self._gone = True
-        if held is not None:
+        if round_ is not None:
             self._post(lambda node: node.note_succeeded())
 
     def wait_until_over(self, timeout_s: float) -> bool:
@@ -108,14 +107,14 @@ class Membership:
             return self._changed.wait_for(lambda: self._over or self.ended, timeout_s)
 
     def give_up(self, why: str) -> None:
-        """Leave the job, because this torchrun cannot take part in the round that it was given."""
+        """Leave the job, because this torchrun cannot take part in its round."""
         with self._changed:
-            held, self._round, self._gone = self._round, None, True
-        if held is not None:
+            round_, self._round, self._gone = self._round, None, True
+        if round_ is not None:
             self._post(lambda node: node.give_up(why))
 
     def leave(self, within_s: float, *, failed: bool) -> None:
-        """Leave the job, all workers being dead; wait until that is known, but not longer than `within_s`.
+        """Leave the job, all workers being dead; wait for the coordinator's decision, but not longer than `within_s`.
 
         `failed` says that torchrun ends because of its workers. A second call does nothing.
         """
@@ -127,20 +126,21 @@ class Membership:
         self.wait_until_ended(within_s)
 
     def wait_until_ended(self, within_s: float) -> None:
-        """Wait until it is decided that this node leaves, but not longer than `within_s`."""
+        """Wait until the membership is over, but not longer than `within_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self.ended or not self.begun, within_s)
 
     def end(self, within_s: float) -> None:
-        """End the thread, whatever was decided, and wait for it, but not longer than `within_s`."""
+        """End the thread in any case, and wait for its end, but not longer than `within_s`."""
         if self.begun:
             self._post(lambda node: node.end())
             self._thread.join(within_s)
 
     def _give_back(self, why_failed: str) -> None:
+        """End torchrun's round, if it has one, since its workers are dead."""
         with self._changed:
-            held, self._round, self._over = self._round, None, False
-        if held is not None:
+            round_, self._round, self._over = self._round, None, False
+        if round_ is not None:
             self._post(lambda node: node.note_ended(why_failed))
 
     def _post(self, call: Callable[[TorchrunNode], None]) -> None:
@@ -150,30 +150,30 @@ class Membership:
 
     # In the membership's thread
 
-    def hand_out(self, start: Start) -> None:
+    def begin_round(self, start: Start) -> None:
         """Give torchrun a round."""
         with self._changed:
             self._round, self._over = start, False
             self._changed.notify_all()
 
-    def call_in(self) -> bool:
-        """Let torchrun know that its round is over; return whether its workers are dead already."""
+    def end_round(self) -> bool:
+        """Have torchrun end its round; return whether the workers of it are dead already."""
         with self._changed:
-            held, gone = self._round is not None, self._gone
+            has_round, gone = self._round is not None, self._gone
             if gone:
                 self._round = None
-            self._over = held or gone
+            self._over = has_round or gone
             self._changed.notify_all()
-            return held and gone
+            return has_round and gone
 
-    def wait_for(self, reason: str) -> None:
-        """Note what is waited for."""
+    def note_waiting(self, reason: str) -> None:
+        """Note why the node waits."""
         self._waiting_for = reason
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
-            ending = asyncio.run(self._take_part())
-        except Exception as error:  # noqa: BLE001 - the last resort of the thread, and it says all there is to know
+            ending = asyncio.run(self._run_node())
+        except Exception as error:  # noqa: BLE001 - the last resort of the thread, which reports every error
             ending = _ending(error)
         self._ready.set()
         with self._changed:
@@ -181,14 +181,14 @@ class Membership:
             self._over = self._round is not None
             self._changed.notify_all()
 
-    async def _take_part(self) -> Exit:
+    async def _run_node(self) -> Exit:
         self._node, self._loop = TorchrunNode(self._config, self), asyncio.get_running_loop()
         self._ready.set()
         return await self._node.run()
 
 
 def _ending(error: Exception) -> Exit:
-    """Return what torchrun is told of an error that has ended the thread."""
+    """Return the end of the membership for an error that has ended the thread."""
     known = operational(error)
     if known is not None:
         return Exit(known.exit_code, str(known))

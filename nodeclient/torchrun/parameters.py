@@ -1,4 +1,4 @@
-"""Reads the parameters that torchrun hands to this rendezvous backend, and replaces our flags by torchrun's."""
+"""Reads the parameters that torchrun hands to this rendezvous backend, and writes torchrun's flags in place of ours."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INJECTED = "timeout"
 
 _QUOTES = "'\""
 
-_WORDS = {
+_TORCHRUN_NAMES = {
     "--job-id": "--rdzv-id",
     "--coord": "--rdzv-endpoint",
     "--join-timeout": "--rdzv-conf join_timeout=S",
@@ -44,9 +44,9 @@ _WORDS = {
     "give --insecure here": "set NODECLIENT_INSECURE=1 here",
     "leave --insecure out": "leave NODECLIENT_INSECURE out",
 }
-"""torchrun's names of our flags; where it has none, the variables that have their part."""
+"""torchrun's names of our flags, or the variables that take the place of flags which torchrun does not have."""
 
-_FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _WORDS))
+_FLAG = re.compile("|".join(rf"{flag}\b(?!-)" for flag in _TORCHRUN_NAMES))
 
 
 @frozen
@@ -62,14 +62,14 @@ class TorchrunConfig:
     remark: str
     """A line for the start; empty if there is none."""
     access: AccessSettings = USUAL
-    """Where tokens may be, and how to speak to the coordinator."""
+    """Where tokens may be, and how to connect to the coordinator."""
 
 
 def read(parameters: RendezvousParameters) -> TorchrunConfig:
     """Read torchrun's parameters. Raises `ValueError`, which names the flag."""
     if not parameters.endpoint.strip():
         raise ValueError("--rdzv-endpoint: give HOST[:PORT], where coordinatord listens (port: 29400)")
-    # torchrun hands on the quotes that a shell has left around all of it.
+    # torchrun keeps quotes that a shell has left around the whole value of --rdzv-conf.
     config = {key.strip(_QUOTES): str(value).strip(_QUOTES) for key, value in parameters.config.items()}
     settings = {key: value for key, value in config.items() if key != INJECTED}
     join_timeout = settings.pop("join_timeout", str(JOIN_TIMEOUT_S))
@@ -81,7 +81,7 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
         coordinators=_read("--rdzv-endpoint", endpoints, parameters.endpoint),
         job=_read("--rdzv-id", name, parameters.run_id),
         node=fresh_node_id(),
-        # torchrun's agents count restarts each for itself, so the coordinator sets no limit.
+        # Each agent of torchrun counts its own restarts, so the coordinator sets no limit.
         spec=JobSpec(parameters.min_nodes, parameters.max_nodes, COUNTER_MAX, Launcher.TORCHRUN),
         advertise_address=_read("--local-addr", address, local) if local else None,
         join_timeout_s=_read("--rdzv-conf join_timeout", seconds, join_timeout),
@@ -91,9 +91,9 @@ def read(parameters: RendezvousParameters) -> TorchrunConfig:
 
 
 def _access() -> AccessSettings:
-    """Read where tokens may be from the variables that a nodeclient has; torchrun has no flags for it.
+    """Read nodeclient's variables about tokens and TLS, for which torchrun has no flags.
 
-    Workers inherit torchrun's environment, so a token in it is taken out.
+    Workers inherit torchrun's environment, so a token in it is removed.
     """
     environ = dict(os.environ)
     forget_variable()
@@ -113,7 +113,7 @@ def _access() -> AccessSettings:
 
 def with_torchrun_names(text: str) -> str:
     """Replace our flags in a text by torchrun's."""
-    return _FLAG.sub(lambda found: _WORDS[found[0]], text)
+    return _FLAG.sub(lambda found: _TORCHRUN_NAMES[found[0]], text)
 
 
 def _read(flag: str, convert: Callable[[str], Value], text: str) -> Value:

@@ -1,4 +1,4 @@
-"""The store of a round: served by group rank 0's torchrun, new for each round. A wait in it ends when the round does.
+"""The store of a round, which group rank 0's torchrun serves. Each round has a new one, and waits in it end with it.
 
 torchrun's agents divide ranks through the store, and wait in it for each other at the end. The workers are its clients
 too (`TORCHELASTIC_USE_AGENT_STORE`), under keys of their own.
@@ -46,7 +46,7 @@ TIMEOUT = timedelta(seconds=300)
 
 LOOK_FIRST_S = 0.002
 LOOK_LAST_S = 0.5
-"""The longest interval between two checks whether a key is there. torch's own wait cannot be used, since it cannot be
+"""The first and the longest interval between two checks for a key. torch's own wait cannot be used, since it cannot be
 ended from here."""
 
 ACCEPT_WITHIN_S = 2.0
@@ -104,12 +104,11 @@ def _first_line(error: DistError) -> str:
 
 
 class AgentStore(PrefixStore):
-    """The store of a round for torchrun's agent: waiting in it ends when the round does.
+    """The store of a round for torchrun's agent: a wait in it ends when the round does.
 
-    Two things are inferred from the agent's use of the store. If the agent enters the exit barrier, its workers have
-    succeeded; the coordinator decides how that ends. If another agent dies before it has written how many workers it
-    has, the agent goes on as if all agents had as many as itself. It cannot be called back from here, but it will see
-    the end of that round.
+    If the agent enters the exit barrier, its workers have succeeded; the coordinator then decides how the round ends.
+    If another agent dies before it has written how many workers it has, this agent goes on as if all agents had as many
+    as itself: nothing can interrupt it in there, and it finds out soon that the round is over.
     """
 
     def __init__(self, store: TCPStore, membership: Membership, rank: int, nodes: int) -> None:
@@ -128,8 +127,8 @@ class AgentStore(PrefixStore):
     def get(self, key: str) -> bytes:
         """Return a value as soon as it is there; once the round is over, return a plausible one."""
         self._await([key], LOOK_FIRST_S)
-        there = not self._membership.wait_until_over(0)
-        return (there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
+        is_there = not self._membership.wait_until_over(0)
+        return (is_there and self._unless_over(partial(super().get, key), b"")) or self._guess(key)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Return several values, each as `get` does."""

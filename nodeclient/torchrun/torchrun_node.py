@@ -58,14 +58,14 @@ ROLE = "torchrun"
 class Torchrun(Protocol):
     """The node's requests to torchrun."""
 
-    def hand_out(self, start: Start) -> None:
+    def begin_round(self, start: Start) -> None:
         """Give torchrun a round."""
 
-    def call_in(self) -> bool:
-        """Let torchrun know that its round is over; return whether its workers are dead already."""
+    def end_round(self) -> bool:
+        """Have torchrun end its round; return whether the workers of it are dead already."""
 
-    def wait_for(self, reason: str) -> None:
-        """Note what this node waits for."""
+    def note_waiting(self, reason: str) -> None:
+        """Note why this node waits."""
 
 
 class TorchrunNode:
@@ -112,29 +112,26 @@ class TorchrunNode:
     # Requests of torchrun
 
     def note_started(self) -> None:
-        """Note that torchrun goes on with its round."""
+        """Note that torchrun starts the workers of its round."""
         if self._agent.phase is Phase.STARTING:  # otherwise it is over already
             self._submit(WorkersStarted())
 
     def note_ended(self, why_failed: str) -> None:
-        """Note that torchrun's workers are dead.
-
-        If nobody has asked them to end, one of them failed, and `why_failed` says why.
-        """
+        """Note that torchrun's workers are dead. If the round was not to be ended, one has failed, for `why_failed`."""
         exit_code = 0 if self._agent.phase is Phase.STOPPING else 1
         self._submit(WorkerExited(0, exit_code, Diagnosis(pid=os.getpid(), message=why_failed)))
 
     def note_succeeded(self) -> None:
         """Note that torchrun's workers all succeeded."""
-        well = self._agent.phase is not Phase.STOPPING
+        is_in_time = self._agent.phase is not Phase.STOPPING
         self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
-        if well:
+        if is_in_time:
             self._succeeded = (self._agent.run, self._agent.round)
         else:
             self._leave_by_itself()  # the round is over all the same, and torchrun will not be in the next
 
     def give_up(self, why: str) -> None:
-        """Leave because torchrun cannot take part in the round that it was given."""
+        """Leave because torchrun cannot take part in its round."""
         self._give_up(StartFailed(0, ExitCode.UNAVAILABLE, why), why)
 
     def leave(self) -> None:
@@ -144,7 +141,7 @@ class TorchrunNode:
             self._submit(LeaveRequested(0))
 
     def end(self) -> None:
-        """End `run`, whatever was decided."""
+        """End `run` in any case."""
         self._end_with(Exit(ExitCode.OK, "this torchrun has left the job"))
 
     # Events
@@ -155,16 +152,16 @@ class TorchrunNode:
     def _receive(self, event: Event) -> None:
         self._submit(event)
         if isinstance(event, DesiredReceived):
-            self._look_at(event.desired)
+            self._leave_if_done(event.desired)
 
-    def _look_at(self, desired: Desired) -> None:
-        """Leave if torchrun has succeeded and its round is over for the others: it cannot start again."""
+    def _leave_if_done(self, desired: Desired) -> None:
+        """Leave if torchrun has succeeded and the others begin another round: torchrun cannot start again."""
         goes_on = desired.goal is Goal.RUN and (desired.run, desired.round) == self._succeeded
         if self._succeeded and desired.goal is not Goal.EXIT and not goes_on:
             self._leave_by_itself()
 
     def _leave_by_itself(self) -> None:
-        self._torchrun.call_in()
+        self._torchrun.end_round()
         self.leave()
 
     # Effects
@@ -175,9 +172,9 @@ class TorchrunNode:
             case Probe():
                 self._tasks.spawn(self._probe(effect), name="probe")
             case Start():
-                self._torchrun.hand_out(effect)
+                self._torchrun.begin_round(effect)
             case Terminate():
-                if self._torchrun.call_in():
+                if self._torchrun.end_round():
                     self._submit(WorkerExited(0, 0, Diagnosis(pid=os.getpid())))
             case Kill():
                 write(job, Level.WARNING, f"torchrun has not ended its workers within {STOP_TIMEOUT_S:g} s")
@@ -188,12 +185,12 @@ class TorchrunNode:
             case Reconnect(reason):
                 self._session.close(reason)
             case Notice(level, text, _):
-                # torchrun has reported already what it did.
+                # torchrun itself has reported already that its workers ended.
                 write(job, Level.INFO if isinstance(event, WorkerExited) else level, text)
             case Show(report):
                 self._show(report)
             case Waiting(reason):
-                self._torchrun.wait_for(with_torchrun_names(reason))
+                self._torchrun.note_waiting(with_torchrun_names(reason))
                 write(job, Level.INFO, reason)
             case Exit():
                 self._end_with(self._exit_reason or effect)
@@ -208,7 +205,7 @@ class TorchrunNode:
             self._submit(event)
 
     def _sweep(self) -> None:
-        # The store of the round may be open still, for the workers of other nodes.
+        # The store of the round may still be open, for the workers of other nodes.
         self._last_port.close()
         self._last_port, self._port = self._port, PortReservation()
         self._submit(Swept(self._port.port))
