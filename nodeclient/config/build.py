@@ -23,7 +23,7 @@ from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
-from nodeclient.host.schedulers import Found, SchedulerError, found, missed
+from nodeclient.host.schedulers import SchedulerError, SchedulerValue, scheduler_values, srun_advice
 from nodeclient.output.output_settings import Choice, OutputSettings
 from nodeclient.persist.persist_settings import PERSIST_EVERY_S, PERSIST_KEEP, PersistSettings
 from nodeclient.workers.spawn import SpawnError, WorkerCommand, check_program
@@ -71,7 +71,7 @@ def join_config(
     job = given.job_id or _take(from_scheduler, "job_id", "job id", remarks)
     if job is None and front_end.remark_if_unnamed:
         remarks.append(front_end.remark_if_unnamed)
-    if given.nnodes is None and not given.standalone and (advice := missed(environ)):
+    if given.nnodes is None and not given.standalone and (advice := srun_advice(environ)):
         remarks.append(advice)
     nodes = given.nnodes or _nodes(from_scheduler, remarks) or front_end.nodes
     workers = _workers(parser, given, environ, front_end.command)
@@ -118,10 +118,10 @@ def join_config(
     return config
 
 
-def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, Found]) -> None:
+def _note(parser: SettingsParser, config: JoinConfig, from_scheduler: Mapping[str, SchedulerValue]) -> None:
     """Note for `--show-config` the values that were derived and not given."""
     least, most = config.spec.nodes_min, config.spec.nodes_max
-    sources = {key: found.source for key, found in from_scheduler.items()}
+    sources = {key: value.source for key, value in from_scheduler.items()}
     for dest, value in {
         "coord": list(map(str, config.coordinators)),
         "job_id": config.job,
@@ -219,7 +219,7 @@ def _group_rank(
     parser: SettingsParser,
     given: argparse.Namespace,
     nodes: tuple[int, int],
-    from_scheduler: Mapping[str, Found],
+    from_scheduler: Mapping[str, SchedulerValue],
     remarks: list[str],
     default: int | None,
 ) -> int | None:
@@ -270,22 +270,24 @@ def _unheeded(environ: Mapping[str, str]) -> list[str]:
     return [f"{name} has no effect: {why}" for name, why in UNHEEDED.items() if environ.get(name, "0") not in {"", "0"}]
 
 
-def _scheduler(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, Found]:
+def _scheduler(
+    parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> Mapping[str, SchedulerValue]:
     """Return the scheduler's values; none if our own flags set all of them. Raises `SettingsError`."""
     if None not in {given.job_id, given.nnodes, given.node_rank}:
         return {}
     try:
-        return found(environ)
+        return scheduler_values(environ)
     except SchedulerError as error:
         parser.error(str(error))
 
 
-def _nodes(from_scheduler: Mapping[str, Found], remarks: list[str]) -> tuple[int, int] | None:
+def _nodes(from_scheduler: Mapping[str, SchedulerValue], remarks: list[str]) -> tuple[int, int] | None:
     number = _take(from_scheduler, "nnodes", "number of nodes", remarks)
     return None if number is None else (int(number), int(number))
 
 
-def _take(from_scheduler: Mapping[str, Found], key: str, noun: str, remarks: list[str]) -> str | None:
+def _take(from_scheduler: Mapping[str, SchedulerValue], key: str, noun: str, remarks: list[str]) -> str | None:
     """Return one value of the scheduler, and add a remark about it."""
     if key not in from_scheduler:
         return None

@@ -18,7 +18,7 @@ from nodeclient.config.command_line import CommandLine
 from nodeclient.config.join import MOVED
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.torchrun_rendezvous import Rendezvous, add_rendezvous, check_conf, choose, read_conf
-from nodeclient.host.schedulers import SchedulerError, found
+from nodeclient.host.schedulers import SchedulerError, scheduler_values
 
 NODES = (1, 1)
 """torchrun's default."""
@@ -137,7 +137,7 @@ def _translate(parser: SettingsParser, given: argparse.Namespace, rendezvous: Re
 def _left_alone(environ: Mapping[str, str]) -> list[str]:
     """Return a remark if the scheduler has more nodes for this job than torchrun's default, which is one."""
     try:
-        nodes = found(environ).get("nnodes")
+        nodes = scheduler_values(environ).get("nnodes")
     except SchedulerError:
         return []  # several tasks on a node, and each is a job of its own
     if nodes is None or nodes.value == "1":

@@ -21,8 +21,7 @@ _ELSEWHERE = ("192.0.2.1", "2001:db8::1")
 
 _DISCARD_PORT = 9
 
-
-_NOBODY_ELSE = secrets.token_hex(16)
+_PROCESS_TOKEN = secrets.token_hex(16)
 """A token of this process alone."""
 
 
@@ -35,12 +34,12 @@ def host_id() -> str:
     """Return a text that is equal on two nodes exactly if they reach each other over loopback.
 
     The boot id differs between hosts, also cloned ones, and the network namespace differs between a host's containers.
-    A sandbox may hide them: then a node counts as alone on its host, and others reach it over the network.
+    A sandbox may hide the boot id. The node then counts as alone on its host, and others reach it over the network.
     """
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return _NOBODY_ELSE
+        return _PROCESS_TOKEN
     return f"{boot_id}-{Path('/proc/self/ns/net').stat().st_ino}"
 
 
@@ -52,10 +51,10 @@ def routable_address() -> str | None:
 def interface_towards(peer: str) -> str | None:
     """Return the network interface by which this host reaches the IP address `peer`, its own or another's.
 
-    None if it is unknown, as for a host name: to look that up could take longer than a lease.
+    None if it is unknown, as for a host name: the lookup of a name could take longer than a lease.
 
-    GLOO_SOCKET_IFNAME needs it: by itself, gloo listens where the host's own name leads, and on Debian that is
-    127.0.1.1.
+    GLOO_SOCKET_IFNAME needs the interface: by default, gloo listens at the address of the host's own name, which is
+    127.0.1.1 on Debian.
     """
     source = _source_towards(peer)
     return source and interface_of(source)
@@ -65,7 +64,7 @@ def _source_towards(peer: str) -> str | None:
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(peer).version == 6 else socket.AF_INET  # noqa: PLR2004 - of IP
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            # With UDP this only looks up the route, and so the address that packets would leave from.
+            # With UDP this only looks up the route, and with it the source address; no packet is sent.
             probe.connect((peer, _DISCARD_PORT))
             return str(probe.getsockname()[0])
     except (OSError, ValueError):
@@ -80,7 +79,7 @@ def interfaces() -> list[str]:
 def address_of(interface: str) -> str | None:
     """Return the address at which others may reach this host by a network interface, IPv4 before IPv6.
 
-    None if it has none. A link-local address is none: by itself it does not say which interface leads to it.
+    None if there is none. A link-local address does not count: it has no meaning without the name of an interface.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         found = _ipv4_of(interface, control)

@@ -9,10 +9,10 @@ from nodeclient.host.devices import Host
 
 
 def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
-    """Find the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
+    """Yield the directories of all groups that limit this process by a controller, such as `cpu`, the innermost first.
 
-    Beside each stands whether it is of version 2, where all controllers share the directories. A limit of any of them
-    holds. See the kernel's cgroup-v2.rst and cgroup-v1.
+    With each directory comes whether it is of version 2, where all controllers share the directories. The limits of all
+    groups hold at once. See the kernel's cgroup-v2.rst and cgroup-v1.
     """
     try:
         groups = (host.processes / "self/cgroup").read_text().splitlines()
@@ -20,7 +20,7 @@ def control_groups(controller: str, host: Host) -> Iterator[tuple[Path, bool]]:
         return
     for group in groups:
         _, controllers, path = group.split(":", 2)
-        # In a container with a view of its own the path may be another's; the visible root is then this container's.
+        # In a container with its own cgroup namespace the path may be missing; the visible root is its own then.
         below = PurePosixPath(path.lstrip("/"))
         root = host.system / "fs/cgroup"
         if not controllers:

@@ -9,6 +9,8 @@ from pathlib import Path
 from nodeclient.host.control_groups import control_groups
 from nodeclient.host.devices import Host
 
+_UNLIMITED = float("inf")
+
 
 def allowed_cpus() -> frozenset[int]:
     """Return the CPUs that this process may run on."""
@@ -46,18 +48,15 @@ def core_of(cpu: int, host: Host) -> int:
 
 
 def cpu_quota(host: Host) -> float | None:
-    """Return how many CPUs' time the control groups of this process grant it, as in most containers; None: no limit.
+    """Return how many CPUs' time the control groups of this process grant it; None without a limit.
 
-    See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for the older version.
+    See cpu.max in the kernel's cgroup-v2.rst, and cpu.cfs_quota_us in sched-bwc.rst for version 1.
     """
     limits = [
-        _limit(folder / "cpu.max") if unified else _old_limit(folder) for folder, unified in control_groups("cpu", host)
+        _limit(folder / "cpu.max") if unified else _limit_v1(folder) for folder, unified in control_groups("cpu", host)
     ]
     least = min(limits, default=_UNLIMITED)
     return None if least == _UNLIMITED else least
-
-
-_UNLIMITED = float("inf")
 
 
 def _limit(file: Path) -> float:
@@ -68,7 +67,7 @@ def _limit(file: Path) -> float:
     return _UNLIMITED if quota == "max" else int(quota) / int(period)
 
 
-def _old_limit(group: Path) -> float:
+def _limit_v1(group: Path) -> float:
     try:
         quota = int((group / "cpu.cfs_quota_us").read_text())
         period = int((group / "cpu.cfs_period_us").read_text())

@@ -1,7 +1,4 @@
-"""Finds what this host can give to workers, without torch: GPUs as its libraries see them, and CPUs.
-
-`workers_per_node` says how many workers that makes. Each worker chooses its GPU; `numa` chooses its CPUs.
-"""
+"""Finds the GPUs that workers will see, without torch, and how many workers a host has by its GPUs or CPUs."""
 
 from __future__ import annotations
 
@@ -55,9 +52,9 @@ class Gpu:
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
     """Return how many workers `--nproc-per-node` means here: a number, `gpu`, `cpu` or `auto`.
 
-    `gpu` is one for each GPU, and an error without any; `cpu` one for each CPU that this process may run on (torchrun
-    counts all of the host's); `auto` is `gpu` where there are GPUs, else `cpu`. Nothing, or None, means one for each
-    GPU, and a single worker without any. Raises `WorkersPerNodeError`.
+    `gpu` means one worker for each GPU, and is an error without GPUs. `cpu` means one for each CPU that this process
+    may run on; torchrun counts all CPUs of the host. `auto` is `gpu` where there are GPUs, else `cpu`. An empty text or
+    None means one for each GPU, or a single worker without GPUs. Raises `WorkersPerNodeError`.
     """
     host = host or Host()
     if not spec:
@@ -89,7 +86,7 @@ def visible_gpus(environ: Mapping[str, str], host: Host) -> list[Gpu]:
     if nvidia:
         return _visible(nvidia, environ.get("CUDA_VISIBLE_DEVICES"))
     amd = _amd_gpus(host.system)
-    # ROCr hides GPUs from HIP, and HIP hides some of the rest, under the one name or the other.
+    # ROCr hides GPUs from HIP, and HIP hides more of them, by one of two variables.
     amd = _visible(amd, environ.get("ROCR_VISIBLE_DEVICES"))
     return _visible(amd, environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES")))
 
@@ -105,11 +102,11 @@ def _no_gpu(environ: Mapping[str, str]) -> str:
 
 
 def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
-    """Return the GPUs that a `*_VISIBLE_DEVICES` variable leaves over; None, for one that is not set, leaves all.
+    """Return the GPUs that the value of a `*_VISIBLE_DEVICES` variable leaves; None (not set) leaves all.
 
-    It is read as CUDA does (CUDA C++ Programming Guide, CUDA environment variables;
-    `torch.cuda._parse_visible_devices`): the list ends at its first entry that names no GPU, and one that names a GPU
-    twice leaves none.
+    The value is read as by CUDA (CUDA C++ Programming Guide, CUDA environment variables;
+    `torch.cuda._parse_visible_devices`): the list ends at its first entry that names no GPU, and a list that names a
+    GPU twice leaves none.
     """
     if listed is None:
         return gpus
@@ -128,10 +125,10 @@ def _visible(gpus: list[Gpu], listed: str | None) -> list[Gpu]:
 
 
 def _named(gpus: list[Gpu], entry: str) -> Gpu | None:
-    """Return the GPU with this number, or the only one whose UUID begins so."""
+    """Return the GPU with this number, or the only one whose UUID begins with this text."""
     if entry.startswith("GPU-"):
         if not any(gpu.name.startswith("GPU-") for gpu in gpus):
-            # The UUIDs are unknown here, so the user's entry is taken for one.
+            # Without known UUIDs, the user's entry counts as the UUID of a GPU.
             return Gpu(entry, None) if gpus else None
         matches = [gpu for gpu in gpus if gpu.name.startswith(entry)]
         return matches[0] if len(matches) == 1 else None
@@ -153,7 +150,7 @@ def _nvidia_gpus(host: Host) -> list[Gpu]:
 
 
 def _addresses_by_device_file(processes: Path) -> dict[str, str]:
-    """Read what NVIDIA's driver shows of each GPU; a container may see that where it has no NVML."""
+    """Read the PCI address of each GPU from /proc; a container without NVML may still see that."""
     found = {}
     for information in (processes / "driver/nvidia/gpus").glob("*/information"):
         minor = _DEVICE_MINOR.search(information.read_text())
@@ -163,7 +160,7 @@ def _addresses_by_device_file(processes: Path) -> dict[str, str]:
 
 
 def _nvml_gpus(library: str) -> list[Gpu] | None:
-    """Ask NVML, by the functions that nvml.h declares; None if it is missing or fails."""
+    """Return the GPUs that NVML knows, by the functions of nvml.h; None if it is missing or fails."""
     try:
         nvml = ctypes.CDLL(library)
     except OSError:
@@ -186,7 +183,7 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
         nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) != 0
         or nvml.nvmlDeviceGetUUID(device, uuid, _UUID_BYTES) != 0
     ):
-        # It counts all the same, and can still be chosen by its number.
+        # The GPU counts all the same, and can still be chosen by its number.
         return Gpu(f"unknown-{index}", None)
     return Gpu(uuid.value.decode("ascii", "replace"), _nvml_pci_address(nvml, device))
 

@@ -1,4 +1,4 @@
-"""Finds how much memory this host, or the container that this process is in, has and has free."""
+"""Finds the total and the free memory of this host, or of the container that this process is in."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Memory:
     """Sizes in bytes."""
 
     total: int
-    """What this process and its workers may use at most."""
+    """The most that this process and its workers may use."""
     available: int
-    """What of it can be had now without swapping; caches count as free."""
+    """The part of it that is available now without swapping; caches count as free."""
 
 
 def memory(host: Host) -> Memory:
@@ -35,7 +35,7 @@ def memory(host: Host) -> Memory:
         limit, used = (_number(folder / name) for name in names)
         if limit is None or used is None or limit >= _NO_LIMIT:
             continue
-        # What files have cached is given back before anything is refused.
+        # The kernel reclaims inactive file caches before it refuses memory.
         total, available = min(total, limit), min(available, limit - used + _cached(folder / "memory.stat"))
     return Memory(total, max(available, 0))
 
@@ -54,7 +54,7 @@ def _cached(file: Path) -> int:
         lines = dict(line.split() for line in _text(file).splitlines())
     except (OSError, ValueError):
         return 0
-    # The name of version 1 covers the groups below, as that of version 2 does.
+    # In version 1 the name with `total_` includes the groups below, as the name of version 2 does.
     return int(lines.get("total_inactive_file", lines.get("inactive_file", "0")))
 
 

@@ -20,8 +20,8 @@ CHOICES = ("node", "socket", "exclusive", "core-complex")
 of the node that share their last cache, different ones for each worker as far as there are."""
 
 UNKNOWN = -1
-"""The kernel's value where it does not know which NUMA node a device is near. Torch takes it for node 0, and so crowds
-all workers there."""
+"""The kernel's value if it does not know which NUMA node a device is near. Torch takes it for node 0, and so binds all
+workers there."""
 
 
 class BindingError(OperationalError):
@@ -35,10 +35,10 @@ def bindings(
     host: Host | None = None,
     allowed: frozenset[int] | None = None,
 ) -> tuple[frozenset[int], ...]:
-    """Return the CPUs of each worker, by local rank; only such as are `allowed` (None: to this process).
+    """Return the CPUs of each worker, by local rank, out of those that are `allowed` (default: to this process).
 
-    The GPU of a worker is that of its local rank among those it sees; they are counted again from the first where there
-    are more workers. If there are no GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
+    The visible GPU with a worker's local rank is its own. If there are more workers than GPUs, the GPUs are counted
+    again from the first. Without GPUs, the workers are dealt out to the NUMA nodes in order, evenly. Raises
     `BindingError`.
     """
     if choice not in CHOICES:
@@ -60,12 +60,12 @@ class _Seats:
 
     nodes: Mapping[int, frozenset[int]]
     """The CPUs of each NUMA node that this process may use; a node without any is left out."""
-    of: tuple[int, ...]
+    node_numbers: tuple[int, ...]
     """The NUMA node of each seat; worker n has seat n."""
     host: Host
 
     def node(self, seat: int) -> frozenset[int]:
-        return self.nodes[self.of[seat]]
+        return self.nodes[self.node_numbers[seat]]
 
     def socket(self, seat: int) -> frozenset[int]:
         wanted = _socket(self.node(seat), self.host)
@@ -77,25 +77,26 @@ class _Seats:
         cores = [cpus for _, cpus in sorted(_grouped(self.node(seat), lambda cpu: core_of(cpu, self.host)).items())]
         if len(cores) < count:
             raise BindingError(
-                f"--numa-binding exclusive gives no two workers the same core, but NUMA node {self.of[seat]} has "
-                f"{len(cores)} cores that may be used and {count} GPUs or workers: use node or core-complex, or fewer "
-                "workers"
+                "--numa-binding exclusive gives no two workers the same core, but NUMA node "
+                f"{self.node_numbers[seat]} has {len(cores)} cores that may be used and {count} GPUs or workers: use "
+                "node or core-complex, or fewer workers"
             )
-        # The first ones get one more each if the division leaves a rest.
-        each, more = divmod(len(cores), count)
-        start = index * each + min(index, more)
-        return frozenset().union(*cores[start : start + each + (index < more)])
+        # If the division leaves a remainder, the first seats get one more core each.
+        each, remainder = divmod(len(cores), count)
+        start = index * each + min(index, remainder)
+        return frozenset().union(*cores[start : start + each + (index < remainder)])
 
     def core_complex(self, seat: int) -> frozenset[int]:
         index, _ = self._place(seat)
         complexes = _grouped(self.node(seat), lambda cpu: _last_cache_of(cpu, self.host))
-        # Those with the most CPUs come first: some CPUs of the others may be taken.
+        # Complexes with the most CPUs come first: this process may not use all CPUs of the others.
         ordered = sorted(complexes.items(), key=lambda item: (-len(item[1]), item[0]))
         return ordered[index % len(ordered)][1]
 
     def _place(self, seat: int) -> tuple[int, int]:
-        """Return which seat of its NUMA node this is, and how many there are."""
-        return self.of[:seat].count(self.of[seat]), self.of.count(self.of[seat])
+        """Return the index of a seat among those of its NUMA node, and how many these are."""
+        node = self.node_numbers[seat]
+        return self.node_numbers[:seat].count(node), self.node_numbers.count(node)
 
 
 def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], host: Host) -> _Seats:
@@ -106,11 +107,11 @@ def _seats(workers: int, gpus: list[Gpu], nodes: Mapping[int, frozenset[int]], h
     places = [_node_of(gpu, nodes, host) for gpu in gpus]
     for gpu, node in list(zip(gpus, places, strict=True))[:workers]:
         if node not in usable:
-            raise BindingError(f"--numa-binding: {_why_not(gpu, node, nodes)}, or leave --numa-binding out")
+            raise BindingError(f"--numa-binding: {_problem(gpu, node, nodes)}, or leave --numa-binding out")
     return _Seats(usable, tuple(places[seat % len(places)] for seat in range(max(workers, len(gpus)))), host)
 
 
-def _why_not(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
+def _problem(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
     if node == UNKNOWN:
         return (
             f"this host has {len(nodes)} NUMA nodes, and the kernel does not know which one {gpu.name} is near (see "
@@ -123,7 +124,7 @@ def _why_not(gpu: Gpu, node: int, nodes: Mapping[int, frozenset[int]]) -> str:
 
 
 def _nodes(host: Host, allowed: frozenset[int]) -> dict[int, frozenset[int]]:
-    """Return the allowed CPUs of each NUMA node that has CPUs; one node has all if the kernel knows none."""
+    """Return the allowed CPUs of each NUMA node that has CPUs; a single node has all if the kernel names no nodes."""
     found = {}
     for folder in (host.system / "devices/system/node").glob("node[0-9]*"):
         cpus = parse_cpus((folder / "cpulist").read_text())
@@ -146,7 +147,7 @@ def _socket(cpus: Iterable[int], host: Host) -> int | None:
 
 
 def _last_cache_of(cpu: int, host: Host) -> int:
-    """Return the first CPU of those that share the cache of the highest level with this one."""
+    """Return the first of the CPUs that share the cache of the highest level with this one."""
     levels = {}
     for index in (host.system / f"devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
         level = _read_number(index / "level")

@@ -1,4 +1,4 @@
-"""The ports of a node: the one that becomes MASTER_PORT, should it get group rank 0, and those where it answers."""
+"""The ports of a node: the one that becomes MASTER_PORT if it gets group rank 0, and those where it listens itself."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ LOOPBACK = "127.0.0.1"
 
 
 def reached_at(advertised: str | None, *, alone: bool) -> str:
-    """Return the address of this host at which other agents reach this one; empty if that may be any.
+    """Return the address of this host at which other agents connect to this one; empty if it may be any.
 
-    They are told the `advertised` address. Without one they are told where the coordinator sees the node. That is
-    loopback if all nodes are on one host, which only a node knows that is `alone` there with its own coordinator.
+    They connect to the `advertised` address, or without one to the address at which the coordinator sees this node. The
+    latter is loopback if all nodes are on one host. A node knows that only if it is `alone` with its own coordinator.
     """
     if advertised is None:
         return LOOPBACK if alone else ""
     if ipaddress.ip_address(advertised.partition("%")[0]).is_loopback:
-        return advertised if alone else ""  # other hosts are told another one
-    return advertised if interface_of(advertised) else ""  # perhaps a router's, which leads here
+        return advertised if alone else ""  # agents of other hosts get another address
+    return advertised if interface_of(advertised) else ""  # perhaps that of a router, which forwards to this host
 
 
 def listening_socket(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens at an address of this host, or at all if it is empty, at a port of the kernel's.
+    """Return a socket that listens at an address of this host, or at all if it is empty; the kernel chooses the port.
 
     Raises `OSError`.
     """
@@ -41,8 +41,8 @@ class PortReservation:
     It is held by a socket that is bound and does not listen, with SO_REUSEADDR. The kernel therefore never chooses the
     port for another process's bind to port 0 or for an outgoing connection. A process that asks for this very port, and
     sets SO_REUSEADDR too, gets it: Linux lets such sockets share a port while none of them listens. torch's TCPStore
-    does just that on rank 0 (with libuv and without), so the reservation is kept all the round, and the port is never
-    free in between.
+    does just that on rank 0 (with libuv and without). So the reservation lasts for the whole round, and the port is
+    never free in between.
 
     Raises `OSError` if no port is free.
     """

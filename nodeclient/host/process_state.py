@@ -1,4 +1,4 @@
-"""What the kernel tells of a process without asking it: its state, where it waits, and the time that it has used."""
+"""What /proc shows of a process, without its help: its state, where it waits, and the CPU time that it has used."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ STATES = {
 """The states of proc_pid_stat(5), in words."""
 
 HALTED = frozenset({"stopped", "traced", "ended"})
-"""The states in which a process does nothing, whatever it is sent."""
+"""The states in which a process reacts to nothing."""
 
 _STATE = 0
 _TIMES = slice(11, 15)
 """Fields of /proc/PID/stat, counted after the name. The times are its own and those of children that have ended."""
 
 _IO_COUNTERS = frozenset({"rchar", "wchar", "read_bytes", "write_bytes"})
-"""What counts in /proc/PID/io. The former two move when a system call is over, the latter two while it goes on."""
+"""The counters of /proc/PID/io that are added up. The first two change when a system call is over, the others while it
+goes on."""
 
 _FUSE = re.compile(r"request_wait_answer|.*fuse_")
 """The functions of the kernel in which a process waits for a file system in another program: it sleeps there."""
 
 _THREADS_MAX = 1_024
-"""The threads of a process that are looked at: some of each CPU, on a large host."""
+"""The most threads of a process that are looked at: several for each CPU of a large host."""
 
 _CHILDREN_MAX = 64
-"""The descendants whose work counts as the worker's: those that load its data."""
+"""The most descendants whose work counts as the worker's, such as the processes that load its data."""
 
 
 @frozen
@@ -52,15 +53,15 @@ class ProcessState:
     state: str
     """A word, or the kernel's own letter."""
     waits_in: str
-    """The function of the kernel in which its main thread waits; empty if it waits in none or this is not told."""
+    """The function of the kernel in which its main thread waits; empty if it waits in none, or that is not shown."""
     cpu_s: float
-    """The time that all of its threads have used, and its descendants."""
+    """The CPU time that all of its threads and its descendants have used."""
     io_bytes: int
-    """What they have read and written, where that may be seen: as a disk of a network does, too."""
+    """The bytes that the process and its descendants have read and written, as far as /proc shows them."""
     wants_cpu: bool
     """Whether any of these threads runs, or would run if a CPU were free: on a busy host it may use little time."""
     waits_for_disk: bool
-    """Whether any of these threads waits for a disk, or for a file system of the network."""
+    """Whether any of these threads waits for a disk or a network file system."""
 
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
@@ -86,7 +87,7 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
 
 
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a signal has stopped a process: it takes note of nothing, and is not just looked at by another one."""
+    """Whether a signal has stopped a process; one that a debugger has stopped does not count."""
     return _stat(pid, proc)[:1] == ["T"]
 
 
@@ -110,16 +111,16 @@ def _stat(pid: int, proc: Path) -> list[str]:
 
 
 def _with_descendants(pid: int, proc: Path) -> list[int]:
-    """Return a process and what it has started, as far as the kernel tells."""
+    """Return a process and its descendants, as far as the kernel shows them."""
     pids = [pid]
-    for parent in pids:  # the list grows
+    for parent in pids:  # the loop extends the list
         if len(pids) <= _CHILDREN_MAX:
             pids += map(int, read_if_there(proc / str(parent) / "task" / str(parent) / "children").split())
     return pids
 
 
 def read_if_there(path: Path) -> str:
-    """Return what a file of the kernel says; nothing if it is gone, or only for those who may trace the process."""
+    """Return the text of a kernel file; an empty one if it is gone, or this process may not read it."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -127,9 +128,9 @@ def read_if_there(path: Path) -> str:
 
 
 def state_between(before: ProcessState | None, after: ProcessState | None) -> str:
-    """Return the state of a process by two looks; one that sleeps may have others at work for it.
+    """Return the state of a process by two looks at it: if its main thread sleeps, other threads may still work.
 
-    If it wants a CPU at both looks, it computes: on a busy host it may hardly have got one.
+    A process that wants a CPU at both looks computes, even if it has used little CPU time on a busy host.
     """
     if before is None or after is None:
         return "" if after is None else after.state
@@ -141,7 +142,7 @@ def state_between(before: ProcessState | None, after: ProcessState | None) -> st
 
 
 def catches(pid: int, signum: int, proc: Path = Path("/proc")) -> bool:
-    """Whether a process has a handler for a signal: any other would end by it."""
+    """Whether a process has a handler for a signal; without one the signal would end it."""
     try:
         lines = (proc / str(pid) / "status").read_text(errors="replace").splitlines()
     except OSError:

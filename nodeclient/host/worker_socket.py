@@ -1,4 +1,4 @@
-"""Unix sockets at which workers connect to their node: packets, from processes of this user alone."""
+"""A Unix socket at which workers connect to their node. It carries packets, and accepts only processes of this user."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 BACKLOG = 128
-"""Connections that wait to be accepted: more than the workers of a node, which connect at one time."""
+"""The most connections that wait to be accepted: more than the workers of a node, which may connect all at once."""
 
-SHORT_S = 1.0
-"""How long nobody is accepted where the system has refused it, as it does while it is short of descriptors: those who
-wait show up again at once, and would be tried without a pause."""
+ACCEPT_AGAIN_S = 1.0
+"""The pause after the system has refused to accept a connection, as it does while it is short of descriptors. Without a
+pause the event loop would try again and again, since the socket stays readable."""
 
 _PATH_BYTES_MAX = 107
 """The longest path of a Unix socket (unix(7))."""
@@ -29,28 +29,28 @@ class WorkerSocket:
     def __init__(self, folder: Path, name: str, on_connection: Callable[[socket.socket, int], None]) -> None:
         """Listen under a name in a folder. Raises `OSError`.
 
-        `on_connection` gets each connection, which does not block and is its own from then on, and the id of the
-        process that made it.
+        `on_connection` gets each connection, which does not block and which it has to close, and the id of the process
+        that connected.
         """
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
         self._folder: int | None = None
-        """Open where the path would be too long, so that a short one leads to the folder."""
+        """A descriptor of the folder if the path is too long; a short path through /proc then leads to it."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         path = folder / name
         try:
             if len(os.fsencode(path)) > _PATH_BYTES_MAX:
                 self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/{name}")
-            path.unlink(missing_ok=True)  # of a round before
+            path.unlink(missing_ok=True)  # the socket of an earlier round
             self._listener.bind(str(path))
             self._listener.listen(BACKLOG)
         except BaseException:
             self.close()
             raise
         self.path = str(path)
-        """Where workers connect."""
+        """The path at which workers connect."""
         self._resume()
 
     def close(self) -> None:
@@ -70,11 +70,11 @@ class WorkerSocket:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):  # the caller has gone
+        except (BlockingIOError, ConnectionAbortedError):  # the process that connected has closed its end
             return
         except OSError:
             self._loop.remove_reader(self._listener)
-            self._resuming = self._loop.call_later(SHORT_S, self._resume)
+            self._resuming = self._loop.call_later(ACCEPT_AGAIN_S, self._resume)
             return
         pid, user, _ = _CREDENTIALS.unpack(
             connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
