@@ -162,7 +162,7 @@ class _LogPrinter:
     def end(self) -> None:
         """Write last lines that have no end."""
         for key, cutter in self._cutters.items():
-            if unfinished := cutter.take_rest():
+            if unfinished := cutter.take_unfinished():
                 self._write(key, unfinished + b"\n")
 
     def _write(self, key: Key, pieces: bytes) -> None:

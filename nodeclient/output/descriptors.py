@@ -16,7 +16,7 @@ READ_BYTES = 64 * 1024
 """The capacity of a pipe by default (pipe(7))."""
 
 _TTY_BYTES = 512
-"""The size of one write to a terminal that may block: it blocks if there is no room, so only little is risked."""
+"""The size of a write to a terminal that may block. It blocks if there is less room, so the write is small."""
 
 
 class Writer(Protocol):
@@ -33,10 +33,10 @@ class Writer(Protocol):
 
 
 def writer(fd: int) -> Writer:
-    """Return a writer for one of this process's outputs, which stays as it is.
+    """Return a writer for one of this process's outputs, whose own descriptor stays as it is.
 
-    The output itself must not be made non-blocking: other processes that have it, such as a shell or a worker, would
-    see that too. So pipes and terminals are opened anew. Raises `OSError`.
+    The output itself must not be made non-blocking, since it would become so for a shell or a worker that shares it. So
+    pipes and terminals are opened anew. Raises `OSError`.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISSOCK(mode):
@@ -46,7 +46,7 @@ def writer(fd: int) -> Writer:
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         own, may_block = os.open(f"/proc/self/fd/{fd}", flags), False
-    except OSError:  # it belongs to another user, as after su
+    except OSError:  # the terminal belongs to another user, as after su
         own, may_block = os.dup(fd), True
     return _PipeWriter(own, may_block) if stat.S_ISFIFO(mode) else _TtyWriter(own, may_block)
 
@@ -58,9 +58,10 @@ def same_place(one: int, other: int) -> bool:
 
 
 def harmless(fd: int) -> bool:
-    """Return whether a worker may have this output itself: a terminal or /dev/null.
+    """Return whether a worker may inherit this output itself: a terminal or /dev/null.
 
-    A reader that goes away would kill the worker with SIGPIPE, and on a full disk its every print would fail.
+    With a pipe, a reader that goes away would kill the worker by SIGPIPE. With a file on a full disk, each of its
+    prints would fail.
     """
     found, null = os.fstat(fd), os.stat(os.devnull)  # noqa: PTH116 - beside a descriptor's
     return os.isatty(fd) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev)
@@ -95,7 +96,7 @@ def copy_size(model: int, terminal: int) -> None:
 
 
 def read(fd: int, most: int = READ_BYTES) -> tuple[bytes, bool]:
-    """Return the bytes that are there, up to `most`, and whether that is the end."""
+    """Return the bytes that can be read now, up to `most`, and whether the stream has ended."""
     chunks: list[bytes] = []
     left = most
     while left > 0:
@@ -136,7 +137,7 @@ class _PlainWriter:
 
 
 class _PipeWriter(_PlainWriter):
-    """A pipe. Others may write to it too, such as a second node, so no more is written at once than stays whole."""
+    """A pipe. A second node may write to it as well, so each write is small enough to stay in one piece (PIPE_BUF)."""
 
     def __init__(self, fd: int, may_block: bool) -> None:
         super().__init__(fd, may_block=may_block)

@@ -1,6 +1,6 @@
 """Log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
-All of it happens in the pump's thread.
+All methods are for the pump's thread.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from nodeclient.output.lines import LINE_BYTES_MAX, LineCutter, as_lines, prefix
 TRY_AGAIN_S = 5.0
 """The pause after a failed write: soon for a person who made room, seldom for a disk that is broken."""
 
-LOOK_S = 1.0
-"""How often the file's name is checked; lines written to a file without a name are lost."""
+CHECK_S = 1.0
+"""How often it is checked that the file still has a name: lines written to a removed file are lost."""
 
 
 class LogFileErrors:
     """Warns once a round that log files cannot be written."""
 
-    def __init__(self, complain: Callable[[str], None]) -> None:
-        self._complain = complain
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
         self._reported = False
 
     def begin_round(self) -> None:
@@ -36,7 +36,7 @@ class LogFileErrors:
         """Warn about this error if it is the first of the round."""
         if not self._reported:
             self._reported = True
-            self._complain(
+            self._warn(
                 f"log files cannot be written: {path}: {why}; training goes on, and writing is tried again every "
                 f"{TRY_AGAIN_S:g} s"
             )
@@ -62,10 +62,11 @@ class LogFile:
         self._fd: int | None = None
         self._size = 0
         self._ends_line = True
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._try_at = 0.0
         self._lost = 0
-        self._why = ""
+        """The bytes that could not be written since the last write that succeeded."""
+        self._problem = ""
 
     def write(self, data: bytes) -> None:
         """Append bytes, or count them as lost."""
@@ -78,13 +79,13 @@ class LogFile:
         """Do nothing: no bytes are held back."""
 
     def end(self) -> None:
-        """Close it; a later write opens it again."""
+        """Close the file; a later write opens it again."""
         if self._lost and time.monotonic() >= self._try_at:
-            self._open()  # it reports what is missing
+            self._open()  # this notes in the file how many bytes are missing
         self._close()
 
     def _take(self, data: bytes) -> int:
-        """Return how much of the data goes into the present file; rotate the file if it is full."""
+        """Return how much of the data goes into the current file; rotate the file if it is full."""
         if self._rotation is None or (room := self._rotation.size - self._size) >= len(data):
             return len(data)
         if room > 0 and (end := data.rfind(b"\n", 0, room) + 1):
@@ -92,19 +93,19 @@ class LogFile:
         if self._size > 0 and (self._ends_line or room <= -LINE_BYTES_MAX):
             self._rotate(self._rotation)
             return self._take(data) if self._size == 0 else len(data)
-        # A line that has begun is finished. A line that is longer than a file has a file to itself.
+        # A line is finished in the file where it began. A line that is longer than a file gets a file of its own.
         return data.find(b"\n") + 1 or len(data)
 
     def _append(self, data: bytes) -> None:
         now = time.monotonic()
-        if self._fd is not None and now >= self._look_at:
-            self._look(now)
+        if self._fd is not None and now >= self._check_at:
+            self._check(now)
         if self._fd is None and (now < self._try_at or not self._open()):
             self._lost += len(data)
             return
-        self._put(data)
+        self._write_open(data)
 
-    def _put(self, data: bytes) -> bool:
+    def _write_open(self, data: bytes) -> bool:
         assert self._fd is not None  # noqa: S101 - the callers have opened it
         left = memoryview(data)
         try:
@@ -129,21 +130,22 @@ class LogFile:
         except OSError as error:
             self._fail(error)
             return False
-        self._look_at = time.monotonic() + LOOK_S
+        self._check_at = time.monotonic() + CHECK_S
         if not self._lost:
             return True
         lost, self._lost = self._lost, 0
         gap = "" if self._ends_line else "\n"
-        if self._put(f"{gap}[nodeclient: {lost} bytes are missing here: {self._why}]\n".encode()):
+        if self._write_open(f"{gap}[nodeclient: {lost} bytes are missing here: {self._problem}]\n".encode()):
             return True
         self._lost = lost
         return False
 
-    def _look(self, now: float) -> None:
-        self._look_at = now + LOOK_S
+    def _check(self, now: float) -> None:
+        """Close the file if it was removed, so that the next write makes a new one."""
+        self._check_at = now + CHECK_S
         try:
             gone = self._fd is not None and os.fstat(self._fd).st_nlink == 0
-        except OSError as error:  # a network file system no longer knows it
+        except OSError as error:  # a network file system no longer knows the file
             self._fail(error)
             return
         if gone:
@@ -151,9 +153,9 @@ class LogFile:
             self._close()
 
     def _fail(self, error: OSError) -> None:
-        self._why = error.strerror or str(error)
+        self._problem = error.strerror or str(error)
         self._try_at = time.monotonic() + TRY_AGAIN_S
-        self._errors.add(self._path, self._why)
+        self._errors.add(self._path, self._problem)
         self._close()
 
     def _rotate(self, rotation: Rotation) -> None:
@@ -196,12 +198,12 @@ class Filter:
         self._copy(self._cutter.feed(chunk))
 
     def quiet(self) -> None:
-        """Do nothing: a line is judged as a whole, however long it takes."""
+        """Do nothing: a line is searched as a whole, however long it takes to come."""
 
     def end(self) -> None:
-        """Judge the last line too, though it has no end."""
-        if rest := self._cutter.take_rest():
-            self._copy(rest + b"\n")
+        """Search the last line as well, though it has no end."""
+        if line := self._cutter.take_unfinished():
+            self._copy(line + b"\n")
         self._file.end()
 
     def _copy(self, pieces: bytes) -> None:

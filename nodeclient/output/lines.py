@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 LINE_BYTES_MAX = 2 * 1024 * 1024
-"""A longer line is cut. This is twice the longest that people print on purpose, and bounds the memory of a stream."""
+"""The longest line; a longer one is cut, which bounds the memory of a stream. People print half as much on purpose."""
 
 UNSEEN_BYTES_MAX = 256
 """The longest row of escape sequences without visible text, such as the end of a colour or the cursor shown again."""
@@ -29,7 +29,7 @@ _RETURNS = re.compile(rb"\r+")
 _OVERWRITTEN = re.compile(rb"(?m)^.*\r")
 
 _REDRAW = re.compile(rb"\r?\x1b\[2K((?:\x1b\[1A\x1b\[2K)+)")
-"""The library rich begins so to draw several rows anew: it erases its row, and each of those above it."""
+"""The beginning of a drawing of several rows by the library rich: it erases its row, and each of those above it."""
 _ROW_UP = b"\x1b[1A"
 
 
@@ -41,7 +41,7 @@ class LineCutter:
         self._size = 0
 
     @property
-    def has_rest(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether there is a piece without its end."""
         return self._size > 0
 
@@ -50,35 +50,35 @@ class LineCutter:
 
         Carriage returns at the very end may be the first half of an end of line, so they wait for the next byte.
         """
-        whole = b""
+        complete = b""
         if self._parts and self._parts[-1].endswith(b"\r") and not chunk.startswith((b"\r", b"\n")):
-            whole = self.take_rest()
+            complete = self.take_unfinished()
         end = 1 + max(chunk.rfind(b"\n"), chunk.rstrip(b"\r").rfind(b"\r"))
         if end:
-            whole += b"".join([*self._parts, chunk[:end]])
+            complete += b"".join([*self._parts, chunk[:end]])
             self._parts, self._size, chunk = [], 0, chunk[end:]
         if chunk:
             self._parts.append(chunk)
             self._size += len(chunk)
         if self._size > LINE_BYTES_MAX:
-            whole += self.take_rest() + b"\n"
-        return whole
+            complete += self.take_unfinished() + b"\n"
+        return complete
 
-    def rest(self) -> bytes:
+    def unfinished(self) -> bytes:
         """Return the piece without its end."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0] if self._parts else b""
 
-    def take_rest(self) -> bytes:
+    def take_unfinished(self) -> bytes:
         """Return the piece without its end, and forget it."""
-        rest = self.rest()
+        piece = self.unfinished()
         self._parts, self._size = [], 0
-        return rest
+        return piece
 
 
 class FrameJoiner:
-    """Joins rows that are drawn together again and again into one row: only one can be erased among other lines.
+    """Joins rows that are drawn together again and again into one row: among other lines, only one row can be erased.
 
     The rows of the first drawing stay, since nothing shows yet that they will be drawn anew.
     """
@@ -116,7 +116,7 @@ def first_piece(pieces: bytes) -> tuple[bytes, bytes]:
 
 
 def as_lines(pieces: bytes) -> bytes:
-    """Make a line of each piece, for what is no terminal and cannot overwrite."""
+    """Make a line of each piece, for an output that is no terminal and cannot overwrite."""
     if b"\r" not in pieces:
         return pieces
     pieces = _RETURNS_BEFORE_END.sub(b"\n", pieces)
@@ -138,7 +138,7 @@ def plain(text: str) -> str:
 
 
 def is_seen(text: bytes) -> bool:
-    """Return whether a beginning of a line shows anything; a very long one counts as if it did."""
+    """Return whether the beginning of a line shows anything; a very long one counts as if it did."""
     return len(text) > UNSEEN_BYTES_MAX or bool(plain(text.decode(errors="replace")))
 
 

@@ -1,8 +1,8 @@
 """The list of rounds with log files of this host's nodes, kept beside the files, and the deletion of old ones.
 
-Each round's directory has a note for each node that wrote there: whose directories they are, also after a restart, and
-also where several hosts share the log directory. The node whose round it is holds a lock on its note, so that no other
-process deletes what is being written. All of it waits for a disk, and belongs into a thread.
+Each round's directory has a note for each node that wrote there. So the files can be attributed to a node after a
+restart, and where several hosts share the log directory. A node holds a lock on its note while it writes, so that no
+other process deletes these files. All methods wait for a disk, and belong into a thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nodeclient.core.kept_rounds import KeptRound
 from nodeclient.output.log_paths import LogPaths, quoted
 
 ROUNDS_MAX = 10_000
-"""The limit of rounds that are found on the disk: to look at more would take minutes on a network file system."""
+"""The most rounds that are found on the disk: a search for more would take minutes on a network file system."""
 
 NOTE_BYTES_MAX = 4_096
 """The limit of one note: a few names and numbers."""
@@ -42,7 +42,7 @@ _check = check_for(KeptRound)
 
 @contextmanager
 def opened(base: Path, *parts: str) -> Iterator[int]:
-    """Yield the descriptor of a directory below `base`, on a way without symbolic links. Raises `OSError`."""
+    """Yield the descriptor of a directory below `base`, along a path without symbolic links. Raises `OSError`."""
     fd = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
@@ -62,26 +62,27 @@ class LogCatalogue:
         self._job = job
         self._host = host
         self._lock: int | None = None
-        """The note of the present round, which is locked."""
+        """The descriptor of the note of the current round, which is locked."""
 
     def parts(self, kept: KeptRound) -> tuple[str, ...]:
-        """Return the way to the directory of a round, below the log directory."""
+        """Return the path of a round's directory, below the log directory."""
         return LogPaths(self._job, kept.run, kept.round).folder(Path()).parts
 
     def scan(self) -> list[KeptRound]:
-        """Return the rounds that nodes of this host have written notes of, whenever that was."""
-        noted: list[KeptRound] = []
+        """Return all rounds of which nodes of this host have written notes."""
+        found: list[KeptRound] = []
         with suppress(OSError), opened(self._log_dir, quoted(self._job)) as job:
             for run in _names(job):
                 with suppress(OSError), opened_in(job, run) as rounds:
                     for name in filter(_ROUND.fullmatch, _names(rounds)):
                         with suppress(OSError), opened_in(rounds, name) as folder:
-                            noted += self._noted(folder, (quoted(self._job), run, name))
-                        if len(noted) > ROUNDS_MAX:
-                            return noted
-        return noted
+                            found += self._noted(folder, (quoted(self._job), run, name))
+                        if len(found) > ROUNDS_MAX:
+                            return found
+        return found
 
     def _noted(self, folder: int, parts: tuple[str, ...]) -> Iterator[KeptRound]:
+        """Yield what the notes in the directory of a round say of the nodes of this host."""
         known: dict[str, KeptRound] = {}
         empty: dict[str, float] = {}
         for name in filter(_NOTE.fullmatch, _names(folder)):
@@ -106,9 +107,9 @@ class LogCatalogue:
     def _guessed(
         self, folder: int, name: str, parts: tuple[str, ...], begun_at: float, claimed: Collection[int]
     ) -> KeptRound:
-        """Return what an empty note stands for: a full disk kept it from being written, and its process has ended.
+        """Return the content that an empty note would have: its disk was full, and its process has ended.
 
-        It counts as this host's, and its workers are the first of those that no other note has `claimed`. Raises
+        The note counts as this host's, and its workers are the first ones that no other note has `claimed`. Raises
         `OSError`, `ValueError` and `SchemaError`.
         """
         ranks = {int(rank) for rank in _names(folder) if _RANK.fullmatch(rank)}.difference(claimed)
@@ -129,8 +130,8 @@ class LogCatalogue:
     def note(self, kept: KeptRound) -> None:
         """Write the note of the round that begins, and keep it locked from now on. Raises `OSError`.
 
-        The note says that the round has failed, until `end` says how it ended: this process may be killed before that.
-        It is locked first, so that nobody takes an empty one for what a process has left that is no more.
+        The note says that the round has failed, until `end` writes how it ended: this process may be killed before. It
+        is locked before it is written, so that no other process takes the empty note for one of an ended process.
         """
         self.release()
         folder = self._log_dir.joinpath(*self.parts(kept))
@@ -163,9 +164,9 @@ class LogCatalogue:
             return os.open(_note_of(kept), flags, 0o666, dir_fd=folder)
 
     def delete(self, kept: KeptRound) -> bool:
-        """Delete what one node has written of a round, and nothing else; return whether it is gone.
+        """Delete the files of one node in a round, and nothing else; return whether they are gone.
 
-        It is left alone if another process is writing it. Raises `OSError`.
+        Files that another process is writing are left alone. Raises `OSError`.
         """
         try:
             with opened(self._log_dir, *self.parts(kept)) as folder:
@@ -180,13 +181,13 @@ class LogCatalogue:
         except FileNotFoundError:
             return True
         folder_path = self._log_dir.joinpath(*self.parts(kept))
-        with suppress(OSError):  # it has files of others
+        with suppress(OSError):  # the directory has files of other nodes
             folder_path.rmdir()
             folder_path.parent.rmdir()
         return True
 
     def release(self) -> None:
-        """Unlock the note of the present round."""
+        """Unlock the note of the current round."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -209,7 +210,7 @@ def _write(note: int, kept: KeptRound) -> None:
 
 
 def _is_locked(note: int) -> bool:
-    """Whether a process holds the lock of a note, so that its round goes on; it does not where nothing is locked."""
+    """Whether a process holds the lock of a note, so that its round goes on."""
     try:
         fcntl.flock(note, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -226,12 +227,12 @@ def _note_of(kept: KeptRound) -> str:
 
 
 def _empty(folder: int, kept: KeptRound) -> None:
-    """Delete the files of a node's workers, its note, and after the last node's note the filtered lines."""
+    """Delete the files of a node's workers and its note. After the last node's note, delete the filtered lines too."""
     for rank in map(str, kept.ranks):
         with suppress(FileNotFoundError, NotADirectoryError):
             with opened_in(folder, rank) as workers:
                 _delete(workers, _OURS)
-            with suppress(OSError):  # somebody else has put something there
+            with suppress(OSError):  # the directory has a file that is not ours
                 os.rmdir(rank, dir_fd=folder)
     os.unlink(_note_of(kept), dir_fd=folder)
     if not any(map(_NOTE.fullmatch, _names(folder))):

@@ -1,4 +1,4 @@
-"""The directories of a round's files: the log directory, and a private one for error files if there is none."""
+"""The directories of a round's files: one below the log directory, and a private one, such as for error files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME_BYTES_MAX = 200
 
 _DIGEST_LETTERS = 12
 _UNSAFE = re.compile(r"[/%\x00-\x1f\x7f]|^\.")
-"""Characters that could leave the directory, be hidden in it, or look like a quoted one."""
+"""Characters in a name that could lead out of the directory, hide an entry, or look like a quoted character."""
 
 
 @frozen
@@ -36,7 +36,7 @@ class LogPaths:
 
 
 def quoted(name: str) -> str:
-    """Return a directory's name for any name; different names have different ones."""
+    """Return the name of a directory for any name; different names have different directories."""
     safe = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name) or "%"
     if len(safe.encode()) <= NAME_BYTES_MAX:
         return safe
@@ -50,32 +50,35 @@ class PrivateFolder:
     def __init__(self) -> None:
         self.path = Path(tempfile.gettempdir(), f"nodeclient-{secrets.token_hex(8)}")
         self._made: tuple[int, int, int] | None = None
-        """The device, the inode number and the owner of the directory. The owner is another one where root has a
-        directory on a network file system that takes root for nobody (`root_squash` in exports(5))."""
+        """The device, the inode number and the owner of the directory. The owner may not be this process's user: some
+        network file systems take root for nobody (`root_squash` in exports(5))."""
 
     def empty(self) -> None:
-        """Make it, or remove what is in it; make it anew if a cleaner of /tmp has removed it. Raises `OSError`."""
+        """Make the directory, or remove its content; make it again if a cleaner of /tmp has removed it.
+
+        Raises `OSError`.
+        """
         try:
             self.path.mkdir(0o700)
         except FileExistsError:
             self._check()
-            for left in self.path.iterdir():
-                if left.is_dir() and not left.is_symlink():
-                    shutil.rmtree(left)
+            for entry in self.path.iterdir():
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
                 else:
-                    left.unlink()
+                    entry.unlink()
         else:
-            self.path.chmod(0o700)  # a umask may have taken more
+            self.path.chmod(0o700)  # a umask may have removed permissions of the user
             self._made = _identity(self.path.lstat())
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the directory with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _check(self) -> None:
-        """Refuse what somebody else has put in its place, such as a link to other files."""
+        """Raise `PermissionError` if another user has put something in its place, such as a link to other files."""
         found = self.path.lstat()
-        # Other bits may be set: a setgid directory hands its own on.
+        # Other bits may be set: a directory inherits the setgid bit.
         private = stat.S_ISDIR(found.st_mode) and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
         if not private or _identity(found) != self._made:
             raise PermissionError(errno.EPERM, f"{self.path} is not the private directory that was made there")

@@ -1,6 +1,6 @@
 """Reads a piece of one worker's log, over the files into which it was rotated.
 
-It belongs into a thread: a disk may hang. No symbolic link is followed, and nothing but a plain file is read.
+Its functions belong into a thread: a disk may hang. They follow no symbolic link, and read plain files only.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from coordinatord.protocol.text import clip
 from nodeclient.output.log_catalogue import opened, opened_in
 
 LOOK_BACK_BYTES_MAX = 8 * 1024 * 1024
-"""How far back the last lines are looked for: thousands of lines of thousands of characters."""
+"""How far back the last lines are searched for: room for thousands of lines of thousands of characters."""
 
 BLOCK_BYTES = 64 * 1024
 
 ROTATED_MAX = 100
-"""The limit of rotated files that are read: each takes a descriptor meanwhile."""
+"""The most rotated files that are read: each takes a descriptor meanwhile."""
 
 BEGIN_BYTES = 1024
-"""So many of the first bytes of a file distinguish it from another one: ten lines, which have a time or a step."""
+"""How many of the first bytes of a file identify it: some ten lines, which have a time or a step."""
 
 _CHARACTER_BYTES_MAX = 4
 """The length of the longest character in UTF-8."""
 
 _CONTINUATION = 0x80
-"""The highest two bits of each byte of such a character but the first."""
+"""The highest two bits of each byte of a character in UTF-8 but the first."""
 
 NOWHERE = LogPlace(0, 0)
 """The place in a log that has no file yet: its beginning."""
@@ -47,12 +47,12 @@ class _OpenLogFile:
     fd: int
     inode: int
     start: int
-    """The place of its first byte in the whole log."""
+    """The offset of its first byte in the whole log."""
     size: int
 
 
 def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk:
-    """Read the wanted piece; `parts` lead from the log directory to that of the round."""
+    """Read the wanted piece; `parts` is the path from the log directory to that of the round."""
     try:
         with opened(log_dir, *parts) as folder:
             return _read(folder, wanted)
@@ -63,7 +63,7 @@ def read_chunk(log_dir: Path, parts: Sequence[str], wanted: ReadLog) -> LogChunk
 
 
 def refusal(wanted: ReadLog, problem: str) -> LogChunk:
-    """Return the answer that there is nothing to read."""
+    """Return the answer that nothing can be read, with the reason."""
     return LogChunk(wanted.request, b"", None, more=False, gap=False, problem=clip(problem, 512))
 
 
@@ -79,9 +79,9 @@ def _read(folder: int, wanted: ReadLog) -> LogChunk:
 
 
 def _begun(data: bytes) -> int:
-    """Return how many of the last bytes are the beginning of a character in UTF-8, whose rest is yet to come.
+    """Return how many of the last bytes are the beginning of a character in UTF-8 whose other bytes are yet to come.
 
-    So each piece is text by itself, and who goes on from its place later begins with a whole character.
+    Without these bytes, each piece is text by itself, and the next piece begins with a whole character.
     """
     for back in range(1, min(len(data), _CHARACTER_BYTES_MAX - 1) + 1):
         byte = data[-back]
@@ -91,7 +91,7 @@ def _begun(data: bytes) -> int:
 
 
 def _length(first: int) -> int:
-    """Return how many bytes a character in UTF-8 has by its first byte, which is no ASCII; 1 if it is none."""
+    """Return the length of a character in UTF-8 by its first byte, which is no ASCII; 1 if no character begins so."""
     ones = 8 - (first ^ 0xFF).bit_length()
     return ones if ones <= _CHARACTER_BYTES_MAX else 1
 
@@ -120,7 +120,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):
                 raise PermissionError(1, f"{stream}.log is no plain file")
-            # A file that was rotated since the last look is met again by its next name.
+            # A file that was rotated within this loop is found a second time by its next name.
             newest_first.setdefault((found.st_dev, found.st_ino), (fd, found))
         files: list[_OpenLogFile] = []
         start = 0
@@ -131,7 +131,7 @@ def _files(folder: int, rank: str, stream: LogStream) -> Iterator[list[_OpenLogF
 
 
 def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
-    """Return where the last bytes and lines begin, and whether some of them are too far back."""
+    """Return the offset of the wanted last bytes or lines, and whether some of these lines are too far back."""
     end = files[-1].start + files[-1].size
     least = max(0, end - wanted.last_bytes)
     if wanted.last_lines is None:
@@ -155,7 +155,7 @@ def _begin(files: Sequence[_OpenLogFile], wanted: ReadLog) -> tuple[int, bool]:
 
 
 def _resume(files: Sequence[_OpenLogFile], after: LogPlace) -> tuple[int, bool]:
-    """Return where to go on, and whether something in between is gone."""
+    """Return the offset to go on from, and whether something after that place was deleted."""
     for file in files:
         if _number(file, after.offset) == after.file:
             return file.start + (after.offset if after.offset <= file.size else 0), False
@@ -168,19 +168,19 @@ def _place(files: Sequence[_OpenLogFile], at: int) -> LogPlace:
 
 
 def _number(file: _OpenLogFile, offset: int) -> int:
-    """Return the number of a file that was read up to `offset`.
+    """Return the number that identifies a file, which was read up to `offset`.
 
-    A file system gives the inode of a deleted file to the next one, so the first bytes count as well.
+    A file system may give the inode of a deleted file to the next one, so the first bytes count as well.
     """
     begin = os.pread(file.fd, min(offset, BEGIN_BYTES), 0)
     return int.from_bytes(blake2b(b"%d:%b" % (file.inode, begin), digest_size=8).digest()) & FILE_MAX
 
 
 def _bytes(files: Sequence[_OpenLogFile], start: int, size: int) -> bytes:
-    """Return so many bytes from a place of the log, or as many as there are."""
-    found = b""
+    """Return `size` bytes from an offset of the log, or as many as there are."""
+    data = b""
     for file in files:
-        at = start + len(found) - file.start
-        if 0 <= at < file.size and len(found) < size:
-            found += os.pread(file.fd, min(size - len(found), file.size - at), at)
-    return found
+        at = start + len(data) - file.start
+        if 0 <= at < file.size and len(data) < size:
+            data += os.pread(file.fd, min(size - len(data), file.size - at), at)
+    return data

@@ -22,8 +22,8 @@ from nodeclient.output.terminal import Terminal
 from nodeclient.output.terminal_writer import TerminalWriter
 
 ANSWER_WITHIN_S = 1.0
-"""How long the pump may take to answer. It takes milliseconds unless a file system hangs, and a node that waited longer
-would have less than its lease left."""
+"""How long to wait for the pump. It takes milliseconds unless a file system hangs, and a longer wait would use up the
+lease of the node."""
 
 
 @frozen
@@ -34,24 +34,24 @@ class WorkerStreams:
     """The descriptor that becomes its stdout."""
     stderr: int
     error_file: Path
-    """The file in which it may write why it ended (TORCHELASTIC_ERROR_FILE)."""
+    """The file into which it may write an error (TORCHELASTIC_ERROR_FILE)."""
     screen: Mapping[str, str]
-    """Variables by which programs notice that their output is shown on a terminal, though it is none itself; the user's
-    own values win."""
+    """Variables that describe the terminal on which its output is shown, though the output is a pipe; the user's own
+    values win."""
 
 
 class Output:
-    """All output of one node. The methods are for the running event loop, and none of them waits for a reader."""
+    """All output of one node. The methods are for the running event loop, and none of them waits for a slow reader."""
 
     def __init__(
         self,
         settings: OutputSettings,
         host: str,
         role: str,
-        complain: Callable[[str], None],
+        warn: Callable[[str], None],
         fds: tuple[int, int] | None = None,
     ) -> None:
-        """Prepare outputs; `host` and `role` go into prefixes, and `complain` gets, in the loop, warnings for the user.
+        """Prepare outputs; `host` and `role` go into prefixes, and `warn` takes a text for the user, in the loop.
 
         `fds` are descriptors of stdout and stderr (default: this process's). Raises `OSError` if they are not open.
         """
@@ -59,17 +59,17 @@ class Output:
         self._settings = settings
         self._host = host
         self._role = role
-        self._complain = complain
+        self._warn = warn
         self._fds = fds
         self._loop = asyncio.get_running_loop()
         self._failure: asyncio.Future[None] = self._loop.create_future()
-        stderr = TerminalWriter(fds[1], self._complain_soon)
-        stdout = stderr if same_place(*fds) else TerminalWriter(fds[0], self._complain_soon)
+        stderr = TerminalWriter(fds[1], self._warn_soon)
+        stdout = stderr if same_place(*fds) else TerminalWriter(fds[0], self._warn_soon)
         self._terminal_writers = {Streams.STDOUT: stdout, Streams.STDERR: stderr}
         self._pump = Pump([stderr] if stdout is stderr else [stdout, stderr], self._failed)
         self.terminal = Terminal(fds[1], self._pump, stderr)
         """Writes the lines of this node itself."""
-        self._errors = LogFileErrors(self._complain_soon)
+        self._errors = LogFileErrors(self._warn_soon)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
 
@@ -84,10 +84,10 @@ class Output:
 
     @contextmanager
     def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
-        """Set up a round of workers with these global ranks; inside the context, start them with what it yields.
+        """Set up a round of workers with these global ranks; start them inside the context, with the yielded streams.
 
-        What is left of the last round is taken, and no longer read. Raises `OSError` if there are not enough
-        descriptors.
+        What the workers of the last round have written so far is moved, and later output of them is lost. Raises
+        `OSError` if there are not enough descriptors.
         """
         self._retire()
         self._errors.begin_round()
@@ -100,8 +100,8 @@ class Output:
         )
         with ExitStack() as children, ExitStack() as failure:
             children_fds = round_streams.open(children, failure)
-            # The directory is never below the log directory: that may be on a network, which may be why the workers
-            # end.
+            # Error files are not in the log directory: that may be on a network file system, whose failure may be the
+            # error.
             self._private.empty()
             error_files = [self._private.path / f"{rank}.json" for rank in ranks]
             failure.pop_all()
@@ -118,7 +118,7 @@ class Output:
         return None if self._round is None else self._round.stderr_log(local_rank)
 
     async def end_of_stderr(self, local_rank: int) -> bytes:
-        """Return the end of what a worker of this round wrote to stderr; all of it is there if the worker has ended.
+        """Return the last bytes that a worker of this round wrote to stderr, up to its end if it has ended.
 
         Takes a second at most, even if another process holds the other end or the terminal is slow.
         """
@@ -128,7 +128,7 @@ class Output:
         drained: Future[None] = Future()
 
         def drain() -> None:
-            # Both streams, so that its output does not come below the lines about its end.
+            # Both streams are drained, so that their output appears above the lines about the worker's end.
             for stream in streams:
                 self._pump.drain(stream)
             drained.set_result(None)
@@ -139,11 +139,11 @@ class Output:
         return tail.data
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Make a call in the loop once all that earlier rounds have written is in its files."""
+        """Make a call in the loop once all output of earlier rounds is in its files."""
         self._pump.post(lambda: self._in_loop(call))
 
     async def close(self) -> None:
-        """Write out what there is, unless its reader takes nothing, and close everything."""
+        """Write all remaining output, unless its reader takes nothing, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
         self._private.remove()
@@ -167,8 +167,8 @@ class Output:
 
         self._pump.post(resize)
 
-    def _complain_soon(self, text: str) -> None:
-        self._in_loop(lambda: self._complain(text))
+    def _warn_soon(self, text: str) -> None:
+        self._in_loop(lambda: self._warn(text))
 
     def _failed(self, error: Exception) -> None:
         def fail() -> None:

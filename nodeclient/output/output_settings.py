@@ -1,4 +1,4 @@
-"""The user's settings for the workers' output, as plain records that `nodeclient.config` makes."""
+"""The user's settings for the workers' output; `nodeclient.config` makes them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OutputSettings:
     """Lines of stdout that contain any of these are copied to `filtered_stdout.log` of the round."""
     stderr_filters: tuple[str, ...] = ()
     prefix: str | None = None
-    """The template of what stands before a line on the terminal; `line_prefix` has its variables."""
+    """The template of the prefix of a line on the terminal; `line_prefix` has its variables."""
     rotate_bytes: int | None = None
     """The size in bytes at which a file is rotated; None: never."""
     rotations_kept: int = 5

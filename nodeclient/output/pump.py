@@ -1,7 +1,6 @@
-"""The one thread that moves what workers write: it waits in poll and, as far as the kernel allows, nowhere else.
+"""The one thread that moves the workers' output: it waits in poll(2) and, as far as the kernel allows, nowhere else.
 
-A slow reader makes only its own workers wait, in their write(2): neither the event loop nor workers whose output goes
-elsewhere.
+A slow reader makes the workers wait that write to it, in their write(2), and never the event loop or other workers.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from nodeclient.output.streams import DRAIN_BYTES_MAX, WorkerStream
 from nodeclient.output.terminal_writer import TerminalWriter
 
 QUIET_S = 0.5
-"""The time without more after which the beginning of a line is shown. It is soon enough for a prompt or a row of dots,
-and longer than a running worker takes between two halves of a line."""
+"""The time after which the beginning of a line is shown if nothing more comes. It is short enough for a prompt or a row
+of dots, and longer than a running worker takes between two halves of a line."""
 
 REST_S = 0.001
-"""The pause after a poll that brought little: a worker that writes each line by itself would otherwise wake this thread
-100,000 times a second, at the cost of everybody else."""
+"""The pause after a poll that brought little. Without it, a worker that writes each line by itself would wake this
+thread 100,000 times a second."""
 
 LITTLE_BYTES = 16 * 1024
-"""A pipe of 64 KiB takes four times this within `REST_S` without making its writer wait."""
+"""The bytes of one poll up to which there is a pause. A pipe holds 64 KiB, so no writer waits during the pause."""
 
 GIVE_UP_S = 5.0
 """How long a terminal or a pipe may take nothing at the end: a stopped terminal must not keep a job from ending."""
@@ -47,21 +46,24 @@ class Pump:
         self._starting = threading.Lock()
         self._poll = select.poll()
         self._poll.register(self._wake, select.POLLIN)
-        self._nap = select.poll()
-        self._nap.register(self._wake, select.POLLIN)
+        self._pause = select.poll()
+        """Ends early when `_wake` is written to, as `_poll` does."""
+        self._pause.register(self._wake, select.POLLIN)
         self._streams: dict[int, WorkerStream] = {}
+        """The streams that have not ended, by descriptor."""
         self._numbers = 0
         self._held: list[WorkerStream] = []
+        """The streams that wait for room in the terminal's queue, and are not polled."""
         self._waiting: set[int] = set()
         """The outputs that are polled for room, by descriptor."""
-        self._restless: set[WorkerStream] = set()
+        self._unfinished: set[WorkerStream] = set()
         """The streams that hold the beginning of a line, which is shown when nothing more comes."""
         self._stopping = False
 
     # Methods for other threads
 
     def post(self, call: Callable[[], object]) -> bool:
-        """Let the thread make a call; return False after `stop`, when it makes no more."""
+        """Have the thread make a call; return False after `stop`, when it makes no more calls."""
         with self._starting:
             if self._stopping:
                 return False
@@ -73,14 +75,14 @@ class Pump:
             return True
 
     def stop(self) -> None:
-        """Let the thread write out what there is, and end; wait for that, within bounds."""
+        """Have the thread write all remaining output and end; wait for its end, `STOP_WITHIN_S` at most."""
         with self._starting:
             self._stopping = True
             os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join(STOP_WITHIN_S)
             if self._thread.is_alive():
-                return  # it hangs in a file system, and ends with the process
+                return  # the thread hangs in a file system, and ends with the process
         os.close(self._wake)
 
     # Methods for posted calls
@@ -94,14 +96,14 @@ class Pump:
             self._poll.register(stream.fd, select.POLLIN)
 
     def drain(self, stream: WorkerStream) -> None:
-        """Take all that a stream holds now, however slow its reader is; its pipe bounds that."""
+        """Move all that a stream holds now, however slow its reader is; the size of its pipe bounds that."""
         if not stream.ended:
             fd = stream.fd
             stream.carry(DRAIN_BYTES_MAX)
             self._note(stream, fd)
 
     def retire(self, streams: Sequence[WorkerStream]) -> None:
-        """Take what is left, and end the streams, even if another process still holds the other end."""
+        """Move what the streams hold, and end them, even if another process still holds the other end."""
         for stream in streams:
             self.drain(stream)
             self._forget(stream, stream.fd)
@@ -114,20 +116,20 @@ class Pump:
             while not self._stopping:
                 self._turn()
             self._finish()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it ends the node and not only this thread
+        except Exception as error:  # noqa: BLE001 - any error ends the node, and not only this thread
             self._failed(error)
 
     def _turn(self) -> None:
         events = self._poll.poll(self._timeout_ms())
         ready = [self._streams[fd] for fd, _ in events if fd in self._streams]
-        read = self._carry(ready)
-        self._call()
-        self._hush(time.monotonic())
+        read = self._read_ready(ready)
+        self._make_calls()
+        self._show_unfinished(time.monotonic())
         self._flush()
         if 0 < read < LITTLE_BYTES and not self._waiting:
-            self._nap.poll(1000 * REST_S)
+            self._pause.poll(1000 * REST_S)
 
-    def _call(self) -> None:
+    def _make_calls(self) -> None:
         try:
             os.eventfd_read(self._wake)
         except BlockingIOError:
@@ -135,11 +137,10 @@ class Pump:
         while self._calls:
             self._calls.popleft()()
 
-    def _carry(self, ready: list[WorkerStream]) -> int:
+    def _read_ready(self, ready: list[WorkerStream]) -> int:
         read = 0
-        # A slow terminal has room for few, and the stream that waited longest comes first. Otherwise they come in the
-        # order in which they were added, so that what a worker printed stands before the traceback that followed at
-        # once.
+        # A slow terminal has room for few streams, so the one that waited longest comes first. The others come in the
+        # order in which they were added: so a worker's stdout comes before a traceback that followed at once.
         for stream in sorted(ready, key=lambda stream: stream.turn):
             if stream.held:
                 self._numbers += 1
@@ -158,12 +159,12 @@ class Pump:
             self._forget(stream, fd)
         elif stream.wants_quiet:
             stream.quiet_at = time.monotonic() + QUIET_S
-            self._restless.add(stream)
+            self._unfinished.add(stream)
         else:
-            self._restless.discard(stream)
+            self._unfinished.discard(stream)
 
     def _forget(self, stream: WorkerStream, fd: int) -> None:
-        self._restless.discard(stream)
+        self._unfinished.discard(stream)
         if self._streams.get(fd) is stream:
             del self._streams[fd]
             if stream in self._held:
@@ -171,13 +172,13 @@ class Pump:
             else:
                 self._poll.unregister(fd)
 
-    def _hush(self, now: float) -> None:
-        for stream in [stream for stream in self._restless if stream.quiet_at <= now and not stream.held]:
-            self._restless.discard(stream)
+    def _show_unfinished(self, now: float) -> None:
+        for stream in [stream for stream in self._unfinished if stream.quiet_at <= now and not stream.held]:
+            self._unfinished.discard(stream)
             stream.quiet()
-            if stream.wants_quiet:  # it shows a state only now and then, and this was too early
+            if stream.wants_quiet:  # it shows a state of a progress bar only now and then, and this was too early
                 stream.quiet_at = now + QUIET_S
-                self._restless.add(stream)
+                self._unfinished.add(stream)
 
     def _flush(self) -> None:
         for terminal_writer in self._terminal_writers:
@@ -194,12 +195,12 @@ class Pump:
             self._poll.register(stream.fd, select.POLLIN)
 
     def _timeout_ms(self) -> float | None:
-        soonest = min((stream.quiet_at for stream in self._restless if not stream.held), default=None)
+        soonest = min((stream.quiet_at for stream in self._unfinished if not stream.held), default=None)
         return None if soonest is None else max(0.0, 1000 * (soonest - time.monotonic())) + 1
 
     def _finish(self) -> None:
-        """Write out what there is, and give up on an output that takes nothing."""
-        self._call()
+        """Write all remaining output, and give up an output that takes nothing for `GIVE_UP_S`."""
+        self._make_calls()
         self.retire(list(self._streams.values()))
         give_up_at = time.monotonic() + GIVE_UP_S
         while True:

@@ -1,4 +1,4 @@
-"""Sets up the streams of one round: the stdout and stderr of each worker, and the way of its bytes from there."""
+"""Sets up the streams of one round: the stdout and stderr of each worker, and the sinks of their bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RoundStreams:
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are where the writers lead to, and `folder` is for log files, if any are wanted."""
+        """Set up the streams; `fds` are the descriptors of the writers, and `folder` is for log files, or None."""
         self._settings = settings
         self._terminal_writers = terminal_writers
         self._fds = fds
@@ -51,7 +51,7 @@ class RoundStreams:
         }
         self._filtered: dict[Streams, LogFile] = {}
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
-        """The streams of each worker, by local rank; an output that a worker has directly is none."""
+        """The streams of each worker, by local rank; an output that a worker inherits directly is none."""
         self.tails = [Tail() for _ in labels]
         """The end of each worker's stderr."""
         self.pseudo_terminals: list[tuple[WorkerStream, int]] = []
@@ -63,16 +63,13 @@ class RoundStreams:
         return [stream for streams in self.streams_of for stream in streams]
 
     def screen(self, label: WorkerLabel) -> dict[str, str]:
-        """Return the variables that tell programs about the terminal: workers that share one write to pipes.
+        """Return the variables that describe the terminal to a worker that shares it, and so writes to pipes.
 
-        They get the room that is left beside the prefix, and are made to use colours, unless the user wants none.
+        The width is the room beside the prefix. Colours are switched on, unless the user wants none.
         """
         shown = self._settings.shown(label.local_rank) == Streams.BOTH
-        if not (
-            shown
-            and self._is_prefixed
-            and all(terminal_writer.is_terminal for terminal_writer in self._terminal_writers.values())
-        ):
+        all_terminals = all(terminal_writer.is_terminal for terminal_writer in self._terminal_writers.values())
+        if not (shown and self._is_prefixed and all_terminals):
             return {}
         columns, rows = self._terminal_writers[Streams.STDERR].size_in_cells()
         prefix = len(plain(self._prefix(label, None).decode()))
@@ -84,10 +81,10 @@ class RoundStreams:
         return self._log(Streams.STDERR, self._labels[local_rank])
 
     def open(self, children: ExitStack, failure: ExitStack) -> list[tuple[int, int]]:
-        """Return what each worker gets for stdout and stderr.
+        """Return the descriptors that each worker gets as stdout and stderr.
 
-        `children` closes what is made for that; `failure` closes our ends, which belong to the streams if all goes
-        well. Raises `OSError`.
+        `children` closes the workers' ends, and `failure` our own ends, which belong to the streams if all goes well.
+        Raises `OSError`.
         """
         return [
             (self._open(Streams.STDOUT, label, children, failure), self._open(Streams.STDERR, label, children, failure))
@@ -96,7 +93,7 @@ class RoundStreams:
 
     def _open(self, kind: Streams, label: WorkerLabel, children: ExitStack, failure: ExitStack) -> int:
         terminal_writer = self._terminal_writers[kind] if kind in self._settings.shown(label.local_rank) else None
-        sinks = self._kept(kind, label)
+        sinks = self._file_sinks(kind, label)
         if kind is Streams.STDERR:
             sinks.append(self.tails[label.local_rank])
         if terminal_writer is None and not sinks:
@@ -118,7 +115,7 @@ class RoundStreams:
             self.pseudo_terminals.append((stream, self._fds[kind]))
         return writing
 
-    def _kept(self, kind: Streams, label: WorkerLabel) -> list[Sink]:
+    def _file_sinks(self, kind: Streams, label: WorkerLabel) -> list[Sink]:
         """Return the sinks that are files."""
         log = self._log(kind, label)
         if self._folder is None or log is None:

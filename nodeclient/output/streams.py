@@ -12,33 +12,33 @@ from nodeclient.output.lines import FrameJoiner, LineCutter, is_seen, modes
 from nodeclient.output.terminal_writer import TerminalWriter
 
 DRAIN_BYTES_MAX = 1024 * 1024
-"""How much is read at once from a worker that has ended. Its pipe holds no more unless its children fill it again: it
-is the largest pipe of a user without privileges (pipe-max-size in proc(5))."""
+"""The most that is read at once from a worker that has ended: the size of the largest pipe of a user without privileges
+(pipe-max-size in proc(5)). A pipe holds no more, unless children of the worker fill it again."""
 
 STATES_EVERY_S = 10.0
-"""How often a state of a progress bar is written where the output is no terminal: a bar is drawn ten times a second,
-and a log is read later."""
+"""How often a state of a progress bar is written if the output is no terminal: a bar is drawn ten times a second, and a
+log is read later."""
 
 
 class Sink(Protocol):
-    """Something that takes the bytes of a stream."""
+    """A destination of the bytes of a stream."""
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether it waits for more, and wants `quiet` to be called if none comes."""
+        """Whether it holds bytes back, so that `quiet` has to be called if no more come."""
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
 
     def quiet(self) -> None:
-        """Take note that nothing has come for a while."""
+        """Write what is held back: no bytes have come for a while."""
 
     def end(self) -> None:
-        """Take note that nothing more will come."""
+        """Write what is held back: no more bytes will come."""
 
 
 class WorkerStream:
-    """What a worker writes to one descriptor, and the sinks that take it."""
+    """The bytes that a worker writes to one descriptor, and their sinks."""
 
     def __init__(self, fd: int, sinks: Sequence[Sink], terminal_writer: TerminalWriter | None) -> None:
         """Read from `fd`, which the stream owns from now on; `terminal_writer` is the sink that may get full."""
@@ -46,29 +46,29 @@ class WorkerStream:
         self.terminal_writer = terminal_writer
         self.ended = False
         self.number = 0
-        """The place of this stream among all, set by its reader."""
+        """The place of this stream in the order of all streams, set by the pump."""
         self.waits_since = 0
-        """A number that grows, taken when the stream began to wait for room; 0 if it does not wait."""
+        """A number from a counter, taken when the stream began to wait for room; 0 if it does not wait."""
         self.quiet_at = 0.0
         self._sinks = sinks
 
     @property
     def held(self) -> bool:
-        """Whether it has to wait until the terminal has room."""
+        """Whether the stream has to wait until the terminal has room."""
         return self.terminal_writer is not None and self.terminal_writer.full
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        """The key that it is sorted by: first those that wait, longest first, then the others in their order."""
+        """The sort key of the stream: those that have waited longest come first, then the others in their order."""
         return not self.waits_since, self.waits_since, self.number
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether a sink waits for more."""
+        """Whether a sink holds bytes back."""
         return any(sink.wants_quiet for sink in self._sinks)
 
     def carry(self, most: int = READ_BYTES) -> int:
-        """Read what is there, and pass it to the sinks; return how much it was."""
+        """Read bytes, and pass them to the sinks; return how many they were."""
         if self.ended:
             return 0
         chunk, ended = read(self.fd, most)
@@ -80,7 +80,7 @@ class WorkerStream:
         return len(chunk)
 
     def quiet(self) -> None:
-        """Let the sinks write what they have held back."""
+        """Have the sinks write what they hold back."""
         for sink in self._sinks:
             sink.quiet()
 
@@ -94,7 +94,7 @@ class WorkerStream:
 
 
 class Raw:
-    """Passes a stream on, byte by byte as it comes, so that progress bars live."""
+    """Passes a stream on as it comes, so that progress bars work."""
 
     wants_quiet = False
 
@@ -115,8 +115,8 @@ class Raw:
 class Prefixed:
     """Passes a stream on in whole lines, each with a prefix.
 
-    A text that overwrites itself, such as a progress bar, shows each state in a terminal's live line. A file or a pipe
-    gets a state now and then, and the last.
+    A text that overwrites itself, such as a progress bar, shows each state in the live line of a terminal. A file or a
+    pipe gets a state now and then, and the last one.
     """
 
     def __init__(self, terminal_writer: TerminalWriter, prefix: bytes) -> None:
@@ -127,29 +127,29 @@ class Prefixed:
         self._overwrites = False
         """Whether the last piece ended with a carriage return, so that the next one overwrites it."""
         self._state = b""
-        """The last state, which will be overwritten, where the output is no terminal."""
+        """The last state that was not written, if the output is no terminal."""
         self._show_at = 0.0
-        """When to write a state next, where the output is no terminal."""
+        """When the next state may be written, if the output is no terminal."""
 
     @property
     def wants_quiet(self) -> bool:
-        """Whether a piece without its end waits."""
-        return bool(self._state) or (not self._is_drawn and is_seen(self._cutter.rest()))
+        """Whether a piece without its end is held back."""
+        return bool(self._state) or (not self._is_drawn and is_seen(self._cutter.unfinished()))
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes."""
         if pieces := self._cutter.feed(self._joiner.feed(chunk)):
             self._write(pieces)
         if self._is_drawn:
-            self._terminal_writer.live(self._prefix, self._cutter.rest())
+            self._terminal_writer.live(self._prefix, self._cutter.unfinished())
 
     def quiet(self) -> None:
         """Show the beginning of a line whose end does not come."""
         if self._is_drawn:
             return
         text = b""
-        if is_seen(self._cutter.rest()):
-            text = self._cutter.take_rest()
+        if is_seen(self._cutter.unfinished()):
+            text = self._cutter.take_unfinished()
         if self._overwrites:
             self._state = text.rstrip(b"\r") or self._state
             self._show_state()
@@ -160,13 +160,16 @@ class Prefixed:
             self._terminal_writer.begun(self, self._prefix, text)
 
     def end(self) -> None:
-        """Write the last line, though it has no end; rich, for one, shows the cursor after the last end of a line."""
-        rest = self._cutter.take_rest().rstrip(b"\r")
-        if not is_seen(rest):
-            self._terminal_writer.switch(modes(rest))
-            rest = self._state
-        if rest:
-            self._write(rest + b"\n")
+        """Write the last line, though it has no end.
+
+        After the last end of a line a program may still switch modes of the terminal, as rich shows the cursor again.
+        """
+        line = self._cutter.take_unfinished().rstrip(b"\r")
+        if not is_seen(line):
+            self._terminal_writer.switch(modes(line))
+            line = self._state
+        if line:
+            self._write(line + b"\n")
         self._terminal_writer.end(self)
 
     def _write(self, pieces: bytes) -> None:
@@ -188,12 +191,12 @@ class Prefixed:
 
     @property
     def _is_drawn(self) -> bool:
-        return self._overwrites and self._terminal_writer.is_terminal and self._cutter.has_rest
+        return self._overwrites and self._terminal_writer.is_terminal and self._cutter.has_unfinished
 
 
 TAIL_BYTES = 64 * 1024
-"""How much is kept of each worker: room for a deep traceback and the stacks of C++ below it, and for a progress bar
-redrawn a few hundred times."""
+"""How many of the last bytes of a stream are kept: room for a deep traceback with the stacks of C++ below it, and for a
+progress bar that was drawn a few hundred times."""
 
 
 class Tail:

@@ -7,7 +7,7 @@ from nodeclient.output.pump import Pump
 from nodeclient.output.terminal_writer import TerminalWriter
 
 UNREAD_BYTES_MAX = 1024 * 1024
-"""Log lines that wait for a terminal that is stopped; later ones are dropped, so that no caller waits."""
+"""The most log lines that wait for a stopped terminal; further ones are dropped, so that no caller waits."""
 
 
 class Terminal:
@@ -28,7 +28,7 @@ class Terminal:
         return self._terminal_writer.columns()
 
     def write_lines(self, text: str) -> None:
-        """Write lines, without the last one's end; they begin at the start of a line."""
+        """Write lines at the start of a line; `text` is without the end of the last one."""
         data = f"{text}\n".encode(errors="replace")
         if self._terminal_writer.size < UNREAD_BYTES_MAX and not self._pump.post(
             lambda: self._terminal_writer.pieces(self, b"", data)

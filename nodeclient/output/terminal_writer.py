@@ -1,7 +1,7 @@
 """One of this process's own two outputs, shared by workers' lines, log lines and the live line; each stays whole.
 
-All methods but the properties are for the pump's thread. What has no room yet waits here; a caller has to look at
-`full`.
+All methods but the properties are for the pump's thread. Bytes that have no room yet wait in a queue here, and callers
+have to check `full` before they add more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nodeclient.output.descriptors import writer
 from nodeclient.output.lines import as_overwritten, first_piece, plain, prefixed
 
 QUEUE_BYTES_MAX = 256 * 1024
-"""How much may wait for a slow reader before workers have to wait: a few pipes full, so that a fast one is kept
-busy."""
+"""How many bytes may wait for a slow reader before workers have to wait: a few pipes full, so that a fast reader always
+has something to read."""
 
 TRY_AGAIN_S = 1.0
-"""The pause after a file could not be written, as on a full disk."""
+"""The pause after a write to a file failed, as on a full disk."""
 
 COLUMNS = 80
 """The width of a terminal that does not know its own."""
@@ -31,34 +31,32 @@ ROWS = 24
 """The height of a terminal that does not know its own."""
 
 LIVE_BYTES_MAX = 4096
-"""While more than this waits the live line is not drawn anew: on a terminal that was stopped for the night it would
-fill the memory."""
+"""The bytes in the queue up to which the live line is drawn anew: on a terminal that is stopped over night, the
+drawings would fill the memory."""
 
 _ERASE_LINE = b"\r\x1b[K"
 """Carriage return, and erase to the end of the line (ECMA-48, EL)."""
 
 _READER_GONE = frozenset({errno.EPIPE, errno.EIO, errno.ECONNRESET})
-"""The reader has closed it, or the terminal is gone. That is no error, and nobody is there to see one."""
+"""Errors of an output whose reader has closed it, or whose terminal is gone: nobody is there to see a warning."""
 
 _JOIN_BYTES = 4096
-"""Smaller writes are joined: a line each for 64 workers is one write."""
+"""The size up to which writes are joined: one line of each of 64 workers is one write."""
 
 
 class TerminalWriter:
     """The terminal, pipe, file or socket that `fd` leads to."""
 
-    def __init__(self, fd: int, complain: Callable[[str], None]) -> None:
-        """Write to `fd`, which stays the caller's.
+    def __init__(self, fd: int, warn: Callable[[str], None]) -> None:
+        """Write to `fd`, which stays open for the caller. Raises `OSError` if it is not open.
 
-        `complain` gets a warning, once, if it is a file that cannot be written.
-
-        Raises `OSError` if it is not open.
+        `warn` is called once, with a text, if the output cannot be written.
         """
-        self._complain = complain
+        self._warn = warn
         self.is_terminal = os.isatty(fd)
         self._writer = writer(fd)
         self._is_file = stat.S_ISREG(os.fstat(fd).st_mode)
-        """Errors of a file may pass; a reader that has gone does not come back."""
+        """Errors of a file may be temporary; a reader that is gone does not come back."""
         self._queue: deque[bytes] = deque()
         self._written = 0
         """How many bytes of the first item in the queue are written."""
@@ -68,21 +66,21 @@ class TerminalWriter:
         self._live = False
         self._broken = False
         self._try_at = 0.0
-        self._complained = False
+        self._warned = False
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be put in for now."""
+        """Whether callers should add nothing more for now."""
         return self._size > QUEUE_BYTES_MAX
 
     @property
     def size(self) -> int:
-        """How many bytes wait."""
+        """How many bytes wait in the queue."""
         return self._size
 
     @property
     def broken(self) -> bool:
-        """Whether its reader has gone, and all that is put in is dropped."""
+        """Whether the reader is gone, so that all bytes are dropped."""
         return self._broken
 
     def fileno(self) -> int:
@@ -110,7 +108,7 @@ class TerminalWriter:
         self._unfinished = None
 
     def pieces(self, owner: object, prefix: bytes, pieces: bytes) -> bytes:
-        """Write complete pieces of one stream, each with the prefix, or first the end of a line that it has begun.
+        """Write complete pieces of one stream, each with the prefix. The first piece may end a line that it has begun.
 
         Return the text that the next piece will overwrite; a terminal shows it already.
         """
@@ -126,13 +124,13 @@ class TerminalWriter:
         return progress
 
     def begun(self, owner: object, prefix: bytes, text: bytes) -> None:
-        """Write a line whose end has not come yet, or more of it; a line of another stream starts below it."""
+        """Write the beginning of a line, or more of it; a line of another stream starts below it."""
         start = b"" if self._unfinished is owner else self._fresh_line() + prefix
         self._put(start + text)
         self._at_start, self._unfinished = False, owner
 
     def switch(self, modes: bytes) -> None:
-        """Put a terminal into modes, which shows nothing."""
+        """Switch modes of a terminal, by escape sequences that show nothing."""
         if self.is_terminal:
             self._put(modes)
 
@@ -142,7 +140,7 @@ class TerminalWriter:
             self._put(self._fresh_line())
 
     def live(self, prefix: bytes, text: bytes) -> None:
-        """Draw a line that the next output erases; it is left out if the terminal is too slow."""
+        """Draw a line that the next output erases; nothing is drawn if the terminal is too slow."""
         if self._size > LIVE_BYTES_MAX or self._broken:
             return
         # Only one row can be erased. The last column stays free, or the cursor would wrap.
@@ -152,7 +150,7 @@ class TerminalWriter:
         self._live = True
 
     def _fresh_line(self) -> bytes:
-        """Return what makes the next output start at the beginning of a line."""
+        """Return the bytes after which the next output starts at the beginning of a line."""
         if self._live:
             return self._clear_live()
         start = b"" if self._at_start else b"\n"
@@ -167,7 +165,7 @@ class TerminalWriter:
         if self._broken or not data:
             return
         self._size += len(data)
-        # The first may be written in part, and stays as it is.
+        # The first item of the queue may be written in part, and stays as it is.
         if len(self._queue) > 1 and len(self._queue[-1]) + len(data) <= _JOIN_BYTES:
             self._queue[-1] += data
         else:
@@ -176,7 +174,7 @@ class TerminalWriter:
     # Output
 
     def flush(self) -> bool:
-        """Write as much as there is room for; return whether any was written."""
+        """Write as much as there is room for; return whether anything was written."""
         size = self._size
         if self._try_at:
             if time.monotonic() < self._try_at:
@@ -199,7 +197,7 @@ class TerminalWriter:
         return self._size < size
 
     def close(self) -> None:
-        """Close the output; what waits is lost."""
+        """Close the output; the queue is lost."""
         self._drop()
         self._broken = True
         self._writer.close()
@@ -210,10 +208,10 @@ class TerminalWriter:
             self._try_at = time.monotonic() + TRY_AGAIN_S
         else:
             self._broken = True
-        if not self._complained and error.errno not in _READER_GONE:
-            self._complained = True
+        if not self._warned and error.errno not in _READER_GONE:
+            self._warned = True
             path = Path(f"/proc/self/fd/{self.fileno()}").readlink()
-            self._complain(f"output is lost, since {path} cannot be written: {error.strerror}; training goes on")
+            self._warn(f"output is lost, since {path} cannot be written: {error.strerror}; training goes on")
 
     def _drop(self) -> None:
         self._queue.clear()

@@ -26,7 +26,7 @@ def errors(complaints: list[str]) -> LogFileErrors:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again, and look, at once."""
     monkeypatch.setattr(files, "TRY_AGAIN_S", 0.0)
-    monkeypatch.setattr(files, "LOOK_S", 0.0)
+    monkeypatch.setattr(files, "CHECK_S", 0.0)
 
 
 def test_a_file_is_begun_with_its_first_byte_and_never_overwritten(tmp_path: Path, errors: LogFileErrors) -> None:

@@ -27,16 +27,16 @@ def test_nothing_is_lost_and_only_whole_pieces_come_out(chunks: list[bytes]) -> 
     cutter = LineCutter()
     out = [cutter.feed(chunk) for chunk in chunks]
     assert all(pieces.endswith((b"\n", b"\r")) for pieces in out if pieces)
-    assert cutter.has_rest == bool(cutter.rest())
-    assert b"".join([*out, cutter.take_rest()]) == b"".join(chunks)
-    assert cutter.take_rest() == b""
+    assert cutter.has_unfinished == bool(cutter.unfinished())
+    assert b"".join([*out, cutter.take_unfinished()]) == b"".join(chunks)
+    assert cutter.take_unfinished() == b""
 
 
 @given(CHUNKS)
 def test_lines_do_not_depend_on_how_they_arrive(chunks: list[bytes]) -> None:
     def lines(arriving: list[bytes]) -> bytes:
         cutter = LineCutter()
-        pieces = [cutter.feed(chunk) for chunk in arriving] + [cutter.take_rest() + b"\n"]
+        pieces = [cutter.feed(chunk) for chunk in arriving] + [cutter.take_unfinished() + b"\n"]
         return b"".join(as_lines(piece) for piece in pieces if piece)
 
     whole = b"".join(chunks)
@@ -49,7 +49,7 @@ def test_a_carriage_return_waits_for_the_end_of_line_that_it_may_belong_to() -> 
     assert cutter.feed(b"a\r") == b""
     assert cutter.feed(b"\nb\r") == b"a\r\n"
     assert cutter.feed(b"c") == b"b\r"
-    assert cutter.rest() == b"c"
+    assert cutter.unfinished() == b"c"
 
 
 def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
@@ -58,7 +58,7 @@ def test_a_line_without_end_is_cut_before_it_fills_the_memory() -> None:
     out = []
     for _ in range(3 * LINE_BYTES_MAX // len(chunk)):
         out.append(cutter.feed(chunk))
-        assert len(cutter.rest()) <= LINE_BYTES_MAX
+        assert len(cutter.unfinished()) <= LINE_BYTES_MAX
     cut = [len(piece) for piece in out if piece]
     assert len(cut) == 2
     assert all(LINE_BYTES_MAX < size <= LINE_BYTES_MAX + len(chunk) + 1 for size in cut)
