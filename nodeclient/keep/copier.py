@@ -1,8 +1,8 @@
 """Gets copies of what other nodes keep, one part after the other, within the rate that the user allows.
 
-Neither the training processes nor their groups take part. What is to be copied is named by the coordinator, and named
-again and again until it is here. Copies lie in the arenas like everything else (`arenas`), so they are given to other
-nodes, and to the workers of this one, in the same way.
+Neither the training processes nor their groups take part. The coordinator names what to copy, until the copies are
+here. Copies lie in arenas like all kept state (`parts.arenas`), so other nodes and the workers of this one get them in
+the same way.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Copier:
         self._wanted: tuple[KeptCopy, ...] = ()
         self._working: asyncio.Task[None] | None = None
         self._getting: tuple[_Wanted, Event] | None = None
-        """The copy that is on its way, and the event that tells its thread to give it up."""
+        """The copy that is on its way, and the event that makes its thread give it up."""
         self.problem = ""
-        """Why a copy cannot be had; nobody waits for it then."""
+        """Why a copy cannot be had. It is reported, so that the coordinator does not wait for the copy."""
 
     def want(self, run: str, copies: tuple[KeptCopy, ...]) -> None:
         """Get these copies, and no others."""
@@ -111,7 +111,7 @@ class Copier:
         try:
             await loop.run_in_executor(self._resources.threads, fetch, copy.source, name, room, given_up, pace)
         finally:
-            given_up.set()
+            given_up.set()  # this call may be cancelled while the thread goes on
             self._getting = None
 
     def _fail(self, problem: str) -> None:

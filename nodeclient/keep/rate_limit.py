@@ -16,6 +16,6 @@ class RateLimit:
         """When all bytes so far would have come at exactly this rate."""
 
     def take(self, size: int, now: float) -> float:
-        """Count bytes that have come; return how many seconds to wait before more may."""
+        """Count bytes that have come; return how many seconds to wait before more may come."""
         self._spent_at = max(self._spent_at, now - BURST_S) + size / self._rate
         return max(0.0, self._spent_at - now)

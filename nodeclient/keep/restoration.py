@@ -1,6 +1,6 @@
-"""Puts together what the workers of a round resume from: parts of this node, and parts of other nodes or of the disk.
+"""Gets the parts that the workers of a round resume from: those of this node, of other nodes, or of the disk.
 
-All of them or none: what a round resumes from was chosen for all of its nodes.
+It gets all of them or fails: what a round resumes from was chosen for all of its nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workerlib.keep.arena import Commit
 from workerlib.keep.channel_messages import Part
 
 PAUSE_S = 0.2
-"""The pause before a holder is asked again: a host that forms a round is busy for a moment."""
+"""The pause before a holder is asked again: a host on which a round begins is busy for a moment."""
 
 
 class RestoreError(OperationalError):
@@ -33,7 +33,7 @@ class RestoreError(OperationalError):
 
 
 class FileSystemError(RestoreError):
-    """The file system has failed or does not answer, and may be well again in a moment."""
+    """The file system has failed or does not answer; it may soon work again."""
 
 
 class DamagedError(RestoreError):
@@ -80,8 +80,8 @@ class Restoration:
     def __init__(self, resources: KeepResources, run: str) -> None:
         """Prepare to get parts of a run.
 
-        A holder that does not give a part is asked again for a while: the coordinator names another one if it is lost,
-        or has withdrawn the part.
+        A holder that does not send a part is asked again for a while: the coordinator names another one if the holder
+        is lost, or has withdrawn the part.
         """
         self._resources = resources
         self._run = run
@@ -101,7 +101,7 @@ class Restoration:
                             group.create_task(self._get_rank(resume, source, rank, wanted))
         except BaseExceptionGroup as errors:
             self.give_up()
-            raise _most_telling(errors) from None
+            raise _to_report(errors) from None
         except BaseException:
             self.give_up()
             raise
@@ -152,8 +152,8 @@ class Restoration:
             except (OperationalError, OSError) as error:
                 landing.close()
                 why = error.strerror if isinstance(error, OSError) and error.strerror else error
-                passes = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
-                failure = FileSystemError if passes else RestoreError
+                may_pass = isinstance(error, DiskHangsError) or (isinstance(error, OSError) and error.errno)
+                failure = FileSystemError if may_pass else RestoreError
                 raise failure(f"the state of rank {rank} at step {resume.step} cannot be read: {why}") from error
             except BaseException:
                 landing.close()
@@ -181,8 +181,8 @@ class Restoration:
                 return landing.take()
             except (FetchError, NoMemoryError, OSError) as error:
                 landing.close()
-                what = f"the state of rank {name.rank} at step {name.step} could not be had from node {source.node}"
-                self.problem = f"{what}: {error}"
+                part = f"the state of rank {name.rank} at step {name.step}"
+                self.problem = f"{part} could not be had from node {source.node}: {error}"
                 if not isinstance(error, FetchError) or loop.time() >= until:
                     raise RestoreError(self.problem) from error
             except BaseException:
@@ -191,8 +191,8 @@ class Restoration:
             await asyncio.sleep(PAUSE_S)
 
 
-def _most_telling(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error to report of several: that of a part which is damaged here, or the first."""
+def _to_report(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error to report of several: that of a damaged part of this node, or else the first."""
     leaves = list(_leaves(errors))
     return next((leaf for leaf in leaves if isinstance(leaf, DamagedError)), leaves[0])
 

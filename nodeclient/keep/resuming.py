@@ -1,4 +1,4 @@
-"""Gets what the workers of one round resume from, and gives it to each of them that asks."""
+"""Gets what the workers of one round resume from, and sends it to each worker that requests it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Resuming:
         self._asking: set[int] = set()
         """The local ranks of workers that wait for what they resume from."""
         self._resumed: set[int] = set()
-        """The local ranks of workers that have it."""
+        """The local ranks of workers to which it was sent."""
         self._answer: ResumeFrom | None = None
         """What the workers resume from, without the parts; None until these are ready."""
         self._restoration: Restoration | None = None
@@ -39,14 +39,14 @@ class Resuming:
         self._problem = ""
 
     @property
-    def trouble(self) -> str:
-        """Why parts could not be had, or not yet; empty if all is well."""
+    def problem(self) -> str:
+        """Why parts cannot be had, or could not be had so far; empty if all is well."""
         if self._problem or self.restoring is not Restoring.FETCHING or self._restoration is None:
             return self._problem
         return self._restoration.problem
 
     def pursue(self, resume: Resume | None) -> None:
-        """Get ready what the coordinator has chosen, or nothing if that is None; it may name other holders later."""
+        """Get what the coordinator has chosen, or nothing for None. A later call may name other holders."""
         if resume is None:
             self._answer = NOTHING
             self._answer_all()
@@ -57,7 +57,7 @@ class Resuming:
             self._getting = self._resources.tasks.spawn(self._get(self._restoration, resume), name="restore")
 
     def ask(self, local_rank: int) -> None:
-        """Answer a worker, now or when the answer is there."""
+        """Answer a worker's request, now or when the answer is known."""
         self._asking.add(local_rank)
         self._answer_all()
 
@@ -81,11 +81,12 @@ class Resuming:
             if isinstance(error, DamagedError):
                 resources.note_damage(error.held)
                 self._problem = str(error)
-                await asyncio.sleep(resources.settings.patience_s)  # and is cancelled if another holder is named
+                # The coordinator may name another holder meanwhile, which cancels this.
+                await asyncio.sleep(resources.settings.patience_s)
             self.restoring, self._problem = Restoring.FAILED, str(error)
             if resume.disk is not None and resources.disk is not None:
-                passes = isinstance(error, FileSystemError)
-                resources.disk.steps.withdraw(resume.disk, resume.step, str(error), passes=passes)
+                may_pass = isinstance(error, FileSystemError)
+                resources.disk.steps.withdraw(resume.disk, resume.step, str(error), may_pass=may_pass)
             text = f"round {self._number} cannot resume at step {resume.step} from {_place(resume)}: {error}"
             resources.notify(Level.WARNING, text, "state_not_restored")
             resources.submit(KeptChanged())
@@ -96,12 +97,12 @@ class Resuming:
         self._answer_all()
 
     def _answer_all(self) -> None:
-        """Give the workers that wait what they resume from, if it is ready."""
+        """Send the workers that wait what they resume from, if it is ready."""
         if self._answer is None:
             return
         ready = [] if self._restoration is None else self._restoration.ready.parts
         batches = [ready[at : at + DESCRIPTORS_MAX] for at in range(0, len(ready), DESCRIPTORS_MAX)] or [[]]
-        for local_rank in sorted(self._asking):  # one that has ended is lost by the attempt to send
+        for local_rank in sorted(self._asking):  # sorted copies them: to send to a worker that has ended calls `lose`
             for number, batch in enumerate(batches, start=1):
                 parts, more = tuple(part for part, _ in batch), number < len(batches)
                 self._send(local_rank, replace(self._answer, parts=parts, more=more), [file for _, file in batch])

@@ -22,14 +22,14 @@ class RoundWorkers:
     reserving: set[int] = field(default_factory=set)
     """The workers that wait for an arena."""
     promised: dict[int, int] = field(default_factory=dict)
-    """The step that each worker does not go beyond, once it was asked to stand still."""
+    """The step after which each worker stands still, once it was asked to."""
     checkpoints: dict[int, int] = field(default_factory=dict)
     """The step of the last checkpoint that each worker has written by itself."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     why_not: str = ""
     """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
     put_off: bool = False
-    """Whether a script that was asked last goes on to a step of its own choice first."""
+    """Whether, at the last request to save, a script goes on to a step of its own choice first."""
     _saving: set[int] = field(default_factory=set)
     """The workers that were asked to save and have not answered."""
     _asked: int = 0
@@ -37,7 +37,7 @@ class RoundWorkers:
     _saved: bool = False
     """Whether a worker has saved its state when it was asked to."""
     _refusal: str = ""
-    """Why a worker has not saved its state; empty if none has said so."""
+    """Why a worker has not saved its state when it was asked to, if one has not."""
 
     def ask(self, number: int, workers: Collection[int]) -> None:
         """Note a request to save, and the workers that were sent it."""
@@ -77,12 +77,12 @@ class RoundWorkers:
 
     @property
     def halting(self) -> set[int]:
-        """The workers that can be told after which step to stand still."""
+        """The workers that can stand still after a step that the coordinator names."""
         return self.keepers | self.checkpointing
 
     @property
     def halts_after(self) -> int | None:
-        """The step that no worker goes beyond before it is told to; None before all of them have promised one."""
+        """The furthest step of all promises; None before all workers that can halt have promised one."""
         promised = self.promised
         return max(promised.values()) if promised and promised.keys() >= self.halting else None
 
@@ -93,7 +93,7 @@ class RoundWorkers:
 
     @property
     def checkpointed(self) -> int | None:
-        """The newest step of which all of these workers have written a checkpoint; None before the first."""
+        """The newest step of which all checkpointing workers have written a checkpoint; None before the first."""
         written = self.checkpoints
         return min(written.values()) if written and written.keys() >= self.checkpointing else None
 

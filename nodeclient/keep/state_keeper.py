@@ -1,4 +1,4 @@
-"""Carries out what the agent wants with the state that the workers of this node keep. Other rooms call this module."""
+"""Carries out the agent's effects on the state that the workers of this node keep. Other rooms call this module."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class StateKeeper:
         self._server = PartServer(self._key, self, settings.address) if settings.limit_bytes else None
         self.run = ""
         """The run whose state is kept."""
-        self._wanted: tuple[str, set[tuple[int, int]]] = "", set()
+        self._protected: tuple[str, set[tuple[int, int]]] = "", set()
         """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
         self._round = RoundWorkers()
         self._resuming = Resuming(self._resources, self._channel.send)
@@ -118,11 +118,13 @@ class StateKeeper:
         self._asked = 0
         """The number of the last request to save."""
         self._save_s: float | None = None
-        self._listens = True
+        """How many seconds the last save of a worker took."""
+        self._may_listen = True
+        """Whether no attempt to listen has failed: the user is warned of the first one."""
 
     @property
     def offer(self) -> Keeper | None:
-        """How other nodes get at what is kept here; None if nothing is kept."""
+        """How other nodes get what is kept here; None if nothing is kept."""
         if self._server is None:
             return None
         limit, copies = self._settings.limit_bytes, self._settings.copy_rate > 0
@@ -134,12 +136,12 @@ class StateKeeper:
         return None if self._disk is None else self._disk.report
 
     async def look_at_disk(self) -> None:
-        """Look on the disk for what a first round may resume from, before this node joins."""
+        """Look for steps on the disk, before this node joins: the first round may resume from one."""
         if self._disk is not None:
             await self._disk.steps.keep_looking()
 
     def close(self) -> None:
-        """Drop everything."""
+        """Drop all kept state, and stop all that works on it."""
         self._resuming.give_up()
         self._copier.close()
         if self._disk is not None:
@@ -150,7 +152,7 @@ class StateKeeper:
         self._arenas.drop()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # What the agent wants
+    # Effects of the agent
 
     def carry_out(self, order: KeptOrder) -> None:
         """Carry out an effect of the agent."""
@@ -158,26 +160,29 @@ class StateKeeper:
             case Restore():
                 self._restore(order)
             case Protect(run, steps):
-                self._wanted = run, {(at.round, at.step) for at in steps}
+                self._protected = run, {(at.round, at.step) for at in steps}
                 if run == self.run:
-                    self._arenas.protect(self._wanted[1])
+                    self._arenas.protect(self._protected[1])
             case CopyKept(run, copies):
                 self._enter(run)
                 self._copier.want(run, copies)
-            case Persist(run, wanted):
+            case Persist(run, persist_order):
                 if self._disk is not None and run == self.run:
-                    self._disk.carry_out(run, wanted)
+                    self._disk.carry_out(run, persist_order)
             case PersistAlone(run):
                 self._tasks.spawn(self._persist_alone(run), name="persist")
             case SaveKept(planned, late):
-                # A worker that is stopped by then would be waited for in vain; before a planned end it may go on.
-                without = frozenset[int]() if planned else self._channel.stopped
-                self._ask(lambda number: SaveNow(number, planned, late), without)
+                # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
+                stopped = frozenset[int]() if planned else self._channel.stopped
+                self._ask_to_save(lambda number: SaveNow(number, planned, late), stopped)
             case HaltWorkers(step):
-                self._ask(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
+                self._ask_to_save(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
 
     async def _persist_alone(self, run: str) -> None:
-        """Write what this node has whole, and say so; the user learns if it has nothing but a part of a step."""
+        """Write the newest step that this node has whole, and then submit `PersistedAlone`.
+
+        The user is warned if this node has no more than a part of a newer step.
+        """
         disk = self._disk
         if disk is not None and run == self.run:
             parts = kept_groups.merged(self._parts(with_small=True))
@@ -189,7 +194,7 @@ class StateKeeper:
         self._submit(PersistedAlone())
 
     def _restore(self, order: Restore) -> None:
-        """Get ready what the workers of a round resume from; a first order for another round begins that one."""
+        """Get what the workers of a round resume from; the first order for a round begins that round."""
         run, number = order.run, order.round
         if (run, number) != (self.run, self._round.number):
             self._resuming.give_up()
@@ -199,36 +204,39 @@ class StateKeeper:
         self._resuming.pursue(order.resume)
 
     def _enter(self, run: str) -> None:
-        """Keep the state of a run from now on, and that of no other."""
+        """Keep the state of this run from now on, and drop that of another run."""
         if run != self.run:
             self._copier.want(run, ())
             self._arenas.drop()
             self.run, self._save_s = run, None
             if self._disk is not None:
                 self._disk.begin_run()
-            if self._wanted[0] == run:
-                self._arenas.protect(self._wanted[1])
+            if self._protected[0] == run:
+                self._arenas.protect(self._protected[1])
 
     def listen(self, folder: Path, round_number: int) -> dict[str, str]:
-        """Let the workers of a round connect; return the variable that says where. Nothing if nothing is kept."""
+        """Let the workers of a round connect; return the variable with the socket's path, none if nothing is kept."""
         if self._server is None:
             return {}
         try:
             return {KEEP: self._channel.listen(folder, self._workers, round_number)}
         except OSError as error:
-            if self._listens:
+            if self._may_listen:
                 text = f"no state of workers can be kept: they cannot connect to this node: {error.strerror}"
                 self._notify(Level.WARNING, text, "state_not_kept")
-            self._listens = False
+            self._may_listen = False
             return {}
 
-    def _ask(self, question: Callable[[int], SaveNow | HaltAt], without: frozenset[int] = frozenset()) -> None:
-        """Have the workers save, now or after a step; `KeptSaved` follows."""
+    def _ask_to_save(self, request: Callable[[int], SaveNow | HaltAt], stopped: frozenset[int] = frozenset()) -> None:
+        """Ask the workers that are not stopped to save, now or after a step; `KeptSaved` follows.
+
+        `request` returns the message with the number of this request.
+        """
         self._asked += 1
-        saving = (self._round.halting & self._channel.connected) - without
+        saving = (self._round.halting & self._channel.connected) - stopped
         self._round.ask(self._asked, saving)
         for local_rank in saving:
-            self._channel.send(local_rank, question(self._asked))
+            self._channel.send(local_rank, request(self._asked))
         if not saving:
             self._submit(KeptSaved())
 
@@ -242,9 +250,10 @@ class StateKeeper:
         self._note_digests(Kind.BIG, Kind.SMALL)
 
     def complete(self, observed: Observed) -> Observed:
-        """Return the node's report completed with what is kept of its run, and what is found on the disk, of any run.
+        """Return the node's report completed with what is kept of its run, and with the steps of any run on the disk.
 
-        A node that waits for its first round of a run keeps nothing of it yet, and that round resumes from the disk.
+        A node that waits for its first round of a run keeps nothing of that run yet, but the round may resume from the
+        disk.
         """
         if observed.run != self.run:
             steps = None if self._disk is None else self._disk.steps
@@ -257,7 +266,7 @@ class StateKeeper:
         holding = Holding(
             parts=kept_groups.grouped(parts),
             restoring=resuming.restoring if here else Restoring.NOTHING,
-            problem=clip(resuming.trouble, MESSAGE_MAX) if here else "",
+            problem=clip(resuming.problem, MESSAGE_MAX) if here else "",
             interval_steps=current.interval_steps,
             save_s=None if self._save_s is None else min(self._save_s, DURATION_S_MAX),
             used_bytes=self._arenas.used_bytes,
@@ -273,7 +282,7 @@ class StateKeeper:
         )
         return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
 
-    # What other agents want
+    # Requests of other agents
 
     def find(self, name: PartName) -> Held | None:
         """Return a part of the present run if it is held."""
@@ -283,7 +292,7 @@ class StateKeeper:
         """Empty the place of a part that is not what was saved."""
         self._resources.note_damage(held)
 
-    # What workers say
+    # Messages of workers
 
     def _take_message(self, local_rank: int, message: Message) -> None:
         current = self._round
@@ -297,7 +306,7 @@ class StateKeeper:
             case Saved():
                 self._save_s = message.seconds
                 self._arenas.drop_superseded()
-                if not message.asked:  # else all workers are about to end, and `note_end` follows
+                if not message.asked:  # otherwise all workers are about to end, and `note_end` follows
                     self._note_digests(Kind.BIG)
                 self._go_on(all_answered=current.note_saved(local_rank, message.asked))
             case NotSaved():
@@ -310,14 +319,14 @@ class StateKeeper:
     def _take_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed
     ) -> None:
-        """Take in what a worker reports about a planned end, which may be to come."""
+        """Take in what a worker reports about a planned end, or in preparation for one."""
         match message:
             case Halted(step):
                 current.promised[local_rank] = min(step, STEP_MAX)
                 if current.halts_after is not None:
                     self._submit(KeptChanged())
             case Checkpointing():
-                self._let_halt(current, current.checkpointing, local_rank)
+                self._add_halting(current, current.checkpointing, local_rank)
             case Checkpointed(step, asked):
                 self._go_on(all_answered=current.note_checkpoint(local_rank, asked, step))
 
@@ -326,7 +335,7 @@ class StateKeeper:
         self._go_on(all_answered=self._round.lose(local_rank))
 
     def _go_on(self, *, all_answered: bool) -> None:
-        """Tell the agent once all workers that were asked to save have answered, or are gone."""
+        """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
         if not all_answered:
             return
         current = self._round
@@ -345,14 +354,14 @@ class StateKeeper:
             if current is self._round:
                 every_s = 0.0 if self._disk is None else self._disk.offer.every_s
                 self._channel.send(local_rank, Reserved(every_s), [file])
-                self._let_halt(current, current.keepers, local_rank)
+                self._add_halting(current, current.keepers, local_rank)
         finally:
             current.reserving.discard(local_rank)
 
-    def _let_halt(self, current: RoundWorkers, kind: set[int], local_rank: int) -> None:
-        """Note that this worker can be told after which step to stand still."""
+    def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
+        """Add a worker to one of the two sets of workers that can halt after a named step."""
         before = len(current.halting)
-        kind.add(local_rank)
+        workers.add(local_rank)
         within_s = self._settings.save_within_s(self._arenas.used_bytes)
         self._submit(Keeping(within_s, writes_checkpoints=bool(current.checkpointing)))
         if before < len(current.halting) == self._workers:

@@ -21,7 +21,7 @@ from workerlib.keep.channel_messages import Hello, Message, decode, encode
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 UNSENT_MAX = 1_024
-"""The most packets that wait for a worker. A worker that reads none of so many has stopped listening."""
+"""The most packets that wait for a worker. A worker that lets so many wait has stopped reading."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class _Peer:
 
     socket: socket.socket
     pid: int
-    """The process that has made it."""
+    """The process that has connected."""
     local_rank: int | None = None
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
     """The packets that the socket does not take yet, each with duplicates of its descriptors."""
@@ -61,18 +61,18 @@ class WorkerChannel:
 
     @property
     def connected(self) -> frozenset[int]:
-        """The local ranks of the workers that have said hello and are still there."""
+        """The local ranks of the workers that have sent their hello and are still connected."""
         return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)
 
     @property
     def stopped(self) -> frozenset[int]:
-        """The local ranks of those that a signal has stopped, so that they answer nothing."""
+        """The local ranks of the connected workers that a signal has stopped: they do not answer."""
         return frozenset(
             peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
         )
 
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a packet to a worker, if it is still there; the descriptors stay the caller's.
+        """Send a packet to a worker, if it is still connected; the descriptors stay the caller's.
 
         Where the system is short of descriptors the channel ends: a worker cannot do without a packet.
         """
@@ -103,7 +103,7 @@ class WorkerChannel:
 
     def _receive(self, peer: _Peer) -> None:
         try:
-            # Without room for descriptors: the kernel closes those that a worker sends.
+            # There is no buffer for descriptors, so the kernel closes those that a worker sends.
             packet, _, flags, _ = peer.socket.recvmsg(PACKET_BYTES)
         except BlockingIOError:
             return

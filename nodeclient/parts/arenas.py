@@ -25,23 +25,23 @@ from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, 
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 _SPARE_SHARE = 0.9
-"""The share of the memory that is free which may be taken. Where a control group runs out of memory, the kernel kills
-one of its processes; it does not refuse."""
+"""The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
+refuse: it kills one of the group's processes."""
 
 COPIES = 2
-"""How many copies of what another node's rank has are kept: of the step that is protected, and of the one that is to
-take its place."""
+"""How many copies are kept of the parts of another node's rank: of the step that is protected, and of the one that is
+to take its place."""
 
 COPIES_WITH_DISK = 3
-"""A step that is being written to a disk is protected as well."""
+"""The same where nodes write to a disk: a step that is being written is protected as well."""
 
 PATIENCE_S = 30.0
-"""How long a holder that does not give a part is asked again. The coordinator knows long before whether it is lost: a
-lease is 5 s by default."""
+"""How long a holder that does not send a part is asked again. The coordinator knows much sooner whether the holder is
+lost: a lease is 5 s by default."""
 
 SAVE_BASE_S = 1.0
 SAVE_RATE = 0.5e9
-"""A save may take this long, and a second more for each so many bytes: half of what a busy host copies."""
+"""A save may take `SAVE_BASE_S`, and a second more for each `SAVE_RATE` bytes: half of what a busy host copies."""
 
 
 @frozen
@@ -52,14 +52,14 @@ class KeepSettings:
     timeout_s: float
     """The longest time to save; the size decides how much of it workers get."""
     patience_s: float = PATIENCE_S
-    """How long the coordinator has to name another holder, if one does not give its part."""
+    """How long the coordinator has to name another holder, if one does not send its part."""
     address: str = ""
     """The address of this host at which other nodes reach what is kept; empty for all."""
     copy_rate: float = 0.0
     """How many bytes a second of other nodes' state may be copied to this node; 0 if nothing is."""
 
     def save_within_s(self, kept_bytes: int) -> float:
-        """Return how long workers that keep so much have to save one generation of it."""
+        """Return how long workers that keep so many bytes, in all generations, have to save one generation."""
         return min(SAVE_BASE_S + kept_bytes / GENERATIONS / SAVE_RATE, self.timeout_s)
 
 
@@ -92,14 +92,18 @@ class _Owned:
 
 
 class Arenas:
-    """The arenas of one node. All is for the thread of the event loop; what counts memory is for any thread."""
+    """The arenas of one node.
+
+    `claim`, `allocate_claimed` and `give_back` may be called in any thread, all else in that of the event loop.
+    """
 
     def __init__(self, limit_bytes: int, available: Callable[[], int], copies: int) -> None:
-        """Begin with none. `limit_bytes` is the most that they may have in all; `available` is what the host has.
+        """Begin with none.
 
-        There is memory for so many `copies` of what another node's rank has.
+        `limit_bytes` is the most memory for all arenas. `available` returns how many bytes the host has free. `copies`
+        is how many steps of another node's rank have a place.
         """
-        self._places = copies
+        self._places_of_copies = copies
         self._limit_bytes = limit_bytes
         self._available = available
         self._owned: dict[int, list[_Owned]] = {}
@@ -109,71 +113,75 @@ class Arenas:
         self._protected: Collection[tuple[int, int]] = ()
         self._lock = Lock()
         self._coming_bytes = 0
-        """The bytes that are being allocated: the host still counts them as free."""
+        """The bytes that are being allocated: `available` may still count them."""
         self.used_bytes = 0
         """The bytes that count towards the limit, with those that are being allocated or received."""
 
     async def reserve(self, local_rank: int, sizes: ArenaSizes) -> int:
         """Return the file of an arena of at least these sizes for a local rank. Raises `NoMemoryError`.
 
-        Copies of what other nodes keep have to go if there is no memory otherwise.
+        Copies of other nodes' parts are dropped if there is no memory otherwise.
         """
         owned = self._owned.get(local_rank, [])
         if owned and owned[-1].arena.sizes.holds(sizes):
             return owned[-1].file
-        what = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
+        demand = f"to keep three generations of a worker's state takes {size_in_words(sizes.total)}"
         try:
-            self.claim(sizes.total, what)
+            self.claim(sizes.total, demand)
         except NoMemoryError:
             if not self._copies:
                 raise
             self._drop_all_copies()
-            self.claim(sizes.total, what)
-        new = await self._allocate(sizes, sizes.total, what)
+            self.claim(sizes.total, demand)
+        new = await self._allocate(sizes, sizes.total, demand)
         self._owned.setdefault(local_rank, []).append(new)
         return new.file
 
-    async def _allocate(self, sizes: ArenaSizes, size: int, what: str) -> _Owned:
-        """Return a new arena of which so many bytes, which were claimed, have memory. Raises `NoMemoryError`."""
+    async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> _Owned:
+        """Return a new arena whose first `size` bytes, which were claimed, have memory.
+
+        Raises `NoMemoryError` with `demand`, which says what the memory is for.
+        """
         try:
-            # Now, and not when a worker writes: it must not meet a lack of memory. Each page is zeroed, which takes
-            # a second for each gigabyte, so it is done in a thread.
+            # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
+            # takes a second for each gigabyte, so a thread does it.
             file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
         except OSError as error:
-            raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {error.strerror}") from error
         try:
-            arena = Arena.attach(file, writable=True)  # which takes a descriptor more
+            arena = Arena.attach(file, writable=True)  # it takes another descriptor
         except OSError as error:
             os.close(file)
             self.give_back(size)
-            raise NoMemoryError(f"{what}, which the system refused: {error.strerror}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {error.strerror}") from error
         arena.protect(self._protected)
         return _Owned(file, arena, size)
 
     async def reserve_copy(self, commit: Commit) -> Place:
-        """Return a place for a copy of another node's part, which is no longer whole. Raises `NoMemoryError`.
+        """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.
 
-        There is memory for each step that may be protected: the older one stays until the newer one is here.
+        There is a place for each step that may be protected: the older one stays until the newer one is here.
         """
         sizes, copies = ArenaSizes.at_least(commit.length, 0), self._copies.get(commit.rank, [])
         if not copies or not copies[-1].arena.sizes.holds(sizes):
-            size = HEADER_BYTES + self._places * sizes.generation
-            what = f"to keep {self._places} copies of what rank {commit.rank} has takes {size_in_words(size)}"
-            self.claim(size, what)
-            owned = await self._allocate(sizes, size, what)
+            size = HEADER_BYTES + self._places_of_copies * sizes.generation
+            copied = f"{self._places_of_copies} copies of what rank {commit.rank} has"
+            demand = f"to keep {copied} takes {size_in_words(size)}"
+            self.claim(size, demand)
+            owned = await self._allocate(sizes, size, demand)
             copies = self._copies.setdefault(commit.rank, [])
             copies.append(owned)
-        places = copies[-1].arena.generations[: self._places]
+        places = copies[-1].arena.generations[: self._places_of_copies]
         held = [(place, place.read()) for place in places]
         free = [(place, old) for place, old in held if old is None or not self.is_protected(old)]
         if not free:
-            raise NoMemoryError(f"all {self._places} copies of what rank {commit.rank} has are still wanted")
+            raise NoMemoryError(f"all {self._places_of_copies} copies of what rank {commit.rank} has are still wanted")
         place, _ = min(free, key=lambda entry: (0, 0) if entry[1] is None else (entry[1].round, entry[1].step))
         place.begin()
         return place
 
     def drop_copies(self, keep: Collection[int]) -> None:
-        """Drop the copies that are not protected, but for those of some ranks, which are to be replaced."""
+        """Drop the arenas of copies that have no protected step, except the last one of each rank in `keep`."""
         for rank, copies in list(self._copies.items()):
             last = [copies[-1]] if rank in keep else []
             stay = [copy for copy in copies if copy in last or self._has_protected(copy.arena)]
@@ -187,25 +195,25 @@ class Arenas:
         self._close([copy for copies in self._copies.values() for copy in copies])
         self._copies.clear()
 
-    def claim(self, size: int, what: str) -> None:
-        """Count memory that is about to be allocated. Raises `NoMemoryError` with `what` if that is too much.
+    def claim(self, size: int, demand: str) -> None:
+        """Count memory that is about to be allocated, by `allocate_claimed`.
 
-        `allocate_claimed` is to follow.
+        Raises `NoMemoryError` with `demand`, which says what the memory is for, if it is too much.
         """
         with self._lock:
             if size > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
-                raise NoMemoryError(f"{what}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
+                raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
             spare = max(0.0, self._available() * _SPARE_SHARE - self._coming_bytes)
             if size > spare:
-                raise NoMemoryError(f"{what}, and this host has {size_in_words(int(spare))} to spare")
+                raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
             self.used_bytes += size
             self._coming_bytes += size
 
     def allocate_claimed(self, sizes: ArenaSizes, size: int) -> int:
-        """Return the file of a new arena, of which so many bytes, which were claimed, have memory now; blocks.
+        """Return the file of a new arena, the first `size` bytes of which, which were claimed, have memory. Blocks.
 
-        Raises `OSError`; then they are not claimed any more.
+        Raises `OSError`; then the bytes are not claimed any more.
         """
         try:
             return allocate(sizes, size)
@@ -233,8 +241,7 @@ class Arenas:
     def find(self, rank: int, round_number: int, step: int, kind: Kind) -> Held | None:
         """Return the place that has this part; None if none has.
 
-        The small state may lie in a generation. One that was taken when the step was done is better than one that was
-        taken within it.
+        The small state may lie in a generation. One from after the step comes before one from within it.
         """
         wanted = (rank, round_number, step)
         candidates = [
@@ -257,9 +264,9 @@ class Arenas:
         return (commit.round, commit.step) in self._protected
 
     def drop_superseded(self) -> None:
-        """Drop arenas that were replaced by larger ones, once those have something whole.
+        """Drop arenas that were replaced by larger ones, once the larger ones have a whole generation.
 
-        Those with a protected step stay: what is newer here may not be whole on other nodes.
+        Arenas with a protected step stay: what is newer here may not be whole on other nodes.
         """
         for local_rank, owned in self._owned.items():
             *older, last = owned
@@ -273,17 +280,17 @@ class Arenas:
         return any(commit is not None and self.is_protected(commit) for commit in commits)
 
     def drop(self) -> None:
-        """Drop everything. The memory is free when no worker has it any more."""
+        """Drop all arenas. The kernel frees the memory when no worker has it mapped any more."""
         self._close(self._all())
         self._owned.clear()
         self._copies.clear()
         self._protected = ()
 
     def _all(self) -> list[_Owned]:
-        return [owned for several in (*self._owned.values(), *self._copies.values()) for owned in several]
+        return [owned for of_rank in (*self._owned.values(), *self._copies.values()) for owned in of_rank]
 
-    def _close(self, several: Collection[_Owned]) -> None:
-        for owned in several:
+    def _close(self, arenas: Collection[_Owned]) -> None:
+        for owned in arenas:
             os.close(owned.file)
             self.give_back(owned.size)
 
@@ -303,7 +310,7 @@ def allocate(sizes: ArenaSizes, size: int) -> int:
 
 
 def read_only(file: int) -> int:
-    """Return another descriptor of a file, which cannot be written to. Raises `OSError`."""
+    """Return a read-only descriptor of the same file. Raises `OSError`."""
     return os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -313,7 +320,7 @@ def size_in_words(number: int) -> str:
 
 
 def part_of(held: Held, *, protected: bool) -> KeptParts | None:
-    """Return a part as the protocol has it; None if a worker wrote numbers that cannot be."""
+    """Return a part for the protocol; None if a worker wrote numbers that are out of bounds."""
     commit, big = held.commit, held.kind is Kind.BIG
     if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
         return None

@@ -1,7 +1,7 @@
-"""Whether what is kept is still what was saved: a CRC of each place of an arena.
+"""Whether what is kept is still what was saved: a CRC-32 of each place of an arena.
 
-To work one out takes a second for each gigabyte, so threads do it, and never two of them for the same place: when a
-round has ended, digests are noted while the next one wants to know whether all is well.
+To compute one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a
+place: when a round has ended, digests are noted while the next round checks its parts.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from workerlib.keep.arena import Commit, Place
 
 
 class Digests:
-    """Notes and compares digests; all methods are for one thread, and the work is for `threads`."""
+    """Notes and compares digests. All methods are for one thread; `threads` do the work."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
         self._noting: dict[tuple[int, Commit], Future[bool]] = {}
-        """The work in progress, by the identity of the place and what it holds."""
+        """The computations in progress, by the identity of the place and what it holds."""
 
     def note(self, places: Iterable[Place]) -> None:
         """Note the digest of each place that is whole and has none yet."""
         for place in places:
             commit = place.read()
             if commit is not None and place.digest(commit) is None:
-                self._noted(place, commit)
+                self._begin_to_note(place, commit)
 
     def check(self, place: Place, commit: Commit) -> Future[bool]:
-        """Find out whether a place still holds what was saved with this commit.
+        """Return whether a place still holds what was saved with this commit, as a future.
 
-        Where its digest is not known yet, there is nothing to compare: it is noted now.
+        Where its digest is not known yet, there is nothing to compare, and the digest is noted now.
         """
         known = place.digest(commit)
         if known is None:
-            return self._noted(place, commit)
+            return self._begin_to_note(place, commit)
         return self._threads.submit(_is_as_saved, place, commit, known)
 
-    def _noted(self, place: Place, commit: Commit) -> Future[bool]:
-        self._noting = {key: work for key, work in self._noting.items() if not work.done()}
+    def _begin_to_note(self, place: Place, commit: Commit) -> Future[bool]:
+        self._noting = {key: noted for key, noted in self._noting.items() if not noted.done()}
         key = (id(place), commit)
         if key not in self._noting:
             self._noting[key] = self._threads.submit(_note, place, commit)
@@ -47,7 +47,7 @@ class Digests:
 
 
 def withdraw(place: Place, commit: Commit) -> bool:
-    """Empty a place that still has this commit, since its data cannot be trusted; return whether it did have it."""
+    """Empty a place if it still has this commit, whose data cannot be trusted; return whether it did."""
     if place.read() != commit:
         return False
     place.begin()

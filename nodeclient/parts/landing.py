@@ -1,7 +1,7 @@
 """The memory for a part of kept state that is on its way to this node, from another node or from a disk.
 
-One thread asks for the memory and fills it, while the event loop may give the part up. So memory has one owner at each
-moment: the landing from `room` on, and whoever has called `take` after that.
+One thread allocates the memory and fills it, while the event loop may give the part up. So memory has one owner at each
+moment: the landing from `room` on, and the caller of `take` after that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Empty(Enum):
     """Why a landing has no memory."""
 
     AWAITED = auto()
-    """Nobody has said yet how large the part is."""
+    """The size of the part is not known yet."""
     OVER = auto()
     """The part was taken, or given up."""
 
@@ -44,7 +44,7 @@ class Landed:
 
     commit: Commit
     file: int
-    """A descriptor that cannot be written to. Whoever has this object closes it, and gives the memory back."""
+    """A read-only descriptor. The owner of this object closes it, and gives the memory back."""
     size: int
     """The bytes that count towards the node's limit."""
     is_generation: bool
@@ -62,9 +62,9 @@ class Landing:
         self._memory: _PartMemory | _Empty = _Empty.AWAITED
 
     def room(self, commit: Commit) -> Place:
-        """Return the place for the part, which has these control words; for the thread that fills it, and once.
+        """Return the place for the part with these control words. The thread that fills the place calls this, once.
 
-        Raises `NoMemoryError`, `OSError`, and `FetchError` if nobody wants it any more.
+        Raises `NoMemoryError`, `OSError`, and `FetchError` if the part was given up.
         """
         if self._memory is not _Empty.AWAITED:
             raise FetchError(_UNWANTED)
@@ -82,9 +82,9 @@ class Landing:
         return (arena.generations if is_generation else arena.smalls)[0]
 
     def _own(self, memory: _PartMemory) -> Arena:
-        """Own new memory, and return the arena in it; give it up if nobody wants it by now, as `room` says.
+        """Own new memory, and return the arena in it. Raises `FetchError` if the part was given up meanwhile.
 
-        To allocate takes seconds, in which the event loop does not wait for the lock to give the part up.
+        The lock is not held while memory is allocated: that takes seconds, and the event loop may give the part up.
         """
         with self._lock:
             if self._memory is _Empty.AWAITED:
@@ -94,7 +94,7 @@ class Landing:
         raise FetchError(_UNWANTED)
 
     def take(self) -> Landed:
-        """Return the part, which is whole by now. Its memory is the caller's from then on. Raises `OSError`."""
+        """Return the part, which must be whole. From then on the caller owns its memory. Raises `OSError`."""
         with self._lock:
             memory = self._memory
             assert isinstance(memory, _PartMemory)  # noqa: S101 - a part that came has memory

@@ -22,7 +22,7 @@ from nodeclient.parts.part_server import CHUNK_BYTES, GRACE_S, RATE_MIN, REQUEST
 from workerlib.keep.arena import Commit, Place
 
 LOOK_UP_S = 0.5
-"""How often a thread that waits for data looks whether anybody still wants them."""
+"""The pause between two looks of a thread that waits for data at whether the part was given up."""
 
 
 class FetchError(OperationalError):
@@ -59,9 +59,9 @@ def fetch(
 ) -> None:
     """Get a part into a place, commit it there and note its digest. Blocks, so it is for a thread.
 
-    `room` is called once, with the control words of the part, and returns the place for it. `given_up` is set by
-    another thread when nobody wants the part any more. `pace` is called with the size of each piece that has come, and
-    returns when the next one may. Raises `FetchError`, and whatever `room` raises.
+    `room` is called once, with the control words of the part, and returns the place for it. Another thread sets
+    `given_up` to end the transfer. `pace` is called with the size of each piece that has come, and returns when the
+    next one may come. Raises `FetchError`, and what `room` raises.
     """
     try:
         connection, exchange = _ask(source, name, given_up)
@@ -103,9 +103,9 @@ def _take(
     given_up: Event,
     pace: Callable[[int], None],
 ) -> int:
-    """Receive a part into memory; return the CRC that its holder has worked out.
+    """Receive a part into memory; return the CRC that its holder has computed.
 
-    Raises `ValueError` if they are not what was saved.
+    Raises `ValueError` if the bytes are not what was saved.
     """
     tag = exchange.data_tag()
     until = time.monotonic() + GRACE_S + len(memory) / RATE_MIN

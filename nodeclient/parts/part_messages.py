@@ -1,6 +1,6 @@
 """The bytes that two agents exchange when one gets a part of the kept state from the other. Pure: no socket, no clock.
 
-The holder speaks first:
+The holder sends first:
 
 | from | what |
 |---|---|
@@ -11,8 +11,8 @@ The holder speaks first:
 | holder | the end, whether the part was whole and its CRC, and a tag over the part and the end |
 
 Each tag is an HMAC-SHA256 with the holder's key, which only the coordinator and the nodes of the run know. It covers
-both nonces and the request, so what was recorded on the wire is worth nothing in another connection. Nothing is secret
-on the wire but the key, which never travels there.
+both nonces and the request, so messages that were recorded are of no use in another connection. The key itself is never
+sent here. Parts are not encrypted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Kind(IntEnum):
 
 @frozen
 class PartName:
-    """What names a part within all that a node may hold."""
+    """The name of a part among all that a node may hold."""
 
     run: str
     rank: int
@@ -62,7 +62,7 @@ class PartName:
 
 
 class Exchange:
-    """One exchange about one part, on either side: makes and checks the tags of both."""
+    """One exchange about one part, on either side: makes its own tags and checks those of the other side."""
 
     def __init__(self, key: str, holder_nonce: bytes, request: bytes) -> None:
         """Begin with the holder's nonce and the packed request."""
@@ -74,7 +74,7 @@ class Exchange:
         return self._tag(b"request").digest()
 
     def answer(self, commit: Commit | None) -> bytes:
-        """Return the answer that the holder has the part with these control words; None if it does not."""
+        """Return the answer of a holder that has the part with these control words, or None if it does not have it."""
         packed = _ANSWER.pack(commit is not None, *(_NOT_HELD if commit is None else commit.words))
         return packed + self._tag(b"answer", packed).digest()
 
@@ -120,12 +120,12 @@ class Exchange:
 
 
 def pack_request(name: PartName, nonce: bytes) -> bytes:
-    """Return the bytes that ask for a part, without their tag."""
+    """Return the bytes of a request for a part, without their tag."""
     return _REQUEST.pack(_digest(name.run), name.rank, name.round, name.step, name.kind, nonce)
 
 
 def read_request(packed: bytes, run: str) -> PartName | None:
-    """Return the part that is asked for; None if it is of another run. Raises `ValueError` for what is no request."""
+    """Return the part that is requested; None if it is of another run. Raises `ValueError` for an unknown kind."""
     digest, rank, round_number, step, kind, _ = _REQUEST.unpack(packed)
     return PartName(run, rank, round_number, step, Kind(kind)) if digest == _digest(run) else None
 

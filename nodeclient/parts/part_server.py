@@ -1,7 +1,7 @@
-"""Gives parts of the kept state to other agents, over TCP. `part_messages` has the exchange.
+"""Sends parts of the kept state to other agents, over TCP. `part_messages` has the exchange.
 
-The event loop talks with strangers, and a thread sends to those who have shown that they know the key. So no heartbeat
-is late because of a peer that is slow, lies, or belongs to no job.
+The event loop serves peers until they have proved that they know the key, and a thread then sends them the part. So no
+heartbeat is late because of a peer that is slow, sends nonsense, or belongs to no job.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from nodeclient.parts.part_messages import (
 )
 
 BACKLOG = 1_024
-"""All nodes of a large round may ask within a second."""
+"""All nodes of a large round may connect within a second."""
 
 CONNECTIONS_MAX = 256
-"""Connections at a time. For one more, the oldest goes that has not shown the key, of the address that has the most of
-these. Where all have shown it, the new one is closed, and its peer tries again."""
+"""Connections at a time. For another one, the server closes the oldest unproven connection of the address that has the
+most of these. If all peers have proved that they know the key, the new one is closed, and its peer tries again."""
 
 REQUEST_WITHIN_S = 5.0
 """The time in which a peer has to send its request: it is one packet, which TCP may have to repeat."""
 
 SENDERS = 4
-"""How many parts of each kind are sent at a time: enough to fill a fast network. The others wait their turn, and small
-parts never wait for big ones."""
+"""How many parts of each kind are sent at a time: enough to fill a fast network. Further parts wait. Small parts never
+wait for big ones."""
 
 CHUNK_BYTES = 1 << 20
 """The bytes that are read, checked and sent in one go: they stay in the processor's cache meanwhile."""
 
 GRACE_S = 10.0
 RATE_MIN = 1e6
-"""A transfer may take this long, and a second more for each million bytes. A network of 1 Gbit/s that a hundred nodes
-share is faster than that. A peer that is slower is dropped."""
+"""A transfer may take `GRACE_S`, and a second more for each `RATE_MIN` bytes: a network of 1 Gbit/s that a hundred
+nodes share is faster. A peer that is slower is dropped."""
 
 _PAUSE_S = 1.0
 """The pause before the next attempt to accept, when the system lacks descriptors."""
@@ -72,7 +72,10 @@ class PartServer:
     """Listens at a port of its own until `close`. Must be made in the running loop. Raises `OSError` without a port."""
 
     def __init__(self, key: str, holder: Holder, address: str) -> None:
-        """Begin to serve what `holder` has to those who know the key, at one address of this host or at all (empty)."""
+        """Begin to serve the parts of `holder` to peers that know the key.
+
+        `address` is the one of this host to listen at; empty for all.
+        """
         self._key = key
         self._holder = holder
         self._loop = asyncio.get_running_loop()
@@ -81,7 +84,7 @@ class PartServer:
         self._threads = {kind: ThreadPoolExecutor(SENDERS, thread_name_prefix="kept-part") for kind in Kind}
         self._connections: set[asyncio.Task[None]] = set()
         self._unproven: dict[asyncio.Task[None], str] = {}
-        """The connections that have not shown the key, the oldest first, with their addresses."""
+        """The peers' addresses of the connections that have not proved the key, the oldest first."""
         self._sending: set[socket.socket] = set()
         self._accepting = self._loop.create_task(self._accept(), name="kept parts")
 
@@ -101,7 +104,7 @@ class PartServer:
         while True:
             try:
                 connection, peer = await self._loop.sock_accept(self._socket)
-            except OSError:  # the caller has gone, or there are no descriptors
+            except OSError:  # the peer has gone, or there are no descriptors
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if len(self._connections) >= CONNECTIONS_MAX and not self._drop_unproven():
@@ -114,7 +117,7 @@ class PartServer:
             await asyncio.sleep(0)  # so that a flood holds up nothing else in this loop
 
     def _drop_unproven(self) -> bool:
-        """Close a connection without the key to make room; return whether there was one."""
+        """Close a connection that has not proved the key, to make room; return whether there was one."""
         if not self._unproven:
             return False
         [(most, _)] = Counter(self._unproven.values()).most_common(1)
@@ -135,7 +138,7 @@ class PartServer:
                 async with asyncio.timeout(REQUEST_WITHIN_S):
                     await self._loop.sock_sendall(connection, nonce)
                     data = await self._receive(connection, REQUEST_BYTES)
-            except (OSError, EOFError):  # a timeout is an OSError: a stranger, or a peer that gave up
+            except (OSError, EOFError):  # no agent, or one that gave up; a timeout is an OSError
                 return
             packed, tag = data[:-TAG_BYTES], data[-TAG_BYTES:]
             exchange = Exchange(self._key, nonce, packed)
@@ -144,7 +147,7 @@ class PartServer:
             self._note_proven()
             try:
                 name = read_request(packed, self._holder.run)
-            except ValueError:  # it knows the key and asks for nothing that there is: another release
+            except ValueError:  # the peer knows the key, so it is an agent of another release
                 return
             held = None if name is None else self._holder.find(name)
             try:
@@ -156,7 +159,7 @@ class PartServer:
                 await self._send(connection, exchange, held)
 
     def _note_proven(self) -> None:
-        """Note that the peer of the current task has shown the key."""
+        """Note that the peer of the current task has proved that it knows the key."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in one
         self._unproven.pop(task, None)
@@ -203,7 +206,7 @@ def _send_part(connection: socket.socket, exchange: Exchange, held: Held) -> boo
 
 
 def _send_all(connection: socket.socket, data: bytes, until: float) -> None:
-    """Send all of it. Raises `OSError`, also when the time is over."""
+    """Send all data. Raises `OSError`, also when `until` has passed."""
     connection.settimeout(max(until - time.monotonic(), 1e-3))
     connection.sendall(data)
 

@@ -1,4 +1,4 @@
-"""Work on a disk that may hang for ever: threads that nobody waits for at the end, watched by the bytes that come."""
+"""Work on a disk that may hang for ever: in daemon threads, whose progress in bytes is watched."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from coordinatord.protocol.errors import OperationalError
 from nodeclient.persist.durable_file import Progress
 
 STALL_S = 30.0
-"""How long no byte may come before this node says that the disk hangs. The coordinator gives the step up later."""
+"""How long a thread may make no progress before the disk counts as hanging. The coordinator's own limit is longer."""
 
 LOOK_AGAIN_S = 0.5
 """The pause between two looks at how many bytes are written."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class DiskHangsError(OperationalError):
@@ -30,15 +30,15 @@ class DiskThread:
     def __init__(self) -> None:
         """Begin without a thread."""
         self._working: asyncio.Future[Any] | None = None
-        """The work that was begun last. It may go on though nobody waits for it: until its system call returns."""
+        """The work that was begun last. Work that was given up goes on until its system call returns."""
         self._hangs = False
         """Whether that work was seen to hang."""
 
-    async def do(self, work: Callable[[], Found], progress: Progress, note_bytes: Callable[[int], None]) -> Found:
-        """Do work that counts its `progress`, and say now and then how many bytes that is.
+    async def do(self, work: Callable[[], Result], progress: Progress, note_bytes: Callable[[int], None]) -> Result:
+        """Do work that counts its `progress`, call `note_bytes` with the progress now and then, and return the result.
 
-        Raises `DiskHangsError` if no byte comes, or if work that was begun before does not end; and what the work
-        raises. The work is given up if nobody waits for it any more.
+        Raises `DiskHangsError` if the work makes no progress, or if work that was begun before does not end, and what
+        the work raises. The work is given up if this call is cancelled.
         """
         await self._end_of_last(progress)
         self._hangs = False
@@ -52,10 +52,10 @@ class DiskThread:
             raise
         finally:
             note_bytes(progress.bytes)
-            progress.give_up()  # nobody waits for it any more; it ends at its next chunk
+            progress.give_up()  # work that goes on ends at its next chunk
 
     async def _end_of_last(self, progress: Progress) -> None:
-        """Wait for the end of work that was given up, unless the disk hangs: that ends at its next chunk."""
+        """Wait for the end of work that was given up. Raises `DiskHangsError` if it does not end."""
         loop = asyncio.get_running_loop()
         until = loop.time() + STALL_S
         while (last := self._working) is not None and not last.done():
@@ -66,10 +66,10 @@ class DiskThread:
             progress.note(0)
 
 
-async def read_in_thread(work: Callable[[], Found], progress: Progress) -> Found:
-    """Do work that reads and counts its `progress`, in a thread of its own; return what comes of it.
+async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Result:
+    """Do work that reads and counts its `progress`, in a thread of its own; return the result.
 
-    Raises `DiskHangsError` if no byte comes, and what the work raises.
+    Raises `DiskHangsError` if the work makes no progress, and what the work raises.
     """
     thread = in_thread(work)
     thread.add_done_callback(_retrieve)
@@ -78,15 +78,18 @@ async def read_in_thread(work: Callable[[], Found], progress: Progress) -> Found
 
 
 def _retrieve(ended: asyncio.Future[Any]) -> None:
-    """Retrieve the error of work that nobody waits for, which asyncio would report otherwise."""
+    """Retrieve the error of work that was given up; asyncio would report it otherwise."""
     if not ended.cancelled():
         ended.exception()
 
 
 async def _end_of(
-    thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None], done_to_bytes: str
+    thread: asyncio.Future[Any], progress: Progress, note_bytes: Callable[[int], None], participle: str
 ) -> None:
-    """Wait until a thread has ended. Raises `DiskHangsError` when it has stood still for `STALL_S`."""
+    """Wait until a thread has ended. Raises `DiskHangsError` if it makes no progress for `STALL_S`.
+
+    `participle`, "read" or "written", is for the text of that error.
+    """
     loop = asyncio.get_running_loop()
     seen, seen_at = progress.bytes, loop.time()
     while True:
@@ -97,18 +100,18 @@ async def _end_of(
             seen, seen_at = progress.bytes, loop.time()
             note_bytes(seen)
         elif loop.time() >= seen_at + STALL_S:
-            raise DiskHangsError(f"the disk hangs: nothing was {done_to_bytes} for {STALL_S:g} s")
+            raise DiskHangsError(f"the disk hangs: nothing was {participle} for {STALL_S:g} s")
 
 
-def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
-    """Begin work in a thread of its own, for which the end of the program does not wait; return what comes of it.
+def in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
+    """Begin work in a daemon thread, for which the end of the program does not wait; return a future of the result.
 
-    Raises `OSError` if the system has no thread to give.
+    Raises `OSError` if the system refuses a thread.
     """
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Found] = loop.create_future()
+    done: asyncio.Future[Result] = loop.create_future()
 
-    def finish(result: Found | None, error: Exception | None) -> None:
+    def finish(result: Result | None, error: Exception | None) -> None:
         if not done.done():
             if error is None:
                 done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
@@ -119,13 +122,13 @@ def in_thread(work: Callable[[], Found]) -> asyncio.Future[Found]:
         result, problem = None, None
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001 - it is raised in the task that waits
+        except Exception as error:  # noqa: BLE001 - the future carries it to the task that waits
             problem = error
         if not loop.is_closed():
             loop.call_soon_threadsafe(finish, result, problem)
 
     try:
         threading.Thread(target=run, name="persist", daemon=True).start()
-    except RuntimeError as error:  # Python's word for it
+    except RuntimeError as error:  # Python raises this one instead of EAGAIN
         raise OSError(errno.EAGAIN, "the system has no thread to give") from error
     return done

@@ -1,7 +1,7 @@
 """Writes a file so that it is whole or not there, whatever happens meanwhile, and reads one without trust in its size.
 
 A file is written under a temporary name, flushed to the disk (fsync), renamed, and the folder is flushed too: a rename
-is durable only then. All of this blocks, for as long as the disk likes, so it is for a thread that nobody waits for.
+is durable only then. All of this may block for ever, so it is for a daemon thread.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ CHUNK_BYTES = 4 << 20
 each."""
 
 FLUSH_BYTES = 16 << 20
-"""How many bytes are flushed in one go. Only flushed bytes count as progress, and nothing tells how far a flush is that
-has not come back. A disk that needs minutes to flush all at the end would look as if it hangs. One that flushes 16 MiB
-in 30 s does not: it may be that of a file server which a hundred nodes write to."""
+"""How many bytes are flushed in one go. Only flushed bytes count as progress, and a flush shows none before it returns.
+A disk that needs minutes to flush a whole file would seem to hang. One that flushes 16 MiB in 30 s does not: it may be
+that of a file server to which a hundred nodes write."""
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""
 
 
 class GivenUpError(OperationalError):
-    """Nobody wants the work any more."""
+    """The work was given up."""
 
 
 class Progress:
-    """How far a thread has come with reading or writing. Other threads look at it, and may give the work up."""
+    """How far a thread has come with reading or writing. Other threads read this, and may give the work up."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -48,7 +48,7 @@ class Progress:
         self._given_up.set()
 
     def note(self, count: int) -> None:
-        """Note bytes that are done. Raises `GivenUpError`."""
+        """Count more bytes. Raises `GivenUpError` if the work was given up."""
         self.bytes += count
         if self._given_up.is_set():
             raise GivenUpError("nobody wants it any more")
@@ -108,7 +108,7 @@ def flush_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably; one that is there already stays. Raises `OSError`."""
+    """Make a folder and those above it, durably, unless they are there already. Raises `OSError`."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -142,7 +142,10 @@ def read_small_file(path: Path, limit: int) -> bytes:
 
 
 def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progress) -> int:
-    """Fill memory from a place of a file; return the crc32 of all so far. Raises `OSError` and `GivenUpError`."""
+    """Fill memory with the bytes of a file from `at` on. Raises `OSError` and `GivenUpError`.
+
+    `crc` is the crc32 of the bytes before; return that with these bytes.
+    """
     done = 0
     while done < len(memory):
         chunk = memory[done : done + CHUNK_BYTES]

@@ -1,4 +1,4 @@
-"""Writes parts of a step from the memory of this node into the folder of the step. All of it blocks: for a thread."""
+"""Writes parts of a step from the memory of this node into the folder of the step. All of it blocks."""
 
 from __future__ import annotations
 
@@ -39,60 +39,66 @@ class DamagedPartError(PartLostError):
         self.held = held
 
 
-def write_big(folder: Path, of: StepName, held: Held, progress: Progress) -> None:
+def write_big(folder: Path, step_name: StepName, held: Held, progress: Progress) -> None:
     """Write one shard of the big state. Raises `OSError`, `PartLostError`, `ManifestError` and `TensorFileError`."""
     data = _checked(held, progress)
     file = describe(read_layout(data))
-    _write(folder, of, held, PartFile(shard_file(held.commit.shard), Contents.SHARD, *_of(held), 0, 0), file, progress)
+    part = PartFile(shard_file(held.commit.shard), Contents.SHARD, *_rank_and_shard(held), 0, 0)
+    _write(folder, step_name, held, part, file, progress)
 
 
-def write_small(folder: Path, of: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
-    """Write the small state of a rank, as it is, and its `buffers` as tensors. Raises as `write_big` does."""
+def write_small(folder: Path, step_name: StepName, held: Held, progress: Progress, *, buffers: bool) -> None:
+    """Write the small state of a rank as it is, and with `buffers` its buffers as tensors.
+
+    Raises the errors of `write_big`.
+    """
     data = small_data(held, _checked(held, progress))
-    written = write_file(folder / small_file(held.commit.rank), [data], progress)
-    _check_still(held)
     name = small_file(held.commit.rank)
-    write_note(folder, Note(of, PartFile(name, Contents.SMALL, *_of(held), written.size, written.crc)), progress)
+    written = write_file(folder / name, [data], progress)
+    _check_still(held)
+    part = PartFile(name, Contents.SMALL, *_rank_and_shard(held), written.size, written.crc)
+    write_note(folder, Note(step_name, part), progress)
     layout = read_layout(data)
     numbers = [number for number, piece in enumerate(layout.pieces) if not piece.name.startswith(RANDOM)]
     if buffers and numbers:
-        part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_of(held), 0, 0)
-        _write(folder, of, held, part, describe(layout, only=numbers), progress, data)
+        part = PartFile(BUFFERS_FILE, Contents.BUFFERS, *_rank_and_shard(held), 0, 0)
+        _write(folder, step_name, held, part, describe(layout, only=numbers), progress, data)
 
 
 def file_name(kind: Kind, held: Held) -> str:
-    """Return the name of the file for a part; the buffers of a rank have another one beside."""
+    """Return the name of the file for a part. The buffers of a rank are in a further one."""
     return shard_file(held.commit.shard) if kind is Kind.BIG else small_file(held.commit.rank)
 
 
 def small_data(held: Held, data: memoryview) -> memoryview:
-    """Return the small state in a place's data: all of them, or what follows the big state. Raises `ManifestError`."""
-    return data if held.kind is Kind.SMALL else data[_after(read_layout(data)) :]
+    """Return the small state in a place's data: all of it, or what follows the big state. Raises `ManifestError`."""
+    return data if held.kind is Kind.SMALL else data[_aligned_end(read_layout(data)) :]
 
 
 def _write(
     folder: Path,
-    of: StepName,
+    step_name: StepName,
     held: Held,
     part: PartFile,
     file: TensorFile,
     progress: Progress,
     data: memoryview | None = None,
 ) -> None:
+    """Write a file of tensors, out of `data` or else of the whole place, and its note with the size and the crc32."""
     memory = held.place.data[: held.commit.length] if data is None else data
     blocks = [memory[span.in_memory : span.in_memory + span.length] for span in file.spans]
     written = write_file(folder / part.name, [file.header, *blocks], progress)
     _check_still(held)
     whole = PartFile(part.name, part.contents, part.rank, part.shard, written.size, written.crc)
-    write_note(folder, Note(of, whole), progress)
+    write_note(folder, Note(step_name, whole), progress)
 
 
-def _of(held: Held) -> tuple[int, int]:
+def _rank_and_shard(held: Held) -> tuple[int, int]:
     return held.commit.rank, held.commit.shard
 
 
 def _checked(held: Held, progress: Progress) -> memoryview:
-    """Return the data of a place, if they have the digest that was noted when they were saved, if one was noted."""
+    """Return the data of a place. Raises `PartLostError` if they do not match their digest, where one was noted."""
     data = held.place.data[: held.commit.length]
     known = held.place.digest(held.commit)
     if known is not None and _crc(data, progress) != known:
@@ -103,7 +109,7 @@ def _checked(held: Held, progress: Progress) -> memoryview:
 
 
 def _crc(data: memoryview, progress: Progress) -> int:
-    """Return the crc32 of all data. It notes progress: of a large shard it takes a minute, which is no hang."""
+    """Return the crc32 of all data, and note progress: a large shard takes a minute, and the disk does not hang."""
     crc = 0
     for begin in range(0, len(data), CHUNK_BYTES):
         chunk = data[begin : begin + CHUNK_BYTES]
@@ -118,5 +124,5 @@ def _check_still(held: Held) -> None:
         raise PartLostError(f"step {commit.step} of rank {commit.rank} was overwritten before it was on the disk")
 
 
-def _after(layout: Layout) -> int:
+def _aligned_end(layout: Layout) -> int:
     return -(-layout.end // ALIGNMENT) * ALIGNMENT

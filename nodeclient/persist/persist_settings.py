@@ -8,7 +8,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.persisted_state import PersistOffer
 
 PERSIST_EVERY_S = 600.0
-"""The default time between two steps on the disk. State is in memory meanwhile, so the disk is for the loss of all
+"""The default time between two steps on the disk. Memory has the newest state, so the disk is for the loss of all
 hosts."""
 
 PERSIST_KEEP = 2

@@ -1,7 +1,7 @@
-"""Writes what the coordinator wants to the disk, and has the steps that are there. Other rooms call this module.
+"""Writes steps to the disk as the coordinator orders, and has the steps that are there. Other rooms call this module.
 
-A disk may be slow, full, broken or away, and a file system of the network may hang for ever. So all that touches it
-runs in threads that nobody waits for at the end, and what hangs is noticed by the bytes that do not come.
+A disk may be slow, full, broken or away, and a network file system may hang for ever. So all that touches the disk runs
+in daemon threads, and a hang is noticed because no bytes are written or read.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Persister:
         self._changed = changed
         self._tasks = tasks
         self._attempt: PersistAttempt | None = None
-        """What the coordinator wants now; None if it wants nothing."""
+        """The attempt to write the step that the coordinator wants now; None if it wants none."""
         self._progress = Progress()
         """How far the files of that attempt are written."""
-        self._before = 0
+        self._serial_before = 0
         """The serial of the newest step on the disk when this node began with its run."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
@@ -59,38 +59,38 @@ class Persister:
 
     @property
     def offer(self) -> PersistOffer:
-        """How the disk is to be used."""
+        """How often steps are written, and how many stay on the disk."""
         return self._settings.offer
 
     @property
     def report(self) -> PersistReport | None:
-        """How far this node is with what the coordinator wants; None if it wants nothing."""
+        """How far this node is with the step that the coordinator wants; None if it wants none."""
         return None if self._attempt is None else self._attempt.report
 
     def close(self) -> None:
-        """Tell the writing thread to end, without waiting for it."""
+        """Give up the write in progress, without waiting for the end of its thread."""
         self._progress.give_up()
 
     def begin_run(self) -> None:
-        """Note that the node begins with a run: what another run writes from now on is newer than what this does."""
-        self._before = max((step.serial for step in self.steps.there), default=0)
+        """Note that the node begins with a run: what another run writes from now on is newer than steps of this one."""
+        self._serial_before = max((step.serial for step in self.steps.whole), default=0)
 
     async def write_alone(self, run: str, order: PersistOrder) -> None:
         """Write a step and make it whole, without a coordinator; return when that is done, or has failed.
 
-        If another node was faster, or the disk is full, what this one has written is of no use and is deleted.
+        If another node was faster, or the disk is full, the files of this node are deleted.
         """
         self._progress.give_up()
         attempt = PersistAttempt(run, order, f"alone{secrets.token_hex(4)}")
         self._attempt, self._progress = attempt, Progress()
-        await self._write(attempt, self._progress, self._before)
+        await self._write(attempt, self._progress, self._serial_before)
         progress = Progress()
         work = partial(_drop_unfinished, self.steps.folder, _name_of(attempt), progress)
-        with suppress(OperationalError, OSError):  # the next step that a coordinator makes whole has it deleted
+        with suppress(OperationalError, OSError):  # the next step that a coordinator makes whole has them deleted
             await self._thread.do(work, progress, lambda _: None)
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
-        """Write what is wanted of a step; None ends that."""
+        """Write this node's parts of a step; None ends the write in progress."""
         current = self._attempt
         if order is None:
             if current is not None:
@@ -106,10 +106,14 @@ class Persister:
             self._attempt, self._progress = PersistAttempt(run, order), Progress()
             self._tasks.spawn(self._write(self._attempt, self._progress), name="persist")
 
-    async def _write(self, attempt: PersistAttempt, progress: Progress, before: int | None = None) -> None:
+    async def _write(self, attempt: PersistAttempt, progress: Progress, serial_before: int | None = None) -> None:
+        """Write the parts of an attempt, and make the step whole if this node is the committer.
+
+        `serial_before` is given without a coordinator, as for `step_folder.commit`.
+        """
         order, name = attempt.order, _name_of(attempt)
         try:
-            parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_of(order.parts)]
+            parts = [(kind, self._find(order, rank, kind)) for rank, kind in _ranks_and_kinds(order.parts)]
             work = partial(self._write_all, name, parts, progress, order.in_vain)
             await self._thread.do(work, progress, attempt.note_bytes)
         except GivenUpError:
@@ -120,7 +124,7 @@ class Persister:
         attempt.note_written()
         self._changed()
         if attempt is self._attempt and attempt.begin_commit():
-            await self._commit(attempt, before)
+            await self._commit(attempt, serial_before)
 
     def _find(self, order: PersistOrder, rank: int, kind: Kind) -> Held:
         held = self._arenas.find(rank, order.round, order.step, kind)
@@ -131,7 +135,7 @@ class Persister:
     def _write_all(
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, in_vain: tuple[int, ...]
     ) -> None:
-        """Write the parts of this node. If that fails or is given up, nobody makes the step whole: then none stays."""
+        """Write the parts of this node. If that fails or is given up, delete them: the step does not become whole."""
         step_folder.drop_attempts(self.steps.folder, name.run, in_vain, progress)
         folder = step_folder.begin(self.steps.folder, name)
         first = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
@@ -147,24 +151,24 @@ class Persister:
                 step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if first else [])])
             raise
 
-    async def _commit(self, attempt: PersistAttempt, before: int | None = None) -> None:
-        """Make a step whole; without a coordinator, none is deleted, since other nodes may read or write it."""
+    async def _commit(self, attempt: PersistAttempt, serial_before: int | None = None) -> None:
+        """Make a step whole, and delete older ones. Without a coordinator none is deleted: other nodes may use them."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            work = partial(_commit, folder, name, small, progress, before)
-            there, begun_before = await self._thread.do(work, progress, attempt.note_bytes)
+            work = partial(_commit_and_list, folder, name, small, progress, serial_before)
+            whole, unfinished = await self._thread.do(work, progress, attempt.note_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
             return
         attempt.note_committed()
         self._complaints.forget()
         self._changed()
-        text = f"step {there.step} is on the disk, in {folder / there.folder}"
+        text = f"step {whole.step} is on the disk, in {folder / whole.folder}"
         self._notify(Level.INFO, text, "state_persisted")
-        if before is not None:
+        if serial_before is not None:
             return
         await self.steps.look()
-        dropped = superfluous(self.steps.there, self.offer.keep, attempt.order.in_use) | begun_before
+        dropped = superfluous(self.steps.whole, self.offer.keep, attempt.order.in_use) | unfinished
         try:
             await in_thread(lambda: step_folder.drop(folder, dropped))
         except OSError as error:
@@ -186,25 +190,25 @@ def _name_of(attempt: PersistAttempt) -> StepName:
     return StepName(attempt.run, order.round, order.step, order.world_size, order.shards, attempt.name)
 
 
-def _ranks_of(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
-    ranks = []
+def _ranks_and_kinds(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
+    found = []
     for parts in wanted:
-        for rank in parts.each_rank:
-            ranks += [
-                (rank, kind) for kind, is_wanted in ((Kind.BIG, parts.big), (Kind.SMALL, parts.small)) if is_wanted
-            ]
-    return ranks
+        kinds = [kind for kind, is_wanted in ((Kind.BIG, parts.big), (Kind.SMALL, parts.small)) if is_wanted]
+        found += [(rank, kind) for rank in parts.each_rank for kind in kinds]
+    return found
 
 
-def _commit(job: Path, of: StepName, small: int, progress: Progress, before: int | None) -> tuple[StepName, set[str]]:
-    """Make a step whole; return which one is, and the folders of those that were begun before and never became whole.
+def _commit_and_list(
+    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None
+) -> tuple[StepName, set[str]]:
+    """Make a step whole; return the step that is whole, and the folders of those that were begun and are not.
 
-    Once the coordinator knows of this step, the next one is begun at any moment, so they are listed here.
+    They are listed here, before the coordinator knows of this step: then another step may be begun at any moment.
     """
-    there = step_folder.commit(job, of, small, progress, before).of
-    return there, step_folder.unfinished(job, progress)
+    whole = step_folder.commit(job, name, small, progress, serial_before).of
+    return whole, step_folder.unfinished(job, progress)
 
 
-def _drop_unfinished(job: Path, of: StepName, progress: Progress) -> None:
-    """Delete what an attempt has written, unless it has made a step whole."""
-    step_folder.drop(job, step_folder.unfinished(job, progress) & {of.folder})
+def _drop_unfinished(job: Path, name: StepName, progress: Progress) -> None:
+    """Delete what an attempt has written, unless its step is whole."""
+    step_folder.drop(job, step_folder.unfinished(job, progress) & {name.folder})

@@ -1,10 +1,10 @@
-"""The folder of a persisted step: which files it has, when it is whole, and how it goes away.
+"""The folder of a persisted step: which files it has, when it is whole, and how it is deleted.
 
-Each part is a file with a note beside it, which says what it is. When all parts are there, one node makes one manifest
-of the notes. A folder without a manifest is not whole, and counts for nothing. So a step appears at one instant, and
-it goes at one instant too: the manifest is the first to be deleted.
+Each part is a file with a note beside it, which describes it. When all parts are there, one node makes one manifest of
+the notes. A folder without a manifest is not whole, and counts for nothing. So a step appears at one instant, and it
+disappears at one instant too: the manifest is deleted first.
 
-Nothing in the folders is believed: names, sizes and numbers are checked, and what does not fit is left alone.
+Nothing in the folders is trusted: names, sizes and numbers are checked, and what does not fit is left alone.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MANIFEST_MAX = 64 << 20
 NOTE_MAX = 4096
 
 LOOKED_AT = 1
-"""How many bytes a file counts for whose presence or size is looked at, or that is deleted. A busy file server takes a
-moment for each, and a large job has tens of thousands: they show that nothing hangs."""
+"""The progress, in bytes, for each file that is looked at or deleted. A busy file server takes a moment for each, and a
+large job has tens of thousands of files. So progress shows that nothing hangs."""
 
 FOLDERS_MAX = 2 * KEEP_STEPS_MAX
-"""The most whole steps of a job that are looked at: these programs never keep more. Attempts that failed may have left
-any number of other folders, and hide none of these."""
+"""The most whole or damaged steps of a job that are looked at: these programs never keep more. Folders that are not
+whole do not count, however many attempts have failed."""
 
 SERIAL_MAX = 2**53 - 1
 
@@ -67,9 +67,9 @@ class Contents(StrEnum):
     SHARD = "shard"
     """One shard of the big state, as tensors."""
     BUFFERS = "buffers"
-    """Buffers of one rank, as tensors: the model is whole with them for stock torch. `ctx.keep` does not read them."""
+    """The buffers of one rank, as tensors: with them stock torch has a whole model. `ctx.keep` does not read them."""
     SMALL = "small"
-    """The small state of one rank, as it was in memory."""
+    """The small state of one rank, with the bytes that it had in memory."""
 
 
 @frozen
@@ -79,7 +79,7 @@ class PartFile:
     name: Annotated[str, Length(1, 80)]
     contents: Contents
     rank: Count
-    """The rank that had this state."""
+    """The rank whose state this is."""
     shard: Count
     bytes: Size
     crc32: Annotated[int, Range(0, 2**32 - 1)]
@@ -88,7 +88,7 @@ class PartFile:
 
 @frozen
 class StepName:
-    """Which step a folder holds: its number alone says little, since runs and rounds may repeat it."""
+    """Which step a folder holds. The number of the step is not enough: runs and rounds may repeat it."""
 
     run: Name
     round: Counter
@@ -96,8 +96,8 @@ class StepName:
     world_size: Annotated[int, Range(1, RANKS_MAX)]
     shards: Annotated[int, Range(1, RANKS_MAX)]
     attempt: Annotated[str, Length(0, 16)] = ""
-    """Which attempt writes it, in lower-case letters and digits: two attempts at one step share no file. So what is
-    left of one that failed can be deleted while another one writes."""
+    """The attempt that writes the step, in lower-case letters and digits. Two attempts at one step share no file, so
+    what is left of one that failed can be deleted while another one writes."""
 
     @property
     def at(self) -> KeptStep:
@@ -113,7 +113,7 @@ class StepName:
 
 @frozen
 class Note:
-    """What the note beside a file says of it."""
+    """What the note beside a file contains."""
 
     of: StepName
     file: PartFile
@@ -121,7 +121,7 @@ class Note:
 
 @frozen
 class Manifest:
-    """All that a whole step consists of."""
+    """All files of a whole step."""
 
     format: Annotated[int, Range(_FORMAT, _FORMAT)]
     serial: Annotated[int, Range(1, SERIAL_MAX)]
@@ -160,7 +160,7 @@ _check_manifest = check_for(Manifest)
 
 
 def job_folder(root: Path, job: str) -> Path:
-    """Return the folder for the steps of a job. Names that no file may have, or that are too long, are changed."""
+    """Return the folder for the steps of a job. The job's name is escaped, and cut if it is too long for a file."""
     name = quote(job, safe=" +,=@").replace(".", "%2E")
     if len(name) > _NAME_MAX:
         name = f"{name[: _NAME_MAX - 13]}-{hashlib.sha256(job.encode()).hexdigest()[:12]}"
@@ -168,7 +168,7 @@ def job_folder(root: Path, job: str) -> Path:
 
 
 def shard_file(shard: int) -> str:
-    """Return the name of the file of a shard: that which torch gives it."""
+    """Return the name of the file of a shard, as torch's distributed checkpoints name it."""
     return f"shard-{shard + 1:05}-model-00001-of-00001.safetensors"
 
 
@@ -190,8 +190,8 @@ def find_whole(
 ) -> tuple[list[Manifest], list[str]]:
     """Return the whole steps of a job, the newest first, and what is wrong with others. Raises `OSError`.
 
-    Of a folder that is `known`, only whether its manifest is still there is looked at. Who gives `progress` can see
-    whether the disk hangs.
+    `known` has manifests by folder: of these folders, only the presence of the manifest is checked. `progress` grows
+    with each file that is looked at.
     """
     progress = progress or Progress()
     whole: list[Manifest] = []
@@ -225,37 +225,37 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def commit(job: Path, of: StepName, small: int, progress: Progress, before: int | None = None) -> Manifest:
-    """Make a step whole, all of whose files are written: its shards, and the small state of so many ranks.
+def commit(job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None = None) -> Manifest:
+    """Make a step whole, all of whose files are written: its shards, and the small state of `small` ranks.
 
-    Without a coordinator, `before` is the serial of the newest step on the disk when the node began with its run: then
-    a step that is newer may have come meanwhile, and is returned if it is of this run. It notes progress with each
-    file. Raises `OSError`, `UnusableError` and `GivenUpError`.
+    Without a coordinator, `serial_before` is the serial of the newest step on the disk when the node began with its
+    run. A newer step may have come meanwhile, and is returned if it is of this run. Notes progress with each file.
+    Raises `OSError`, `UnusableError` and `GivenUpError`.
     """
-    folder = job / of.folder
+    folder = job / name.folder
     try:
         return read_manifest(folder, progress)  # it was made whole before, and the report of that was lost
     except FileNotFoundError:
         pass
-    names = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
-    notes: list[Note] = [_read(path, _read_note, NOTE_MAX, progress) for path in names]
-    files = tuple(sorted((note.file for note in notes if note.of == of), key=lambda file: file.name))
-    _check_all_here(of, files, small, job.parent)
-    _check_whole(of, files)
+    paths = [path for path in folder.iterdir() if path.name.endswith(NOTE)]
+    notes: list[Note] = [_read(path, _read_note, NOTE_MAX, progress) for path in paths]
+    files = tuple(sorted((note.file for note in notes if note.of == name), key=lambda file: file.name))
+    _check_all_written(name, files, small, job.parent)
+    _check_whole(name, files)
     _check_sizes(folder, files, progress)
     newest = next(iter(find_whole(job, progress=progress)[0]), None)
-    if before is not None and newest is not None:
-        there = NewestOnDisk(newest.of.run, newest.of.at, newest.serial)
-        if not may_become_newest(of.at, of.run, there, before):
-            if newest.of.run == of.run:
+    if serial_before is not None and newest is not None:
+        newest_on_disk = NewestOnDisk(newest.of.run, newest.of.at, newest.serial)
+        if not may_become_newest(name.at, name.run, newest_on_disk, serial_before):
+            if newest.of.run == name.run:
                 return newest
             raise UnusableError(f"another run of the job has written step {newest.of.step} since, so this one is old")
     serial = 1 if newest is None else newest.serial + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
-    manifest = Manifest(_FORMAT, serial, of, files)
+    manifest = Manifest(_FORMAT, serial, name, files)
     write_file(folder / MANIFEST, [_json(manifest)], progress)
-    for path in names:
+    for path in paths:
         path.unlink(missing_ok=True)
         progress.note(LOOKED_AT)
     return manifest
@@ -283,28 +283,28 @@ def drop(job: Path, names: Collection[str]) -> None:
 def drop_attempts(job: Path, run: str, attempts: Collection[int], progress: Progress) -> None:
     """Delete what a run has written in attempts that were in vain. What cannot be deleted stays. Raises `OSError`.
 
-    All nodes that write do so at the same time, so files may be gone that were there a moment ago.
+    All nodes that write do this at the same time, so files may vanish meanwhile.
     """
-    ends = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
-    for folder in _folders(job) if ends else ():
-        if folder.name.split("-", 4)[-1] in ends and not (folder / MANIFEST).exists():
+    suffixes = {StepName(run, 0, 0, 1, 1, str(attempt)).folder.split("-", 4)[-1] for attempt in attempts}
+    for folder in _folders(job) if suffixes else ():
+        if folder.name.split("-", 4)[-1] in suffixes and not (folder / MANIFEST).exists():
             shutil.rmtree(folder, ignore_errors=True)
             progress.note(LOOKED_AT)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Delete the files of parts of a step that does not become whole. Notes go first: they say that a file is there.
+    """Delete the files of parts of a step that does not become whole, and before each its note. Raises `OSError`.
 
-    The folder stays, since other nodes may be about to write into it. Raises `OSError`.
+    The folder stays, since other nodes may be about to write into it.
     """
     for name in names:
         (folder / f"{name}{NOTE}").unlink(missing_ok=True)
         (folder / name).unlink(missing_ok=True)
 
 
-def begin(job: Path, of: StepName) -> Path:
-    """Return the folder of a step, which is there. Raises `OSError` and `UnusableError`."""
-    folder = job / of.folder
+def begin(job: Path, name: StepName) -> Path:
+    """Make the folder of a step, if it is not there; return it. Raises `OSError` and `UnusableError`."""
+    folder = job / name.folder
     make_folder(folder)
     if folder.is_symlink():
         raise UnusableError(f"{folder} is a symbolic link, which these programs never make")
@@ -322,31 +322,34 @@ def _folders(job: Path) -> list[Path]:
 
 
 def _numbers(name: str) -> tuple[int, int, str]:
-    """Return the round and the step of a folder, which order those of one run, and its name."""
+    """Return the round and the step in a folder's name, which order the steps of one run, and the digest of its run."""
     _, step, _, number, run, *_ = name.split("-")
     return int(number), int(step), run
 
 
-def _check_all_here(of: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
-    shards_here = len({file.shard for file in files if file.contents is Contents.SHARD})
-    small_here = sum(file.contents is Contents.SMALL for file in files)
-    if shards_here < of.shards or small_here < small:
-        what = f"{shards_here} of {of.shards} shards" if shards_here < of.shards else f"{small_here} of {small} ranks"
+def _check_all_written(name: StepName, files: tuple[PartFile, ...], small: int, root: Path) -> None:
+    """Check that the files of all nodes are found. Raises `UnusableError`."""
+    shards_found = len({file.shard for file in files if file.contents is Contents.SHARD})
+    small_found = sum(file.contents is Contents.SMALL for file in files)
+    if shards_found < name.shards or small_found < small:
+        shards, ranks = f"{shards_found} of {name.shards} shards", f"{small_found} of {small} ranks"
+        found = shards if shards_found < name.shards else ranks
         raise UnusableError(
-            f"all nodes have written, and only {what} are found: is {root} one directory for all nodes?"
+            f"all nodes have written, and only {found} are found: is {root} one directory for all nodes?"
         )
 
 
-def _check_whole(of: StepName, files: tuple[PartFile, ...]) -> None:
+def _check_whole(name: StepName, files: tuple[PartFile, ...]) -> None:
+    """Check that files make up a step. Raises `UnusableError`."""
     names = {file.name for file in files}
-    if len(names) < len(files) or any(file.rank >= of.world_size or file.shard >= of.shards for file in files):
+    if len(names) < len(files) or any(file.rank >= name.world_size or file.shard >= name.shards for file in files):
         raise UnusableError("its files do not fit together")
     for file in files:
         if file.name != _NAMES[file.contents](file):
             raise UnusableError(f"{file.name!r} is not the name of such a file")
-    missing = {*range(of.shards)} - {file.shard for file in files if file.contents is Contents.SHARD}
+    missing = {*range(name.shards)} - {file.shard for file in files if file.contents is Contents.SHARD}
     if missing:
-        raise UnusableError(f"{len(missing)} of {of.shards} shards are not written, such as shard {min(missing)}")
+        raise UnusableError(f"{len(missing)} of {name.shards} shards are not written, such as shard {min(missing)}")
 
 
 def _check_sizes(folder: Path, files: tuple[PartFile, ...], progress: Progress) -> None:
@@ -377,7 +380,7 @@ def _read(path: Path, check: Any, limit: int, progress: Progress) -> Any:
 
 
 def _read_manifest(value: object, path: str) -> Manifest:
-    """Check a manifest. One that names no attempt was written before attempts had folders of their own."""
+    """Check a manifest. Those without an attempt are from before attempts had folders of their own."""
     of = value.get("of") if isinstance(value, dict) else None
     if isinstance(of, dict):
         of.setdefault("attempt", "")

@@ -1,7 +1,6 @@
 """Which whole steps are on the disk: looks there from time to time, and reads the one that a round resumes from.
 
-All that touches the disk runs in threads that nobody waits for at the end: a file system of the network may hang for
-ever.
+All that touches the disk runs in daemon threads: a network file system may hang for ever.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ from nodeclient.persist.unusable_steps import Key, UnusableSteps
 from workerlib.keep.arena import Commit
 
 LOOK_WITHIN_S = 10.0
-"""How long a first look at the disk may take before the user is told of it. The node does not join before."""
+"""How long the first look at the disk may take before the user is warned. The node does not join before that look."""
 
 LOOK_EVERY_S = 10.0
-"""The pause between two looks at which steps the disk has: other nodes write some and drop others. A round that would
-begin anew waits until all of its nodes find the same."""
+"""The pause between two looks at the disk: other nodes write and delete steps. A round that would begin from nothing
+waits until all of its nodes find the same steps."""
 
 Notify = Callable[[Level, str, str], None]
 
 
 class Complaints:
-    """Warns the user of what is wrong with the disk, and says nothing twice in a row."""
+    """Warns the user of what is wrong with the disk, and of nothing twice in a row."""
 
     def __init__(self, notify: Notify) -> None:
         """Begin without a complaint."""
@@ -50,13 +49,13 @@ class Complaints:
         self._last = ""
 
     def complain(self, text: str) -> None:
-        """Tell the user what is wrong, unless the user was told that last. What stands before `: ` does not count."""
+        """Warn the user, unless the last warning was the same. Texts that differ only before `: ` are the same."""
         if text.partition(": ")[2] != self._last.partition(": ")[2] or not self._last:
             self._notify(Level.WARNING, text, "state_not_persisted")
         self._last = text
 
     def forget(self) -> None:
-        """Note that all went well: the same complaint is news again."""
+        """Note that all went well: the next complaint is shown even if it is the same."""
         self._last = ""
 
 
@@ -71,7 +70,7 @@ class StepsOnDisk:
         changed: Callable[[], None],
         tasks: Tasks,
     ) -> None:
-        """Begin without a look at the disk; `changed` is called when another step is found, or one no longer."""
+        """Begin without a look at the disk; `changed` is called when the reported steps have changed."""
         self._root = settings.root
         self.folder = step_folder.job_folder(settings.root, settings.job)
         self._notify = notify
@@ -85,7 +84,7 @@ class StepsOnDisk:
         self._look_now = asyncio.Event()
         self._problems: set[str] = set()
         """What was wrong with steps at the last look."""
-        self.there: tuple[StepOnDisk, ...] = ()
+        self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps on the disk at the last look."""
         self.found: tuple[PersistedStep, ...] = ()
         """The newest whole steps on the disk, without those that could not be read."""
@@ -93,9 +92,9 @@ class StepsOnDisk:
         """Why something on the disk is of no use to this node."""
 
     async def keep_looking(self) -> None:
-        """Look at the disk, until that succeeds; then go on to look at it from time to time.
+        """Look at the disk until that succeeds; then have it looked at from time to time.
 
-        A node that joined without it could have a round begin from nothing although there is something.
+        A node that joined before could make a round begin from nothing although there is a step on the disk.
         """
         first = self._tasks.spawn(self._look_until_seen(), name="look")
         done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
@@ -114,13 +113,13 @@ class StepsOnDisk:
     async def _look_on(self) -> None:
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_EVERY_S):  # wait_for may take the end of this task for an answer
+                async with asyncio.timeout(LOOK_EVERY_S):  # wait_for may swallow the cancellation of this task
                     await self._look_now.wait()
             self._look_now.clear()
             await self.look()
 
     async def look(self) -> bool:
-        """Look which steps are whole; return whether that could be seen. One look is made at a time."""
+        """Look which steps are whole; return whether the disk could be read. One look is made at a time."""
         async with self._looking:
             known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
             try:
@@ -131,6 +130,11 @@ class StepsOnDisk:
                 text = f"{self.folder} cannot be read: {error.strerror or error}; this is tried again every"
                 self._complaints.complain(f"{text} {LOOK_EVERY_S:g} s")
                 return False
+        self._take_in(whole, problems)
+        return True
+
+    def _take_in(self, whole: list[Manifest], problems: list[str]) -> None:
+        """Take in what a look has found: the whole steps, the newest first, and what is wrong with others."""
         for problem in problems:
             if problem not in self._problems:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
@@ -143,7 +147,7 @@ class StepsOnDisk:
         self._manifests = {
             key: manifest for key, manifest in manifests.items() if not self._unusable.is_barred(key, now)
         }
-        self.there = tuple(
+        self.whole = tuple(
             StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
@@ -152,21 +156,20 @@ class StepsOnDisk:
         self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
         if (self.found, self.unusable) != before:
             self._changed()
-        return True
 
     async def _complain_of_silence(self, looking: asyncio.Future[Any]) -> None:
-        """Wait until the disk has answered, or tell the user that it does not."""
+        """Wait until the disk has answered; after `STALL_S`, warn the user that it does not."""
         done, _ = await asyncio.wait([looking], timeout=disk_thread.STALL_S)
         if not done:
             text = f"{self.folder} does not answer: nothing was seen there for {disk_thread.STALL_S:g} s"
             self._complaints.complain(text)
 
     def look_now(self) -> None:
-        """Look soon, and not only when it is time to."""
+        """Have the next look made at once."""
         self._look_now.set()
 
     async def read(self, resume: Resume, rank: int, kind: Kind, room: Room, progress: Progress) -> Commit:
-        """Read a part into memory, as of the step that the round resumes from.
+        """Read a part of the step that a round resumes from into memory; return its control words.
 
         Raises `OSError`, `UnusableError` and `DiskHangsError`, and what `room` raises.
         """
@@ -179,11 +182,11 @@ class StepsOnDisk:
         work = partial(read_part, folder, manifest, (rank, contents), resume.round, room, progress)
         return await read_in_thread(work, progress)
 
-    def withdraw(self, disk: DiskStep, step: int, why: str, *, passes: bool) -> None:
-        """Stop reporting a step that cannot be read; `passes` says that this may be over in a moment."""
+    def withdraw(self, disk: DiskStep, step: int, why: str, *, may_pass: bool) -> None:
+        """Stop reporting a step that cannot be read. With `may_pass` it is tried again after a pause."""
         key = disk.run, KeptStep(disk.round, step)
-        self._unusable.note(key, why, asyncio.get_running_loop().time(), passes=passes)
-        self._manifests.pop(key, None)  # so that the next look reads anew what there is
+        self._unusable.note(key, why, asyncio.get_running_loop().time(), may_pass=may_pass)
+        self._manifests.pop(key, None)  # so that the next look reads its manifest anew
         self.found = tuple(persisted for persisted in self.found if (persisted.run, persisted.at) != key)
         self.unusable = clip(why, MESSAGE_MAX)
 

@@ -5,7 +5,7 @@ A file begins with the length of its header (8 bytes), the header (JSON) and the
 finds under `DCP_SHARDING_INFO` which piece of a whole tensor each of them has. Under `coordinatord` is what a place of
 an arena needs besides: the pieces in their order, of the types that torch has.
 
-Nothing that a file says is believed: lengths, types and places are compared with each other and with the file's size.
+No file is trusted: lengths, types and places are compared with each other and with the file's size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coordinatord.protocol.text import clip
 from workerlib.keep.manifest import Layout, ManifestError, Piece, lay_out, read_piece
 
 LENGTH_BYTES = 8
-"""The bytes in front of a header with its length."""
+"""The size of the length in front of a header."""
 
 HEADER_MAX = 64 << 20
 """The longest header: 200,000 tensors at 300 bytes each. The format itself allows 100 MB."""
@@ -42,7 +42,7 @@ TYPES = {
     "uint64": ("U64", 8),
     "float64": ("F64", 8),
 }
-"""What the format calls torch's types, and the bytes of an element. Others are written as bytes, under another key."""
+"""The format's names of torch's types, and the bytes of an element. Other types are written as bytes: see `_entry`."""
 
 _RAW = "U8"
 
@@ -73,11 +73,11 @@ class TensorFile:
     """What a file of tensors consists of."""
 
     header: bytes
-    """The header with its length before it, padded so that the tensors are aligned."""
+    """The header, with its length before it. It is padded so that the tensors are aligned."""
     layout: Layout
     """The same tensors in a place of an arena."""
     spans: tuple[Span, ...]
-    """They are in the order of the file."""
+    """The places of the tensors, in the order of the file."""
 
     @property
     def size(self) -> int:
@@ -86,10 +86,10 @@ class TensorFile:
 
 
 def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile:
-    """Return the file for the tensors of a place, or for `only` those of these numbers. Raises `TensorFileError`."""
+    """Return the file for the tensors of a place, or for those with the numbers in `only`. Raises `TensorFileError`."""
     numbers = range(len(layout.pieces)) if only is None else only
     pieces = [(number, layout.pieces[number]) for number in numbers]
-    # The largest elements first, as in files of safetensors' own: then all of them are aligned.
+    # The largest elements come first, as in safetensors' own files: then all of them are aligned.
     pieces.sort(key=lambda numbered: -TYPES.get(numbered[1].dtype, ("", 0))[1])
     entries: dict[str, Any] = {}
     sharding: dict[str, Any] = {}
@@ -144,6 +144,7 @@ def read_header(text: bytes, data_bytes: int) -> TensorFile:
 
 
 def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
+    """Return the places of tensors, in the order of the file. Raises `TensorFileError` for a false header."""
     spans = []
     for piece, begin in zip(layout.pieces, layout.begins, strict=True):
         itemsize = TYPES.get(piece.dtype, ("", 0))[1]
@@ -156,13 +157,13 @@ def _spans(layout: Layout, entries: dict[str, Any]) -> tuple[Span, ...]:
         entry = entries[key]
         first, last = entry["data_offsets"]
         if type(first) is not int or [entry["dtype"], entry["shape"], last - first] != [kind, sizes, piece.length]:
-            raise TensorFileError(clip(f"{piece.name} is said to be two different things", PROBLEM_MAX))
+            raise TensorFileError(clip(f"{piece.name} is described in two different ways", PROBLEM_MAX))
         spans.append(Span(first, begin, piece.length))
     return tuple(sorted(spans, key=lambda span: (span.in_file, span.length)))
 
 
 def _entry(piece: Piece) -> tuple[str, str, list[int], list[int]]:
-    """Return key, type, sizes and offsets that a piece has in the header."""
+    """Return the key, type, sizes and offsets of a piece in the header; a type that the format lacks is bytes."""
     if piece.dtype in TYPES:
         return piece.name, TYPES[piece.dtype][0], [*piece.sizes], [*piece.offsets]
     begins = "x".join(map(str, piece.offsets))
