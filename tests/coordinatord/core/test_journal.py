@@ -1,4 +1,4 @@
-"""Persist, then speak: which effects wait for which records, and which wait for none."""
+"""Persist, then send: which effects wait for which records, and which wait for none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Persist, then speak: nobody receives what a crash could forget."""
+"""Persist, then send: nobody receives what a crash could forget."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Mutant
 
 MUTANTS = (
-    # Persist, then speak
+    # Persist, then send
     Mutant(
         "speaks-first",
         "coordinatord.core.journal",
