@@ -43,6 +43,8 @@ from coordinatord.token_flags import TokenConfig, add_token, read_token
 
 _HOST_NAME = re.compile(r"\.?[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?", re.ASCII | re.IGNORECASE)
 
+_ZERO = re.compile(r"0+(?:\.0*)?", re.ASCII)
+
 STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
 """Where the state directory is by default, as a text for `--help`."""
 
@@ -306,7 +308,8 @@ def _add_security(parser: SettingsParser) -> None:
 
 
 def _pause(text: str) -> float:
-    return 0.0 if text == "0" else seconds(text)
+    """Read a duration in seconds; a zero of any form, such as 0.0 of a file, is no pause."""
+    return 0.0 if _ZERO.fullmatch(text) else seconds(text)
 
 
 def _add_state(parser: SettingsParser) -> None:

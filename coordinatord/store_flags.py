@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
-from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.private_files import read_given
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
@@ -21,7 +21,7 @@ LEASE_S = 5.0
 LEASE_S_MIN = 2.0
 """A shorter lease would be lost to one slow request."""
 
-_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?P<port>:\d{1,5})?", re.ASCII)
+_ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?", re.ASCII)
 
 _BARE = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*", re.ASCII)
 """An IPv6 address without brackets, as Kubernetes gives it."""
@@ -137,9 +137,9 @@ def _advertised(parser: SettingsParser, given: argparse.Namespace) -> str:
     if not given.advertise:
         return ""
     found = _ADDRESS.fullmatch(f"[{given.advertise}]" if _BARE.fullmatch(given.advertise) else given.advertise)
-    if found is None:
+    if found is None or not 0 < (port := int(found["port"] or given.port or DEFAULT_PORT)) <= PORT_MAX:
         parser.error(f"--advertise {given.advertise!r} is no HOST[:PORT], such as h1.example:29400 or [fd00::1]:29400")
-    return found["host"] + (found["port"] or f":{given.port or DEFAULT_PORT}")
+    return f"{found['host']}:{port}"
 
 
 def read_place(parser: SettingsParser, given: argparse.Namespace) -> EtcdPlace | None:

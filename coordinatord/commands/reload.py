@@ -37,6 +37,8 @@ AFTER_RESTART: dict[str, Callable[[ServeConfig], object]] = {
     "tls-key": lambda settings: settings.key or "none",
     "tls-client-ca": lambda settings: settings.client_authorities or "none",
     "store": lambda settings: "none" if settings.shared is None else settings.shared.place,
+    "lease": lambda settings: "none" if settings.shared is None else settings.shared.lease_s,
+    "advertise": lambda settings: "none" if settings.shared is None else settings.shared.advertise or "none",
     "state-dir": lambda settings: settings.state_dir or "none, it is in memory",
 }
 """Settings that a reload cannot change."""

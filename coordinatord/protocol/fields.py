@@ -10,6 +10,8 @@ from coordinatord.protocol.text import TEXT_MAX
 DEFAULT_PORT = 29_400
 """The port of a coordinator by default; the same as torchrun's c10d rendezvous, so firewalls know it."""
 
+PORT_MAX = 65_535
+
 RANKS_MAX = 1_000_000
 """Ten times the largest public training job (about 100,000 GPUs); bounds every rank, count and round size."""
 
@@ -47,7 +49,7 @@ Name = Annotated[str, Length(1, 128)]
 """Job ids, node ids, run ids, roles."""
 Address = Annotated[str, Length(1, 253)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
-Port = Annotated[int, Range(1, 65_535)]
+Port = Annotated[int, Range(1, PORT_MAX)]
 Text = Annotated[str, Length(0, TEXT_MAX)]
 """A text for a person; see `text.clip`."""
 MESSAGE_MAX = 512

@@ -6,7 +6,7 @@ import argparse
 import ipaddress
 import re
 
-from coordinatord.protocol.fields import DEFAULT_PORT
+from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
 
 _ENDPOINT = re.compile(
@@ -33,7 +33,7 @@ def read_endpoint(text: str, least_port: int = 1) -> Endpoint:
     match = _ENDPOINT.fullmatch(text.removeprefix("https://").removeprefix("http://").removesuffix("/"))
     port = int((match and match["port"]) or DEFAULT_PORT)
     number = match and (match["bracketed"] or match["bare"])
-    if match is None or not least_port <= port <= 65_535 or (number and not _is_address(number)):  # noqa: PLR2004 - a port
+    if match is None or not least_port <= port <= PORT_MAX or (number and not _is_address(number)):
         raise argparse.ArgumentTypeError(f"{text!r} is no HOST[:PORT], such as coord.example:29400 or [fd00::5]:29400")
     return Endpoint(number or match["host"], port)
 

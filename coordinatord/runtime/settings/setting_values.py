@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from coordinatord.protocol.fields import DURATION_S_MAX
+from coordinatord.protocol.fields import DURATION_S_MAX, PORT_MAX
 
 TEXT: tuple[type, ...] = (str,)
 WHOLE: tuple[type, ...] = (int,)
@@ -18,8 +18,8 @@ have meant something else."""
 
 def port(text: str) -> int:
     """Read a port number, 0 included."""
-    if not text.isdecimal() or int(text) > 65_535:  # noqa: PLR2004 - what a port is
-        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+    if not text.isdecimal() or int(text) > PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {PORT_MAX}")
     return int(text)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.fields import PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.store.etcd.keys import NAMES
 
@@ -25,8 +26,6 @@ _MEMBER = re.compile(
 
 PREFIX = "coordinatord"
 """The namespace where none is given."""
-
-_PORT_MAX = 65_535
 
 
 class EtcdPlaceError(OperationalError):
@@ -70,7 +69,7 @@ class EtcdPlace:
         url = _URL.fullmatch(text)
         members = [] if url is None else [_MEMBER.fullmatch(part) for part in url["members"].split(",")]
         ports = [int((member and member["port"]) or PORT) for member in members]
-        whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= _PORT_MAX for port in ports)
+        whole = 0 < len(members) <= MEMBERS_MAX and all(members) and all(0 < port <= PORT_MAX for port in ports)
         if url is None or not whole:
             raise EtcdPlaceError(f"{text!r} is no etcd://HOST[:PORT][,...][/PREFIX], such as etcd://h1,h2,h3/training")
         hosts = [(member["number"] or member["host"]) for member in members if member is not None]
