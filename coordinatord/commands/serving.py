@@ -110,7 +110,6 @@ async def _lead(
 
     `candidate` and `access` are those of a shared store; None for a store of its own.
     """
-    loop = asyncio.get_running_loop()
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
     may_act = (lambda: True) if candidate is None else candidate.holds
     shared = (lambda: None) if candidate is None else candidate.status
@@ -132,19 +131,12 @@ async def _lead(
                 _watch_leadership(server, candidate, access)
             reload_security = server.revocations.reload if server.revocations is not None else lambda: None
             reloader = Reloader(settings, lambda policy: server.driver.submit(PolicyChanged(policy)), reload_security)
-            loop.add_signal_handler(signal.SIGHUP, reloader.reload)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.reload)
             gc.enable()
             gc.set_threshold(GARBAGE_THRESHOLD)
             _announce(server)
-            if settings.until_unused:
-                server.spawn(end_when_unused(server.driver, ended), name="until unused")
-            systemd.notify("READY=1", status_of(_status(server)))
-            server.spawn(systemd.keep_alive(), name="watchdog")
-            server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
             try:
-                await server.until(ended)
-                systemd.notify("STOPPING=1")
-                log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
+                await _serve_until(ended, server, settings, systemd)
             finally:
                 if candidate is not None:
                     # A standby can lead at once: to close the sessions takes long if a node does not answer.
@@ -153,6 +145,20 @@ async def _lead(
         if resigned is not None:
             await resigned
         await store.close()
+
+
+async def _serve_until(
+    ended: asyncio.Future[None], server: Server, settings: ServeConfig, systemd: SystemdNotifier
+) -> None:
+    """Serve until `ended` is done, and inform systemd meanwhile."""
+    if settings.until_unused:
+        server.spawn(end_when_unused(server.driver, ended), name="until unused")
+    systemd.notify("READY=1", status_of(_status(server)))
+    server.spawn(systemd.keep_alive(), name="watchdog")
+    server.spawn(systemd.keep_informed(lambda: _status(server)), name="status")
+    await server.until(ended)
+    systemd.notify("STOPPING=1")
+    log.info("stopping; the nodes keep their workers and look for a coordinator", extra=fields("stopping"))
 
 
 def _watch_leadership(server: Server, candidate: Candidate, access: SharedAccess) -> None:

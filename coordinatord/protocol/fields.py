@@ -31,7 +31,7 @@ STEP_MAX = 2**53 - 1
 """Steps of a training job: at a million a second, 285 years. Readers of JSON still distinguish each from the next."""
 
 REQUEST_MAX = 2**62
-"""Questions of one coordinator: at a million a second, 146,000 years."""
+"""The numbers of one coordinator's questions: at a million a second, 146,000 years."""
 
 HEARTBEAT_S_MIN = 0.1
 """The shortest heartbeat. A lease of five of them is half a second, and a busy host stops a program for tenths of a

@@ -63,7 +63,7 @@ class Phase(StrEnum):
     """What a node's local worker group is doing."""
 
     PREPARING = "preparing"
-    """No worker can start yet: the node imports the modules of `--preload`. This is the first phase, once."""
+    """No worker can start yet: the node imports the modules of `--preload`. Only the first phase can be this one."""
     IDLE = "idle"
     """No worker lives, and the last round is over here: the node can be given a new one."""
     STARTING = "starting"
@@ -143,8 +143,8 @@ class JobSpec:
     launcher: Launcher = Launcher.NODECLIENT
     scale_up: ScaleUp = ScaleUp.NOW
     hang_timeout_s: Seconds | None = None
-    """How long no worker may do a step before a hang is restarted, also one whose culprit computes. None: as long as
-    the run's own steps suggest, and no hang is restarted whose culprit computes. 0: no hang is restarted."""
+    """The time without a step after which a hang is restarted, even if the culprit computes. None: it follows from the
+    run's own steps, and a hang whose culprit computes is not restarted. 0: no hang is restarted."""
     drain_laggards: Annotated[float, Range(0, FACTOR_MAX)] = 0.0
     """A node is drained if a worker of it makes each step so many times as long; 0 for never."""
 

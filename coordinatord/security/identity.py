@@ -116,7 +116,7 @@ def _make() -> tuple[str, str]:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        # It never expires: RFC 5280, 4.1.2.5, has this date for that. The begin is before any host's clock.
+        # It never expires: RFC 5280, 4.1.2.5, has this date for that.
         .not_valid_before(datetime(2020, 1, 1, tzinfo=UTC))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
