@@ -73,8 +73,8 @@ MUTANTS = (
         "silent-coordinator-asked-again",
         "nodeclient.access.contact_points",
         "a node asks a coordinator again for ever that takes connections and answers nothing",
-        "        self._go_on(addresses)\n        self._served = False\n",
-        "        if served:\n            self._go_on(addresses)\n        self._served = False\n",
+        "        self._advance(addresses)\n        self._served = False\n",
+        "        if served:\n            self._advance(addresses)\n        self._served = False\n",
         plays="standby_world",
     ),
     Mutant(
