@@ -60,7 +60,7 @@ class Agent:
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._group.keep(event),
             events.KeptSaved: self._kept_saved,
-            events.KeptChanged: lambda _, now: self._connection.report_at(now),
+            events.KeptChanged: lambda _, now: self._connection.make_beat_due(now),
             events.PersistedAlone: lambda _, __: self._departure.note_written(),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,

@@ -45,6 +45,7 @@ class ConnectionState:
         """How long the workers may go on while the coordinator is out of reach. By then it may have replaced this
         node."""
         self.heard_at = now
+        """When the coordinator was last heard."""
         self.beat_at = math.inf
         """When the next heartbeat is due."""
         self._received = False
@@ -85,11 +86,11 @@ class ConnectionState:
 
     def close(self, reason: str, now: float) -> bool:
         """End the session, or note a failed attempt; return whether the coordinator had let the node in."""
-        had_contact, self.connected = self.connected and self._received, False
+        was_let_in, self.connected = self.connected and self._received, False
         self.error = reason
-        if had_contact:
+        if was_let_in:
             self.alone_since = now
-        return had_contact
+        return was_let_in
 
     def limit_alone(self, phase: Phase, without_workers_since: float, patience_s: float) -> float:
         """Return until when a node in this phase goes on without the coordinator.
@@ -111,7 +112,7 @@ class ConnectionState:
         return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.error}"
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
-        """Return the exit of a node in this phase that has waited so long for a coordinator in vain."""
+        """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""
         refused = self._refused
         if refused is not None and refused.message == self.error:
             reason = notices.not_let_in(self.error, waited_s)
@@ -152,7 +153,7 @@ class ConnectionState:
         """Note what the coordinator grants; return whether this is its first message in this session."""
         self.heartbeat_s, self.lease_s = desired.heartbeat_s, desired.lease_s
         self.outage_grace_s = desired.outage_grace_s
-        # A time that was granted for a longer lease is too late.
+        # The heartbeats may have been further apart so far; then the next one would be too late.
         self.beat_at = min(self.beat_at, now + self.heartbeat_s)
         self._errors.clear()
         return self.note_alive(now)
@@ -163,7 +164,7 @@ class ConnectionState:
         self.heard_at, self._received = now, True
         return first
 
-    def report_at(self, now: float) -> None:
+    def make_beat_due(self, now: float) -> None:
         """Let a heartbeat be due now: what the shell adds to a report has changed."""
         self.beat_at = min(self.beat_at, now)
 

@@ -1,4 +1,4 @@
-"""How a node comes to its end: who has asked it to leave, who decides about that, and what the program ends with."""
+"""How a node comes to its end: whether it leaves, how long it waits for a decision about that, and with which exit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Departure:
     """The end of one node, as far as it is known."""
 
     def __init__(self) -> None:
-        """Begin with a node that means to stay."""
+        """Begin with a node that does not leave."""
         self.signum: int | None = None
         """The signal by which the node leaves, or 0 if it leaves without one; None while it does not leave."""
         self.decide_by: float | None = None

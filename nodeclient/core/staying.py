@@ -30,7 +30,7 @@ _LOST_CONNECTION = "a worker has lost its connection to nodeclient"
 
 _NOT_OUT = "a worker was not out of its round in time; see --abort-timeout"
 
-_END_UNKNOWN = "a worker was ended with another one, which had ended before that was known"
+_END_UNKNOWN = "a worker had ended, and this was known too late to keep the others"
 
 
 class StayState(Enum):
@@ -52,7 +52,7 @@ class StayState(Enum):
     """It leaves its round because a collective has failed in it. That is its failure in this round."""
     REFUSES = auto()
     LOST = auto()
-    """It is FAILED and can only end now; its end is no second failure."""
+    """A collective has failed in it, and it can only end; its end is no second failure."""
     HELD = auto()
     """It is out of its round, and waits for the next one."""
     CUT_OFF = auto()
@@ -155,7 +155,7 @@ class Staying:
         return state in {StayState.FAILED, StayState.LOST}
 
     def take(self, local_rank: int, alive: AbstractSet[int]) -> bool:
-        """Hold a worker that is out of its round; return False if it left too late, or without a reason."""
+        """Hold a worker that is out of its round; return False if it left too late, or unasked without failing."""
         state = self._states.get(local_rank)
         in_time = {
             Leave.NOT_ASKED: state is StayState.FAILED,

@@ -103,7 +103,7 @@ class Copier:
                 except NotYetError:
                     continue
             chosen.cancel()
-            raise FetchError("nobody wants it any more")
+            raise FetchError("it is not wanted any more")
 
         def pace(size: int) -> None:
             given_up.wait(self._limit.take(size, time.monotonic()))

@@ -16,7 +16,7 @@ from nodeclient.parts.part_fetch import FetchError
 from nodeclient.parts.part_messages import Kind
 from workerlib.keep.arena import Arena, ArenaError, ArenaSizes, Commit, Place
 
-_UNWANTED = "nobody wants it any more"
+_UNWANTED = "it is not wanted any more"
 
 
 class _Empty(Enum):

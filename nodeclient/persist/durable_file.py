@@ -51,7 +51,7 @@ class Progress:
         """Count more bytes. Raises `GivenUpError` if the work was given up."""
         self.bytes += count
         if self._given_up.is_set():
-            raise GivenUpError("nobody wants it any more")
+            raise GivenUpError("it is not wanted any more")
 
 
 @frozen

@@ -72,7 +72,7 @@ class _CallThread:
 
 
 def _ignore() -> None:
-    """Do nothing when a piece was sent that nobody follows."""
+    """Do nothing when a piece was sent to a reader that does not follow the log."""
 
 
 def _place_of(kept: KeptRound) -> tuple[str, str, int]:

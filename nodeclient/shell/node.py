@@ -100,7 +100,7 @@ class Node:
         self._agent = Agent(config.agent_settings, self._port.port, self._loop.time())
         mark = secrets.token_hex(16)
         self._launcher = CommandBuilder(config, os.environ)
-        self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._warn)
+        self._starter = WorkerStarter(config.preload, self._launcher.common_command(), LOCAL_RANK_MACRO, self._remark)
         self._workers = LocalWorkers(mark, self._note_exit, self._starter.spawn)
         self._exit_reporter = ExitReporter(self._diagnose, self.submit)
         self._output = Output(config.output, socket.gethostname(), config.role, self._complain)
@@ -157,7 +157,7 @@ class Node:
         with reaping_orphans(self._children):
             try:
                 for remark in (*self._config.remarks, *self._launcher.remarks):
-                    self._warn(Level.INFO, remark)
+                    self._remark(Level.INFO, remark)
                 self._tasks.spawn(self._stop_extension.watch(self._keeper.persisting), name="stop extension")
                 self._tasks.spawn(self._starter.run(), name="preload")
                 self._tasks.spawn(self._exit_reporter.run(), name="diagnosis")
@@ -353,7 +353,7 @@ class Node:
     def _complain(self, text: str) -> None:
         self._console.notify(Level.WARNING, text, "trouble")
 
-    def _warn(self, level: Level, text: str) -> None:
+    def _remark(self, level: Level, text: str) -> None:
         self._console.notify(level, text, "remark")
 
     async def _sweep(self) -> None:

@@ -115,8 +115,7 @@ class LocalWorkers:
                 self._pids.append(kept[local_rank].pid)
                 stays[local_rank](local_rank, stdout, stderr)
                 continue
-            # A single worker gets stdin, so that it can be debugged, as under torchrun. Among several, nobody knows
-            # which of them it is for.
+            # A single worker gets stdin, so that it can be debugged, as under torchrun. Several would compete for it.
             pid = self._spawn(marked, local_rank, stdout, stderr, len(commands) == 1)
             self._pids.append(pid)
             self._workers[pid] = _Worker(local_rank, pid)

@@ -55,7 +55,7 @@ def test_memory_that_was_given_up_is_given_back_and_there_is_none_after_that() -
     landing.close()
     landing.close()
     assert owner.used_bytes == 0
-    with pytest.raises(FetchError, match="nobody wants it any more"):
+    with pytest.raises(FetchError, match="it is not wanted any more"):
         landing.room(a_commit())
     assert owner.used_bytes == 0
 
@@ -113,6 +113,6 @@ def test_nobody_waits_for_memory_that_is_being_allocated_to_give_a_part_up(monke
         landing.close()
         assert not place.done()
         go_on.set()
-        with pytest.raises(FetchError, match="nobody wants it any more"):
+        with pytest.raises(FetchError, match="it is not wanted any more"):
             place.result(TIMEOUT_S)
     assert owner.used_bytes == 0

@@ -226,7 +226,7 @@ MUTANTS = (
         "node-alone-since-last-try",
         "nodeclient.core.connection_state",
         "each vain attempt to connect begins the outage anew",
-        "        if had_contact:\n            self.alone_since = now\n",
+        "        if was_let_in:\n            self.alone_since = now\n",
         "        self.alone_since = now\n",
     ),
     Mutant(
