@@ -52,8 +52,8 @@ class Policy:
 
     retry_pause_s: float = 4.0
     """The pause before the next round, when the same error has come twice in a row without a step in between: warm
-    workers start at once, so the budget would be gone in seconds, before anybody who could mend the cause knew of it.
-    It is doubled each time that the error comes again; 0: no pause."""
+    workers start at once, so the budget would be gone in seconds, before a person could mend the cause. It is doubled
+    each time that the error comes again; 0: no pause."""
 
     retry_pause_max_s: float = 60.0
     """The longest such pause: five restarts then take more than two minutes, and a person still sees the job move."""
@@ -80,8 +80,8 @@ class Policy:
 
     restart_grace_s: float = 15.0
     """How long a node that was a member before may take to be back after a start of the coordinator: two and a half
-    attempts to connect, of 5 s and a pause of 1 s each, so that an attempt that began too early costs nobody a
-    round."""
+    attempts to connect, of 5 s and a pause of 1 s each, so that an attempt that began too early does not cost
+    the round."""
 
     jobs_max: int = 1_000
     """Jobs that are remembered; the oldest ended one is forgotten for a new one, live ones never."""
@@ -116,7 +116,7 @@ class Policy:
         """Return the heartbeat interval in seconds that each of `nodes` nodes is granted.
 
         It grows in steps: an answer with the same interval as the last one is sent again as it is, and need not wait
-        for the records of those who join.
+        for the records of nodes that join.
         """
         least_s = nodes / self.heartbeats_per_s_max
         if least_s <= self.heartbeat_s:

@@ -128,7 +128,7 @@ def laggard_s(run: Run) -> float | None:
 
 
 def sentence(known: Lateness, laggard: Laggard) -> str:
-    """Return in words how late a worker is, or all workers of a node."""
+    """Describe how late a worker is, or all workers of a node."""
     late = (
         f"{_shown(laggard.late_s)} of a {_shown(known.step_s)} step" if known.step_s else f"by {_shown(laggard.late_s)}"
     )

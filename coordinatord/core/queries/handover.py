@@ -65,7 +65,7 @@ def _is_whole_without(run: Run, member: Member, at: KeptStep) -> bool:
 
 
 def has_to_stay(run: Run, member: Member) -> bool:
-    """Whether a node outside the round that wants to leave stays, as one does that was in the last round.
+    """Whether a node outside the round that is to leave has to stay for what it keeps.
 
     A coordinator that was started again meanwhile does not know what others keep before it has heard them.
     """
@@ -123,9 +123,9 @@ def given_by(run: Run) -> float | None:
 
 
 def member_given_by(run: Run, member: Member, holders: Collection[str], disk_by: float) -> float:
-    """Return when a node that stayed may leave: others have what they need and the disk has the rest, or it takes long.
+    """Return when a node that stayed may leave: when the others and the disk have what it keeps, or its time is over.
 
-    `holders` are the last ones of a step that the disk lacks, and `disk_by` is until when they wait for it.
+    `holders` are the last ones that have a step which the disk lacks. They wait for the disk until `disk_by`.
     """
     is_needed = not _is_given(run) and (has_to_give(run, member) or not run.kept.all_heard)
     written_by = disk_by if member.node in holders or writes(run, member) else -math.inf

@@ -31,7 +31,7 @@ def next_look(run: Run) -> float | None:
 
 
 def is_timed_without_steps(run: Run) -> bool:
-    """Whether no step of the round was reported, and `--hang-timeout` says how long the workers may stand still."""
+    """Whether no step of the round was reported, and `--hang-timeout` limits how long workers may stand still."""
     return not run.durable.stepped and bool(run.spec.hang_timeout_s)
 
 

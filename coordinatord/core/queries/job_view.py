@@ -44,10 +44,10 @@ SPARE = "spare"
 """The state of a node that the round has no place for."""
 
 STARTING = "starting"
-"""The state of a node whose workers run, and have yet to do the first of their steps: they import or load, say."""
+"""The state of a node whose workers run, and have yet to do the first of their steps: they may import or load."""
 
 LOST_SHOWN_S = 3_600.0
-"""How long a lost node is shown: whoever looks after a break still sees it. Events keep it for longer."""
+"""How long a lost node is shown: a person sees it even after a break. Events keep it for longer."""
 
 _AT_WORK = {State.STARTING, State.RUNNING}
 """The states in which a round goes on."""
@@ -61,7 +61,7 @@ STANDS_STEPS = 2
 
 def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
     """Return the live or last run of a job; `store_error` is why nothing can be decided, if so."""
-    ready = _ready(run)
+    ready = _state_of_ready(run)
     ledger = _ledger(run, now)
     steps_per_s = pace(run, now)
     lead = _FurthestWorker(run, steps_per_s)
@@ -224,7 +224,7 @@ def _restarts(run: Run) -> RestartsStatus:
 
 
 def _spares(run: Run) -> int:
-    return run.count(MemberState.READY) if _ready(run) == SPARE else 0
+    return run.count(MemberState.READY) if _state_of_ready(run) == SPARE else 0
 
 
 def _missing(run: Run) -> MissingStatus:
@@ -316,8 +316,8 @@ def pace(run: Run, now: float) -> float | None:
     return None if stands else round(steps_per_s, 6)
 
 
-def _ready(run: Run) -> str:
-    """Name the state of the nodes that are ready, which is the same for all of them."""
+def _state_of_ready(run: Run) -> str:
+    """Return the state that is shown for nodes that are ready, which is the same for all of them."""
     if run.durable.state not in _AT_WORK:
         return str(MemberState.READY)
     is_spare = run.round_size >= run.spec.nodes_max or run.spec.scale_up is ScaleUp.NEVER
@@ -337,10 +337,10 @@ def _reason(member: Member, now: float) -> str:
         return "its workers are to start"
     since = member.preparing_since if member.state is MemberState.PREPARING else None
     so_far = "" if since is None else f", for {lasted(now - since)} so far"
-    return _WORKERS[member.observed.phase] + so_far
+    return _BY_PHASE[member.observed.phase] + so_far
 
 
-_WORKERS = {
+_BY_PHASE = {
     Phase.PREPARING: "imports the modules of --preload",
     Phase.IDLE: "has no workers",
     Phase.STARTING: "its workers are starting",

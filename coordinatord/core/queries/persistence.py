@@ -28,7 +28,7 @@ workers need all places for their own steps."""
 
 
 def step_to_write(run: Run) -> KeptStep | None:
-    """Return the newest whole step that nobody overwrites; None if the disk has it, or there is none.
+    """Return the newest whole step that no node overwrites; None if the disk has it, or there is none.
 
     While no worker lives, nothing is overwritten. A step of round 0 came from the disk.
     """

@@ -1,4 +1,4 @@
-"""Whether this coordinator is cut off from its nodes, as far as it can tell by itself."""
+"""Whether this coordinator is cut off from its nodes, as far as it can know by itself."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def in_brief(report: Report) -> str:
     """Describe the failure briefly, as a reason for the next round, which is shown for as long as that lasts."""
     failure = report.failure
     if failure.hang is HangKind.NETWORK:
-        return f"a collective completed for nobody in round {report.round}"
+        return f"a collective did not complete in round {report.round}"
     subject = f"rank {failure.rank} on node {report.node}" if failure.pid else f"node {report.node}"
     subject = name_ranks(failure.hang_ranks) if failure.hang_ranks else subject
     return f"{subject} {'failed' if failure.hang is None else 'hung'} in round {report.round}"

@@ -80,6 +80,7 @@ def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
         point = _point(run, at) if may_be_chosen(run, at) else None
         if point is None:
             continue
+        # Two nodes stand for all, since a look at 10,000 takes long. Another one that cannot resume reports that.
         plan, first, last = _make_plan(run, point), nodes[0], world_size - nodes[-1].offer.workers
         ends = ((first, range(first.offer.workers)), (nodes[-1], range(last, world_size)))
         if all(plan.sources(member.node, ranks, world_size) is not None for member, ranks in ends):

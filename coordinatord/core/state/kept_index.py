@@ -206,7 +206,7 @@ class KeptIndex:
         self.plan, self.is_ending = None, False
         self.failed.clear()
         self.copies.clear()
-        self._domains = {}  # with other nodes, other keys may tell them apart
+        self._domains = {}  # other nodes may have other topology keys
 
     def clear(self) -> None:
         """Forget everything: the run is over."""

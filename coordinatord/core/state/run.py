@@ -205,7 +205,7 @@ class Run:
             self.give_up.set(member.node, now + member.offer.join_timeout_s)
 
     def postpone(self, by: float, now: float) -> None:
-        """Put off all deadlines of nodes by so many seconds up to now, in which nobody could be judged."""
+        """Put off all deadlines of nodes by so many seconds up to now, in which no node could be judged."""
         self.give_up.shift(by)
         for member in self.members.values():  # a node that began to wait within that time waits from now on
             give_up_at, latest = self.give_up.get(member.node), now + member.offer.join_timeout_s

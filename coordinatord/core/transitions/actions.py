@@ -57,7 +57,7 @@ from coordinatord.protocol.kept_state import PROTECTED_MAX
 from coordinatord.protocol.messages import Outcome, Report, Result
 from coordinatord.protocol.text import clip
 
-# Transitions: each leads to a state, for `reason`, at `now`
+# Transitions: each leads to a state, for `reason`
 
 
 def form(run: Run, reason: Reason, decision: Decision) -> None:

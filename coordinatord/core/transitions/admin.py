@@ -39,7 +39,7 @@ DRAINED_MAX = 20_000
 
 @frozen
 class Reply:
-    """The answer to a request, in words, and the runs in which something may follow."""
+    """The answer to a request, and the runs in which something may follow."""
 
     result: AdminResult
     text: str

@@ -1,4 +1,4 @@
-"""Compares when workers arrived in the same collectives: who comes last, and by how much.
+"""Compares when workers arrived in the same collectives: which one comes last, and by how much.
 
 A collective ends for all at once, so the duration of a step does not show which worker is slow; the time of arrival
 does. Times of workers on different hosts are compared by the offset of the hosts' clocks, which is known up to half of
@@ -22,7 +22,7 @@ LAST_SHARE = 2 / 3
 two thirds of fifty collectives once in a hundred times, and of more workers never."""
 
 STEP_SHARE = 0.02
-"""The least lateness of a laggard, as a part of a step: nobody would act on less."""
+"""The least lateness of a laggard, as a part of a step: less is not worth a remedy."""
 
 LATE_S_MIN = 0.001
 """The least lateness of a laggard, in seconds: the system's scheduler may cause less."""
@@ -221,7 +221,7 @@ def _compare_group(members: Sequence[Arrival], step_s: float | None) -> tuple[li
     """Return how late each worker of a group is, and in how many collectives they were compared."""
     first = max(arrival.first for arrival in members)
     rows = min(arrival.first + len(arrival.times) for arrival in members) - first
-    if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - nobody is late alone
+    if len(members) < 2 or rows < COLLECTIVES_MIN:  # noqa: PLR2004 - one worker has none to be compared with
         return [], 0
     columns = [arrival.times[first - arrival.first :][:rows] for arrival in members]
     last = [0] * len(members)

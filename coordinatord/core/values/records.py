@@ -150,7 +150,7 @@ class RoundFormed(Record):
 
 @frozen
 class RoundRemembered(Record):
-    """The part of a `RoundFormed` that a history of rounds needs: how large the round was, and not who was in it.
+    """The part of a `RoundFormed` that a history of rounds needs: how large the round was, without its nodes.
 
     It is read in place of the whole once a run has ended, and never stored.
     """

@@ -2,7 +2,7 @@
 
 An earlier judgement would depend on the order in which messages happen to arrive: when a node vanishes, its peers'
 workers fail of the broken connection milliseconds before the coordinator sees the node gone. Such a failure is
-collateral: it is charged to nobody.
+collateral: it is not charged.
 """
 
 from __future__ import annotations

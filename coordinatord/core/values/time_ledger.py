@@ -95,7 +95,7 @@ class Ledger:
     settled: Spent = field(default_factory=Spent)
     """Up to the last boundary between two activities."""
     activity: Activity | None = Activity.WAITING
-    """What the time since goes to, as far as records tell; None once the run is over."""
+    """What the time since goes to, as far as records show; None once the run is over."""
 
     def split(self, turn: float, before: Activity | None, since: Activity | None, now: float) -> Spent:
         """Return the seconds at `now` if the open time went to `before` up to `turn`, and to `since` from then on."""

@@ -61,7 +61,7 @@ def test_of_two_sides_that_wait_for_each_other_both_are_named() -> None:
 def test_a_hang_of_all_is_of_no_worker() -> None:
     job = Job()
     job.play("advance 10s", "seen waits waits", "advance 1s", "seen waits waits", "stopped n1 n2")
-    assert job.run.durable.last_end_reason == "a collective completed for nobody in round 1"
+    assert job.run.durable.last_end_reason == "a collective did not complete in round 1"
 
 
 def test_without_a_restart_left_the_run_fails_with_the_code_of_a_timeout() -> None:
