@@ -24,7 +24,7 @@ thousand took two seconds, for which the store seemed not to answer."""
 
 
 @dataclass(slots=True)
-class CommitBatch:
+class CommitGroup:
     """A group of records that become durable together, and the effects that wait for them."""
 
     records: list[Decided] = field(default_factory=list)
@@ -43,8 +43,9 @@ class Journal:
     """The groups of records that are not durable yet."""
 
     def __init__(self) -> None:
-        self._writing: CommitBatch | None = None
-        self._waiting: deque[CommitBatch] = deque()
+        self._writing: CommitGroup | None = None
+        """The group that is being written; None if none is."""
+        self._waiting: deque[CommitGroup] = deque()
         """The groups to write after `_writing`, in order."""
 
     def take(self, batch: Batch, now: float) -> tuple[Effect, ...]:
@@ -53,7 +54,7 @@ class Journal:
         The records of one event are in one group, since only together they make sense after a crash.
         """
         if batch.records and (not self._waiting or len(self._waiting[-1].records) >= GROUP_RECORDS):
-            self._waiting.append(CommitBatch())
+            self._waiting.append(CommitGroup())
         last = self._waiting[-1] if self._waiting else self._writing
         if batch.at_once or last is None:
             return batch.effects

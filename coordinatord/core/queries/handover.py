@@ -36,7 +36,7 @@ def has_to_give(run: Run, member: Member) -> bool:
     """
     if not any(_big_parts(run, member)) or all(peer.leaves for peer in run.members.values()):
         return False
-    return any(not _is_whole_without(run, member, at) for at in _needed(run))
+    return any(not _is_whole_without(run, member, at) for at in _needed_steps(run))
 
 
 def _big_parts(run: Run, member: Member) -> Iterator[KeptParts]:
@@ -45,7 +45,8 @@ def _big_parts(run: Run, member: Member) -> Iterator[KeptParts]:
         yield from (part for part in kept.parts if part.big)
 
 
-def _needed(run: Run) -> Iterator[KeptStep]:
+def _needed_steps(run: Run) -> Iterator[KeptStep]:
+    """Yield the steps that the present round or the next one may resume from."""
     resume, kept = run.durable.resume, run.kept
     if resume is not None and resume.disk is None and not run.durable.stepped and kept.is_whole(resume.at):
         yield resume.at

@@ -84,10 +84,11 @@ class PersistWork:
 
 
 class Persisting:
-    """The disk's side of a run."""
+    """The steps of one run on the disk."""
 
     def __init__(self) -> None:
         self.work: PersistWork | None = None
+        """The attempt that is on; None if none is."""
         self.attempts = 0
         """The number of the last attempt."""
         self.in_vain: tuple[int, ...] = ()

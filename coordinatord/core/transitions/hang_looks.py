@@ -35,7 +35,7 @@ from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
 
 EXIT_CODE = 124
-"""What a worker that hung counts as, in place of an exit code: that of timeout(1)."""
+"""The exit code that a worker which hung counts as: that of timeout(1)."""
 
 
 def begin(run: Run, decision: Decision) -> None:

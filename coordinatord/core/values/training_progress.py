@@ -71,7 +71,7 @@ class TrainingProgress:
         self._steps: tuple[int | None, ...] = ()
         """The steps that this node last reported."""
         self._heard_at = 0.0
-        """When it did so."""
+        """When this node was last heard."""
         self._samples: deque[tuple[float, int]] = deque()
         """When its workers were at which step; the last one is their present step."""
         self.first_at: float | None = None
