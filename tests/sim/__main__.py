@@ -1,6 +1,6 @@
-"""`python -m tests.sim`: plays simulated histories for as long as asked, and prints the result.
+"""`python -m tests.sim`: plays simulated histories for a given time, and prints the result.
 
-Ends with 1 if an invariant was broken; then the last of that history is printed, with the command that repeats it.
+If an invariant was broken, it prints the end of that history, with the command that repeats it, and exits with 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tests.sim.campaign import LARGE_NODES, Findings, explain, explore, play
 
 SEEDS = 2**31
-"""The number of seeds from which the first one of a campaign is drawn, so that each looks elsewhere."""
+"""The number of seeds from which the first one of a campaign is drawn, so that each campaign plays others."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

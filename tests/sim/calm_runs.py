@@ -1,11 +1,11 @@
-"""Healthy trainings under the alarm: very many of them, in none of which a round may be ended.
+"""Plays very many healthy trainings under the alarm for hangs: none of their rounds may be ended.
 
 python -m tests.sim.calm_runs --runs 100000
 
-The coordinator's machine is the real one. Of the cluster there is what the alarm goes by: heartbeats with steps and
-sections, and what looks show. So a run takes milliseconds, where one of the whole simulation takes a hundred times as
-long. Beside what trainings do without a step, nodes reconnect, heartbeats are delayed, looks are late or lost, and the
-coordinator is started again.
+The coordinator's machine is the real one. Of the cluster, only the input of the alarm is simulated: heartbeats with
+steps and sections, and the result of looks. So a run takes milliseconds, a hundredth of one in the whole simulation.
+Trainings do many things without a step. Besides, nodes reconnect, heartbeats are delayed, looks are late or lost, and
+the coordinator is started again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOOK_WITHIN_S = 1.2
 """A node answers a look within this time."""
 
 TRANSFER_S = 0.01
-"""How long an answer is on its way, unless a message before it is for longer."""
+"""How long an answer is on its way, unless a message before it takes longer."""
 
 FORMED_WITHIN_S = 30.0
 
@@ -46,26 +46,26 @@ LOST = 0.05
 """The share of looks that never come back."""
 
 HEARTBEATS_S = (1.0, 2.0, 4.0)
-"""The heartbeat of a run: that of most jobs, and what `--heartbeat` and large clusters make of it."""
+"""The heartbeats of runs: that of most jobs, and longer ones, as with `--heartbeat` and in large clusters."""
 
 DELAYED = (0.0, 0.0, 0.06)
-"""The share of heartbeats that are a while on their way, in a run."""
+"""The shares of late heartbeats, one of which a run has."""
 
 NOTICED_WITHIN_S = 10.0
-"""A notice speaks of what was so within this time: two looks, and the pause between them."""
+"""The greatest age of what a notice is about: two looks, and the pause between them."""
 
 GARBAGE = 200_000
 """Objects between two collections: a run makes many that live for a moment."""
 
-TOLD_EVERY = 10_000
-"""The runs after which a line says how many there were: a million take an hour, and may be interrupted."""
+PRINTED_EVERY = 10_000
+"""The runs between two lines of progress: a million runs take an hour, and may be interrupted."""
 
 RUNS_AT_ONCE = 200
-"""The runs that a process plays before it tells of them."""
+"""The runs that a process plays before it returns their findings."""
 
 
 class FalseAlarmError(AssertionError):
-    """A healthy training was ended, or a worker was waited for that did nothing."""
+    """A healthy training was ended, or a worker in a section was noticed."""
 
 
 class Node:
@@ -78,7 +78,7 @@ class Node:
         self.first_rank = 0
         self.session: int | None = None
         self.arrives_at = 0.0
-        """When its last message has arrived: messages do not overtake each other."""
+        """When its last message arrives: messages do not overtake each other."""
 
 
 class CalmRun:
@@ -104,12 +104,12 @@ class CalmRun:
         self._tick_at: float | None = None
         """When the coordinator wants its next tick."""
         self._begun_at, self._is_begun = 0.0, False
-        """When all workers had been started, and whether they are."""
+        """When all workers were started, and whether they are."""
         self.counts = Counter[str]()
-        """How often something happened that is to be harmless."""
+        """Counts of events that must do no harm."""
 
     def play(self) -> None:
-        """Play it. Raises `FalseAlarmError`."""
+        """Play the run. Raises `FalseAlarmError`."""
         for node in self._nodes.values():
             self._connect(node)
         self._is_begun = self._queue.run(FORMED_WITHIN_S, self._is_running)
@@ -129,7 +129,7 @@ class CalmRun:
         if self._tick_at == due and self._coordinator is not None:
             self._handle(Tick())
 
-    # What nodes say
+    # Messages of nodes
 
     def _connect(self, node: Node) -> None:
         if self._coordinator is None:
@@ -141,7 +141,7 @@ class CalmRun:
         self._handle(Connected(node.session, join, f"10.0.0.{node.name[1:]}", "10.0.0.254"))
 
     def _beat(self, node: Node) -> None:
-        """Send a heartbeat, which is now and then a while on its way."""
+        """Send a heartbeat, which is late now and then."""
         now = self._queue.now
         self._queue.after(self._policy.heartbeat_s, self._beat, node)
         if node.session is None:
@@ -159,7 +159,7 @@ class CalmRun:
             self._handle(reported)
 
     def _report(self, node: Node, *, beat: bool = False) -> Observed:
-        """Return what a node tells of itself now."""
+        """Return the present report of a node."""
         known = node.observed
         if known.phase is not Phase.RUNNING:
             return replace(known, beat=beat)
@@ -167,7 +167,7 @@ class CalmRun:
         step, at = self._training.stretch_at(now).stepped(now)
         if not step:
             return replace(known, beat=beat, steps=(None,) * node.workers)
-        return Observed(  # for a tenth of what `replace` takes: this is most of what a run does
+        return Observed(  # it takes a tenth of the time of `replace`, and a run does this most of the time
             known.run,
             known.round,
             known.phase,
@@ -189,7 +189,7 @@ class CalmRun:
             return None
         return Section("upload", stretch.limit_s, now - stretch.begin, stretch.last - node.first_rank)
 
-    # What goes wrong beside the training
+    # Faults beside the training
 
     def _restart(self) -> None:
         """Kill the coordinator, and start it again."""
@@ -219,7 +219,7 @@ class CalmRun:
         self._handle(Disconnected(session))
         self._queue.after(self._chance.uniform(0.0, 0.8), self._come_back, node)
 
-    # What the coordinator does
+    # The coordinator
 
     def _handle(self, event: Event) -> None:
         assert self._coordinator is not None
@@ -266,7 +266,7 @@ class CalmRun:
         ranks: list[int],
         asked_by: Coordinator,
     ) -> None:
-        """Look at the workers of a node. What it sent before arrives before its answer does."""
+        """Look at the workers of a node. Its earlier messages arrive before its answer."""
         now = self._queue.now - self._begun_at
         answers[node.name] = [self._training.seen(rank, now) for rank in ranks]
         node.arrives_at = max(node.arrives_at, self._queue.now + TRANSFER_S)
@@ -276,10 +276,10 @@ class CalmRun:
 
     def _collect(self, look: Look, answers: dict[str, list[WorkerStacks]], asked_by: Coordinator) -> None:
         if self._coordinator is asked_by:
-            told = [(source, answers[source.node]) for source in look.sources]
-            self._handle(Looked(look.run, look.round, look.number, tuple(seen_workers(told))))
+            sampled = [(source, answers[source.node]) for source in look.sources]
+            self._handle(Looked(look.run, look.round, look.number, tuple(seen_workers(sampled))))
 
-    # What must not be
+    # Judgement
 
     def _judge(self, record: Record) -> None:
         self.counts[record.KIND] += 1
@@ -301,7 +301,7 @@ def calm_run(seed: int) -> CalmRun:
 
 @dataclass
 class Findings:
-    """What a number of runs have shown."""
+    """The results of a number of runs."""
 
     runs: int = 0
     cpu_s: float = 0.0
@@ -331,7 +331,7 @@ def explore(seeds: range, play: Callable[[int], CalmRun] = calm_run) -> Findings
 
 
 def main() -> int:
-    """Play many runs, and print what they have shown. Return 1 if any of them was disturbed."""
+    """Play many runs, and print their results. Return 1 if there was a false alarm."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.calm_runs", description="Healthy runs under the alarm.")
     parser.add_argument("--runs", type=int, default=10_000, help="how many to play (default: 10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
@@ -343,7 +343,7 @@ def main() -> int:
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for part in pool.imap_unordered(explore, parts):
             found.add(part)
-            if found.runs % TOLD_EVERY == 0 or part.false_alarms:
+            if found.runs % PRINTED_EVERY == 0 or part.false_alarms:
                 _print_lines(*part.false_alarms, f"{found.runs:,} runs, {len(found.false_alarms):,} false alarms")
     counted = ", ".join(f"{name} {number:,}" for name, number in sorted(found.counts.items()))
     _print_lines(

@@ -1,7 +1,7 @@
-"""Healthy trainings whose scripts report no steps: the alarm goes by their collectives, and ends none.
+"""Plays healthy trainings whose scripts report no steps: the alarm goes by their collectives, and must end none.
 
-Those of scripts that know nothing of workerlib are among them. The others name the phases in which a worker waits for
-something else than a collective.
+Some scripts do not use workerlib at all. The others name the phases in which a worker waits for something else than a
+collective.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AT_ONCE_S = 1e-6
 
 
 class UnnamedTraining(CalmTraining):
-    """A training that reports no steps: when its workers came to collectives tells how it gets on."""
+    """A training that reports no steps: its progress shows in the times at which workers came to collectives."""
 
     def arrivals(self, rank: int, now: float, most: int) -> GroupArrivals:
         """Return when a worker came to the last collectives."""
@@ -45,28 +45,28 @@ class UnnamedRun(CalmRun):
     drawn = UnnamedTraining
 
     def play(self) -> None:
-        """Play it. Raises `FalseAlarmError`."""
-        self._queue.after(EVERY_S, self._ask)
+        """Play the run. Raises `FalseAlarmError`."""
+        self._queue.after(EVERY_S, self._compare)
         super().play()
 
     def _report(self, node: Node, *, beat: bool = False) -> Observed:
         return replace(node.observed, beat=beat, section=self._section(node) if self._is_begun else None)
 
-    def _ask(self) -> None:
-        """Ask when the workers came to collectives, as `server/reads/arrival_reads.py` does."""
-        self._queue.after(EVERY_S, self._ask)
+    def _compare(self) -> None:
+        """Read when the workers came to collectives, as `server/reads/arrival_reads.py` does."""
+        self._queue.after(EVERY_S, self._compare)
         run = None if self._coordinator is None else self._coordinator.jobs.get("default")
         if run is None or not can_be_compared(run):
             return
         now, training = self._queue.now - self._begun_at, self._training
         assert isinstance(training, UnnamedTraining)
         self.counts["questions"] += 1
-        told = []
+        arrivals = []
         for source in arrival_sources(run):
             ranks = [source.first_rank + local_rank for local_rank in source.wanted.local_ranks]
             workers = tuple(WorkerArrivals(rank, (training.arrivals(rank, now, ARRIVALS_MIN),)) for rank in ranks)
-            told.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
-        self._handle(Compared(run.id, run.durable.round, tuple(told)))
+            arrivals.append(NodeArrivals(source.node, self._queue.now, 0.0, self._queue.now, workers))
+        self._handle(Compared(run.id, run.durable.round, tuple(arrivals)))
 
 
 def calm_run_without_steps(seed: int) -> CalmRun:

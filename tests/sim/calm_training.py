@@ -1,9 +1,9 @@
 """A healthy training, drawn by chance: what its workers do at each moment, and what a look shows of them.
 
-All that a training does is a row of collectives. Before each of them a worker does something by itself, and those that
-have come wait for the others; then its data is sent. It need not be over for all at once: a broadcast ends for each at
-its own time, and groups of workers have collectives of their own. A step is a collective that ends with `ctx.step`. A
-whole history is drawn before it is played, so that each question about a moment is answered by itself.
+A training is a row of collectives. Before each of them a worker does something by itself, and the workers that have
+come wait for the others; then the data is sent. A collective need not end for all at once: a broadcast ends for each
+worker at its own time, and groups of workers have collectives of their own. A step is a collective that ends with
+`ctx.step`. The whole history is drawn before it is played, so the state at any moment can be computed by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from coordinatord.core.values.hang_verdict import DEFAULT_GROUP
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
 WATCHED_S = 0.2
-"""A worker that is asked compares the recorder's counters over this time."""
+"""The time over which a look compares the counters of the flight recorder."""
 
 WRITTEN_AT_ONCE = 1 << 20
-"""gloo gives data to the kernel in pieces of so many bytes, and only who gives it is seen to write."""
+"""gloo passes data to the kernel in pieces of so many bytes, and only the sender is seen to write."""
 
 LIMITS_S = (8.0, 30.0, 120.0)
 """The limits of sections of the script."""
@@ -38,7 +38,7 @@ class Doing(StrEnum):
     SAVES = "saves"
     """It waits for a process that writes a checkpoint, to a disk that is slow."""
     FLUSHES = "flushes"
-    """It waits for a disk to take what it has written, as in one fsync: nothing that is counted moves."""
+    """It waits for a disk to take what it has written, as in one fsync: no counter moves."""
     RESTS = "rests"
     """It waits for something else, as for an upload, in a section of the script."""
 
@@ -53,22 +53,22 @@ class Stretch:
     first: int
     """The number of its first collective."""
     arrive_s: tuple[float, ...]
-    """How long after the begin of each collective a worker comes to it, by rank."""
+    """The time from the begin of each collective until a worker comes to it, by rank."""
     doing: Doing
-    """What the last worker does that comes, and all others until they come."""
+    """What each worker does until it comes."""
     steps: int
     """The steps that were done before it."""
     stepped_at: float
     """When the last of these was done."""
     is_step: bool
-    """Each of its collectives ends a step."""
+    """Whether each of its collectives ends a step."""
     limit_s: float | None = None
     """The limit of the section that its last worker is in."""
     groups: int = 1
-    """The groups of workers of which each has the collective for itself."""
+    """The number of groups of workers, each of which has a collective of its own."""
     leave_s: tuple[float, ...] = ()
-    """When the collective is over for a worker, by rank, if not for all at its end. Whoever leaves waits for the others
-    in another collective, which is of all workers and over with the stretch."""
+    """When the collective is over for each worker, by rank; empty if for all at its end. A worker that is done waits
+    for the others in another collective, which has all workers and ends with the stretch."""
 
     @property
     def last(self) -> int:
@@ -86,7 +86,7 @@ class Stretch:
         return self.first + self.times + bool(self.leave_s)
 
     def stepped(self, now: float) -> tuple[int, float]:
-        """Return how many steps were done at a moment of it, and when the last of them was."""
+        """Return how many steps were done at a moment of the stretch, and when the last one was."""
         done = int((now - self.begin) / self.each_s) if self.is_step else 0
         return self.steps + done, self.begin + done * self.each_s if done else self.stepped_at
 
@@ -97,7 +97,7 @@ class Place:
 
     group: str
     ranks: tuple[int, ...]
-    """Those of the group."""
+    """The ranks of the group."""
     number: int
     state: CollectiveState
 
@@ -109,7 +109,7 @@ class CalmTraining:
         self._chance, self._ranks = chance, ranks
         self._step_s = 10 ** chance.uniform(-1.3, 0.9)
         self._bytes_per_s = 10 ** chance.uniform(5.3, 9.0)
-        """How fast data of a collective, or of a checkpoint, gets on, for each worker."""
+        """How fast each worker sends data of a collective, or writes a checkpoint."""
         self._stretches: list[Stretch] = []
         draws = (
             *(self._trains, self._slow, self._evaluates, self._counts, self._saves, self._flushes, self._rests),
@@ -180,7 +180,7 @@ class CalmTraining:
         groups: int = 1,
         leave_s: tuple[float, ...] = (),
     ) -> None:
-        """Add a stretch, of whose collectives this part goes to sending data; workers come at any time before it."""
+        """Add a stretch. Of each collective, the share `sent` goes to sending data; workers come before that."""
         if not arrive_s:
             drawn = [each_s * (1.0 - sent) * self._chance.random() for _ in range(self._ranks)]
             drawn[self._chance.randrange(self._ranks)] = each_s * (1.0 - sent)
@@ -200,7 +200,7 @@ class CalmTraining:
             Stretch(begin, each_s, times, first, arrive_s, doing, steps, stepped_at, is_step, limit_s, groups, leave_s)
         )
 
-    # Asking
+    # Reading
 
     def stretch_at(self, now: float) -> Stretch:
         """Return the stretch of a moment."""
@@ -221,7 +221,7 @@ class CalmTraining:
         return self._worker(rank, place, frame, state, cpus=cpus, written=int(saved_s * self._bytes_per_s))
 
     def _place(self, rank: int, now: float) -> tuple[Place, float]:
-        """Return where a worker is, and for how many seconds the data of its collective has been coming and going."""
+        """Return where a worker is, and for how many seconds its collective has been sending data."""
         stretch = self.stretch_at(now)
         done = min(stretch.times - 1, int((now - stretch.begin) / stretch.each_s))
         within_s, number = now - stretch.begin - done * stretch.each_s, stretch.first + done
@@ -261,7 +261,7 @@ _LOOKS = {
     Doing.RESTS: ("upload", "sleeping", 0.0),
     Doing.STARVES: ("evaluate", "running", 0.01),
 }
-"""What a look shows of workers that use no CPU as others do: the function, the state, and the CPUs that they use."""
+"""What a look shows of workers that do not compute as usual: the function, the state, and the CPUs that they use."""
 
 _STACKS = {
     name: pack_stacks([("MainThread", (f"{name} (train.py:50)", "<module> (train.py:60)"))])

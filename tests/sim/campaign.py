@@ -1,4 +1,4 @@
-"""Many histories, one seed after another, for as long as asked; and their results."""
+"""Plays many histories, one seed after another, for a given time, and collects their results."""
 
 from __future__ import annotations
 
@@ -59,18 +59,18 @@ APART = {
     37: leaving_world,
     41: cut_leader_world,
 }
-"""One in so many seeds plays a world of these kinds; the first one that applies. They take no place in `KINDS`, so that
-the other seeds play what they have always played. Each number is a prime that does not divide theirs, so that it takes
-as much from each of them."""
+"""Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
+play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as
+many seeds from each of those."""
 
 LARGE_EVERY = 250
-"""One in so many seeds plays a large cluster, as they are in life. The others play small worlds, which find most."""
+"""One in so many seeds plays a large cluster. The others play small worlds, which find most."""
 
 LARGE_NODES = 100
 LARGE_HOURS = 1.0
 
 GARBAGE = 200_000
-"""Objects between two collections: a history makes many that live for a moment, and few that go round in circles."""
+"""Objects between two collections: a history makes many that live for a moment, and few reference cycles."""
 
 
 @dataclass
@@ -127,14 +127,17 @@ class Findings:
             for number, row in enumerate(ROWS)
             if number not in self.run_rows
         ]
-        node = [f"{phase}: {what}" for phase, what in TABLE if (str(phase), str(what)) not in self.node_rows]
+        node = [
+            f"{phase}: {stimulus}" for phase, stimulus in TABLE if (str(phase), str(stimulus)) not in self.node_rows
+        ]
         return run + node
 
 
 def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, most: int | None = None) -> Findings:
     """Play the histories of the seeds `first`, `first + step` and so on, until the time is up or `most` are played.
 
-    `seconds` are of the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken invariant ends it.
+    `seconds` are by the wall clock; `nodes` is the size of the large clusters, 0 for none. A broken invariant ends the
+    campaign.
     """
     findings = Findings()
     gc.set_threshold(GARBAGE)
@@ -149,7 +152,7 @@ def explore(first: int, step: int, seconds: float, nodes: int = LARGE_NODES, mos
                 findings.failed[seed] = explain(seed, error)
             seed += step
     findings.run_rows = {ROWS.index(row) for row in run_rows}
-    findings.node_rows = {(str(phase), str(what)) for phase, what in node_rows}
+    findings.node_rows = {(str(phase), str(stimulus)) for phase, stimulus in node_rows}
     findings.cpu_s = time.process_time() - cpu_before
     return findings
 

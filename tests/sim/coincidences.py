@@ -1,7 +1,7 @@
 """Faults that matter only together, or at one moment: chance alone plays each of them too rarely.
 
-Each is begun once, and waits for its moment. They strike clusters that are well, so that nothing else explains what
-follows. `faults` has those that may strike at any time.
+Each is begun once, and waits for its moment. They strike healthy clusters, so that nothing else explains what follows.
+`faults` has those that may strike at any time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 
 LOOKS_FOR_S = 40.0
-"""How long a coincidence waits for its moment. One that has not come about by then does not any more."""
+"""How long a coincidence waits for its moment before it is given up."""
 
 OUTAGE_S = 20.0
 """How long a failure of the disk lasts: much longer than a lease."""
 
 
 def once(world: World, holds: Callable[[], object], act: Callable[[], object]) -> None:
-    """Do something as soon as something else holds."""
+    """Call `act` as soon as `holds` returns true."""
 
     def look() -> None:
         if holds():
@@ -76,7 +76,7 @@ def _host_dies(world: World) -> None:
 
 
 def when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], None]) -> None:
-    """Do something with the nodes that have done their part while others have not."""
+    """Call `act` with the nodes that have done their part and those that have not, once there are both."""
 
     def split(training: Training) -> tuple[list[Host], list[Host]]:
         hosts = [host for host in in_round(world) if host.workers.round == training.key]
@@ -91,9 +91,9 @@ def when_some_are_done(world: World, act: Callable[[list[Host], list[Host]], Non
 
 
 def _done_node_dies(world: World) -> None:
-    """Kill a node that has done its part, and let a worker of another one fail before anybody misses the first.
+    """Kill a node that has done its part, and let a worker of another one fail before the first is missed.
 
-    The others hang, so the round is not over when it is missed.
+    The others hang, so the round is not over by then.
     """
 
     def act(done: list[Host], late: list[Host]) -> None:
@@ -118,7 +118,7 @@ def _newcomer_when_some_are_done(world: World) -> None:
 
 
 def _store_set_back(world: World) -> None:
-    """Put the store back to what it was one round ago."""
+    """Set the store back by one round."""
     state = world.chance.choice([State.STARTING, State.RUNNING])
 
     def take_copy() -> None:
@@ -155,7 +155,7 @@ def _failures_unrecorded(world: World) -> None:
 
 
 def _node_dies_unrecorded(world: World) -> None:
-    """Cut a host's power long after the disk broke down, and long before it is well again."""
+    """Cut a host's power long after the disk broke down, and long before it is repaired."""
     daemon, chance = world.daemon, world.chance
 
     def break_down() -> None:
@@ -210,7 +210,7 @@ def _misses_the_end(world: World) -> None:
 
 
 def _token_revoked(world: World) -> None:
-    """Revoke the token of a node, which has another one by then; or do it while the coordinator is away."""
+    """Revoke the token of a node, which has another one by then; with odd seeds, while the coordinator is away."""
 
     def act() -> None:
         host = world.chance.choice(in_round(world))
@@ -229,7 +229,7 @@ def _token_revoked(world: World) -> None:
 
 
 def _holder_leaves_for_a_moment(world: World) -> None:
-    """Have no connection to a node that keeps state in the moment in which the next round is formed."""
+    """Cut off a node that keeps state at the moment in which the next round is formed."""
 
     def fail() -> None:
         host = world.chance.choice(in_round(world))
@@ -260,7 +260,7 @@ def _holder_misses_a_round(world: World) -> None:
 
 
 def has_steps(world: World) -> bool:
-    """Whether all workers of the present round have done steps, and what each has for itself is known to be whole."""
+    """Whether all workers of the present round have done steps, and all shards of one of these are known to be kept."""
     training = world.trainings.get((world.run.id, world.run.durable.round))
     whole = world.run.kept.newest_whole
     kept = world.scenario.keeps is Keeps.SHARED or (whole is not None and whole.round == world.run.durable.round)
@@ -268,7 +268,7 @@ def has_steps(world: World) -> bool:
 
 
 def _killed_when_formed(world: World) -> None:
-    """Replace a node, and kill the coordinator when the next round is recorded and no node has heard of it."""
+    """Replace a node, and kill the coordinator when the next round is recorded and not yet sent."""
 
     def replace() -> None:
         host = world.chance.choice(in_round(world))
@@ -284,7 +284,7 @@ def _killed_when_formed(world: World) -> None:
 
 
 def miss_one_for_long(world: World) -> None:
-    """Take a host away that the others cannot do without, for longer than a worker waits for another round."""
+    """Take a host away that the round needs, for longer than a worker waits for another round."""
 
     def take_away() -> None:
         host = world.chance.choice(in_round(world))

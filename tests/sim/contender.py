@@ -1,7 +1,7 @@
 """One of several coordinators that share an etcd, in a shell like `commands/turns_to_lead.py` and `etcd_store.py`.
 
-Who leads, for how long that one may speak, and what it may change is decided by the code of life: `Candidate` with its
-`Election`, and `History`. This shell has their timers and their pauses.
+The real `Candidate` with its `Election`, and the real `History`, decide who leads, for how long it may act, and what it
+may change. This shell has their timers and their pauses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Replica(Disk):
-    """The history as the leader has it in a database of its own."""
+    """The leader's copy of the history, in a database of its own."""
 
     def __init__(self, found: StoredHistory) -> None:
         super().__init__()
@@ -54,27 +54,28 @@ class Contender(SimulatedCoordinator):
         super().__init__(world, name)
         self.world = world
         self.running = False
-        """Whether its process is there."""
+        """Whether its process runs."""
         self.is_cut_from_etcd = False
         self.commit: tuple[Decided, ...] = ()
-        """What etcd is asked to keep."""
+        """The records of the commit that is on its way to etcd."""
         self._gateway = SimulatedGateway(self)
         self._candidate = self._new_candidate()
         self._history = History(self._gateway, KEYS)
         self._errands: list[Errand] = []
         self.turn = 0
-        """The number of the present try to stand by, or of the present term: what was begun before is forgotten."""
+        """The number of the present try to stand by, or of the present term. Calls that an earlier one scheduled do
+        nothing."""
         self._stands_by = False
         self._written: Sequence[Entry] = ()
-        """What is being written, with the times that it had when that began."""
+        """The entries that are being written, with their times at the beginning of that."""
         self._due: list[Callable[[], None]] = []
-        """What it does when it is woken."""
+        """The calls that wait for the process to be resumed."""
         self._stopped = False
 
     # Its process
 
     def start(self) -> None:
-        """Start it, to stand by until it leads."""
+        """Start the process, which stands by until it leads."""
         if self.running:
             return
         self.running = self.host_up = True
@@ -84,19 +85,19 @@ class Contender(SimulatedCoordinator):
         self._stand_by()
 
     def crash(self, *, host: bool = False) -> None:
-        """Kill it; with its `host`, nothing is there to close its connections."""
+        """Kill the process; with its `host`, its connections are not closed."""
         if not self.running:
             return
         self.world.trace.note("%s is killed%s", self.endpoint, " with its host" if host else "")
         self._forget_turn()
-        self.running, self.host_up, self._asleep, self._stopped = False, not host, None, False
+        self.running, self.host_up, self._unread, self._stopped = False, not host, None, False
         self._end_lead(notified=not host)
-        knocking, self._knocking = self._knocking, []
-        for session in knocking:
+        connecting, self._connecting = self._connecting, []
+        for session in connecting:
             self.world.wires.lose_coordinator(session, notified=not host)
 
     def stop(self) -> None:
-        """End it as with SIGTERM: it gives back its lease before it ends."""
+        """End the process as with SIGTERM: it gives back its lease first."""
         if self.running and not self._stopped:
             self.world.trace.note("%s ends", self.endpoint)
             self._forget_turn()
@@ -108,28 +109,28 @@ class Contender(SimulatedCoordinator):
         if self.running and not self._stopped:
             self.world.trace.note("%s is stopped", self.endpoint)
             self._stopped = True
-            self._asleep = []
+            self._unread = []
             self.world.touch()
 
     def wake(self) -> None:
-        """Resume it: what it had to do meanwhile comes before or after what has arrived."""
+        """Resume the process: its own calls that were due come before or after what has arrived."""
         if not self._stopped:
             return
         self._stopped = False
         due, self._due = self._due, []
         after = self.world.chance.random() < 0.5
         if not after:
-            _do_all(due)
+            _call_all(due)
         if self.up:
             super().wake()
-        self._asleep = None
+        self._unread = None
         if after:
-            _do_all(due)
+            _call_all(due)
         if self._stands_by:
-            self._knock_again()
+            self._accept_again()
 
     def cut_off(self, *, etcd: bool, nodes: bool) -> None:
-        """Let nothing through to etcd, or to the nodes, either way."""
+        """Block all packets from and to etcd, or the nodes, or both."""
         self.world.trace.note("%s is cut off: etcd %s, nodes %s", self.endpoint, etcd, nodes)
         self.is_cut_from_etcd, self.is_cut = etcd, nodes
         self._trouble_nodes()
@@ -146,11 +147,11 @@ class Contender(SimulatedCoordinator):
             host.trouble()
 
     def is_named_by(self, leader: KeyValue) -> bool:
-        """Whether the leader key is of this one."""
+        """Whether the leader key names this coordinator."""
         return Coordinatord.unpack(leader).endpoint == str(self.endpoint)
 
     def when_awake(self, act: Callable[[], None]) -> None:
-        """Do something now, or when it is woken."""
+        """Call `act` now, or when the process is resumed."""
         if self._stopped:
             self._due.append(act)
         elif self.running:
@@ -168,7 +169,7 @@ class Contender(SimulatedCoordinator):
             self._errands.append(errand)
 
     def _later(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do something in so many seconds by its own clock, unless the turn is over by then."""
+        """Call `act` in so many seconds by its own clock, unless the turn is over by then."""
         turn = self.turn
         wait_s = self.clock.wait_for(self.clock.read() + seconds)
         self._queue.after(wait_s, lambda: self.when_awake(lambda: act() if self.turn == turn else None))
@@ -187,7 +188,7 @@ class Contender(SimulatedCoordinator):
         return Candidate(self._gateway, KEYS, me, LEASE_S, self.clock.read)
 
     def _stand_by(self, rest_s: float = 0.0) -> None:
-        """Stand by, and let others try to lead first for so many seconds."""
+        """Stand by, and let others try to lead first for `rest_s` seconds."""
         self._candidate = self._new_candidate()
         if rest_s:
             self._forget_turn()
@@ -195,12 +196,12 @@ class Contender(SimulatedCoordinator):
             self._later(rest_s, self._enroll)
         else:
             self._enroll()
-        self._knock_again()
+        self._accept_again()
 
-    def _knock_again(self) -> None:
-        knocking, self._knocking = self._knocking, []
-        for session in knocking:
-            self.knock(session)
+    def _accept_again(self) -> None:
+        connecting, self._connecting = self._connecting, []
+        for session in connecting:
+            self.accept(session)
 
     def _enroll(self) -> None:
         self._forget_turn()
@@ -251,7 +252,7 @@ class Contender(SimulatedCoordinator):
 
         def renewed(left_s: float | None) -> None:
             if answers:
-                return  # it was too late
+                return  # the answer came too late
             answers.append(left_s)
             pause_s = election.renewed(sent_at, self.clock.read(), left_s)
             if pause_s is None:
@@ -270,7 +271,7 @@ class Contender(SimulatedCoordinator):
         self._run(self._candidate._await_end(), ended, lambda _: self._later(ASK_AGAIN_S, self._notice_end))
 
     async def _read(self) -> StoredHistory:
-        """Read what there is, as `EtcdStore.open` does it."""
+        """Read the history, as `EtcdStore.open` does."""
         self._history = History(self._gateway, KEYS, self._candidate.fence)
         try:
             found = await self._history.read()
@@ -287,18 +288,18 @@ class Contender(SimulatedCoordinator):
         self.world.lead(self)
         self._begin_life()
         self._welcome_all()
-        self._look_out()
+        self._watch_reach()
 
-    def _look_out(self) -> None:
-        """Lead no more once no node is heard and another one may reach them, as `commands/cut_off` does it."""
+    def _watch_reach(self) -> None:
+        """Lead no more once no node is heard and another coordinator may reach them, as `commands/cut_off` does."""
         others = (other for other in self.world.coordinators if isinstance(other, Contender) and other._stands_by)
         if is_cut_off(self.machine.cluster) and any(others) and not self.is_cut_from_etcd:
             self._lose(CutOffError(CUT_OFF), REST_S)
         else:
-            self._later(LOOK_AGAIN_S, self._look_out)
+            self._later(LOOK_AGAIN_S, self._watch_reach)
 
     def _lose(self, error: OperationalError, rest_s: float = 0.0) -> None:
-        """Lead no more, and stand by as soon as etcd has the lease back; let others try first for so long."""
+        """Lead no more, and stand by as soon as etcd has the lease back; let others try first for `rest_s` seconds."""
         self.world.trace.note("%s leads no more: %s", self.endpoint, error)
         self._forget_turn()
         self._end_lead(notified=True)
@@ -313,18 +314,18 @@ class Contender(SimulatedCoordinator):
 
     @property
     def listens(self) -> bool:
-        """Whether a process is there that takes connections."""
+        """Whether a process accepts connections."""
         return self.running
 
-    def knock(self, session: Session) -> None:
-        """Answer an attempt to connect: serve it, or name the leader; or let it wait."""
+    def accept(self, session: Session) -> None:
+        """Answer an attempt to connect: serve it, name the leader, or let it wait."""
         if self._stopped or not (self.up or self._stands_by):
-            self._knocking.append(session)
+            self._connecting.append(session)
         elif self.up:
-            super().knock(session)
+            super().accept(session)
         else:
             leader = self._candidate.leader
-            self.world.wires.send_on(session, None if leader is None else leader_in(f"http://{leader.endpoint}/"))
+            self.world.wires.redirect(session, None if leader is None else leader_in(f"http://{leader.endpoint}/"))
 
     def _handle(self, event: Event) -> None:
         if self._candidate.holds():
@@ -344,13 +345,13 @@ class Contender(SimulatedCoordinator):
         self._run(self._history.commit(database.rows(added), dropped), lambda _: self._committed(), self._not_committed)
 
     def did(self, body: Mapping[str, Any], commit: object) -> None:
-        """Note that etcd has done a transaction that this one sent, which may have been a commit, maybe long ago."""
+        """Note that etcd has done a transaction of this coordinator, which may be a commit, and may be long ago."""
         self.world.former.wrote(self, body)
         head = text_of(KEYS.head)
         if commit and any(op.get("request_put", {}).get("key") == head for op in body["success"]):
             assert isinstance(commit, tuple)
             self.world.trace.records("durable", [record for _, record in commit])
-            self._laws.durable(commit)
+            self._invariants.durable(commit)
 
     def _committed(self) -> None:
         self.disk._database.end(keep=True)
@@ -370,6 +371,6 @@ class Contender(SimulatedCoordinator):
         self._store_failed(str(error))
 
 
-def _do_all(due: Sequence[Callable[[], None]]) -> None:
+def _call_all(due: Sequence[Callable[[], None]]) -> None:
     for act in due:
         act()

@@ -1,6 +1,6 @@
 """A coordinator of the simulated world: the real machine and journal, in a shell like `server/driver.py`.
 
-What keeps its records is not here: `daemon` is one alone on its disk, `contender` one of several that share an etcd.
+Its store is not here: `daemon` is one alone on its disk, and `contender` one of several that share an etcd.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Disk
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.late_joins import LateJoins
-from tests.sim.network import DOWN, Said, Session
+from tests.sim.network import DOWN, Message, Session
 from tests.sim.standstills import Looks
 
 if TYPE_CHECKING:  # the world imports its coordinators
@@ -52,21 +52,22 @@ class SimulatedCoordinator(abc.ABC):
 
     def __init__(self, world: World, name: str) -> None:
         self.endpoint = Endpoint(name, DEFAULT_PORT)
-        """Where nodes find it."""
+        """The address at which nodes find it."""
         self._world = world
         self._queue = world.queue
         self.disk = Disk()
         self.clock = Clock(world.queue)
         self.host_up = True
-        """Whether the host is there to answer that the port is closed."""
+        """Whether the host is up, and answers that the port is closed."""
         self.is_cut = False
         """Whether no node can reach it, nor it any node."""
         self.wall_offset = 1.7e9
         """The reading of its host's wall clock at the time 0: it may step at any time."""
         self.life = 0
-        """The number of its present or last life as the one that decides; of all coordinators, each has another."""
+        """The number of its present or last life as the one that decides; no two lives of coordinators have the
+        same."""
         self.up = False
-        """Whether it decides, or would if it were not stopped."""
+        """Whether it decides, or would if its process were not stopped."""
         self.started_at = 0.0
         self.machine = Coordinator(world.scenario.policy, "")
         self._journal = Journal()
@@ -74,19 +75,19 @@ class SimulatedCoordinator(abc.ABC):
         """The number of the present attempt to write; 0 while there is none."""
         self._attempts = 0
         self._decided: tuple[Decided, ...] = ()
-        """What is being written."""
+        """The records that are being written."""
         self._alarm: Alarm
         self._looks: Looks
         self._joins = LateJoins()
         self._sessions: dict[int, Session] = {}
         self._numbers = 0
-        self._asked = 0
-        """The last request of an operator, numbered downward."""
-        self._asking: dict[int, tuple[Request, str | None]] = {}
-        """The requests in progress, with the run that was on then."""
-        self._asleep: list[Event] | None = None
-        """The events that it has not read yet, while it is stopped."""
-        self._knocking: list[Session] = []
+        self._last_request = 0
+        """The number of the last request of an operator; they are numbered downward."""
+        self._requests: dict[int, tuple[Request, str | None]] = {}
+        """The requests in progress, each with the id of the run at its time."""
+        self._unread: list[Event] | None = None
+        """The events that wait while its process is stopped; None while it is not."""
+        self._connecting: list[Session] = []
         self._doom: CrashPoint | None = None
         self._doomed_with: type[Record] = Record
 
@@ -94,19 +95,19 @@ class SimulatedCoordinator(abc.ABC):
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start its process, if that is down."""
+        """Start the process, if it is down."""
 
     @abc.abstractmethod
     def crash(self, *, host: bool = False) -> None:
-        """Kill it; with its `host`, nothing is there to close its connections."""
+        """Kill the process; with its `host`, its connections are not closed."""
 
     def _begin_life(self) -> None:
-        """Go on from what the disk has."""
+        """Begin a life with the records on the disk."""
         world = self._world
         world.lives += 1
         self.life, self.up, self.started_at = world.lives, True, self._queue.now
         self.machine = Coordinator(world.scenario.policy, f"life{self.life}")
-        self._journal, self._writing, self._doom, self._asleep = Journal(), 0, None, None
+        self._journal, self._writing, self._doom, self._unread = Journal(), 0, None, None
         machine, life = self.machine, self.life
         self._sessions = {}
         self._looks = Looks(world, lambda looked: self.take(looked, life), self._sessions)
@@ -121,24 +122,24 @@ class SimulatedCoordinator(abc.ABC):
         self._alarm.arm()
 
     def _end_life(self, *, notified: bool) -> None:
-        """Decide no more, and lose all connections; `notified`: the host is there to close them."""
+        """Decide no more, and lose all connections; with `notified`, the host closes them."""
         self.up = False
         sessions, self._sessions = self._sessions, {}
-        for session in [*sessions.values(), *self._knocking]:
+        for session in [*sessions.values(), *self._connecting]:
             self._world.wires.lose_coordinator(session, notified=notified)
-        self._knocking = []
-        self._laws.crashed()
+        self._connecting = []
+        self._invariants.crashed()
         self._world.touch()
 
     def set_store_back(self, copy: bytes) -> None:
-        """Kill it, and put an old copy of its store in place: what it sent since is forgotten."""
+        """Kill the process, and replace its store by an old copy: later records are forgotten."""
         self.crash()
         self.disk.set_back(copy)
         self._world.trace.note("the store is set back")
         self._world.invariants.set_back([entry.record for entry in self.disk.load()], self.clock.read())
 
     def doom(self, point: CrashPoint, record: type[Record] = Record) -> None:
-        """Have it killed at its next commit, or the next one that has a record of some type."""
+        """Let the process be killed at its next commit that has a record of this type."""
         if self.up:
             self._doom, self._doomed_with = point, record
 
@@ -146,7 +147,7 @@ class SimulatedCoordinator(abc.ABC):
         return self._doom is point and any(isinstance(record, self._doomed_with) for _, record in self._decided)
 
     def _dies(self, point: CrashPoint) -> bool:
-        """Let it die at this point of a commit if it is to; return whether it has."""
+        """Kill the process at this point of a commit if it is doomed; return whether it was."""
         if not self._is_doomed(point):
             return False
         self._writing = 0
@@ -155,25 +156,25 @@ class SimulatedCoordinator(abc.ABC):
         return True
 
     def spare(self) -> None:
-        """Take back that it is to be killed."""
+        """Undo `doom`."""
         self._doom = None
 
     def pause(self) -> None:
-        """Stop its process, as with SIGSTOP, or as a host does that swaps."""
-        if self.up and self._asleep is None:
+        """Stop the process, as with SIGSTOP or on a host that swaps."""
+        if self.up and self._unread is None:
             self._world.trace.note("coordinatord is stopped")
-            self._asleep = []
+            self._unread = []
             self._world.touch()
 
     def wake(self) -> None:
-        """Resume it; its timer may come before or after the messages that arrived meanwhile."""
-        if self.up and self._asleep is not None:
+        """Resume the process; its timer may come before or after the messages that arrived meanwhile."""
+        if self.up and self._unread is not None:
             self._world.trace.note("coordinatord goes on")
-            unread, self._asleep = self._asleep, None
+            unread, self._unread = self._unread, None
             life = self.life
             if self._world.chance.random() < 0.5:
                 unread.insert(0, Tick())
-            if not self._writing:  # what the store has answered was read first
+            if not self._writing:  # the store's answer was read first
                 unread = [event for event in unread if not isinstance(event, StoreFailed)]
             for event in unread:
                 if self.life == life and self.up:
@@ -189,93 +190,95 @@ class SimulatedCoordinator(abc.ABC):
             self._world.wires.heal(self)
 
     def _welcome_all(self) -> None:
-        knocking, self._knocking = self._knocking, []
-        for session in knocking:
+        connecting, self._connecting = self._connecting, []
+        for session in connecting:
             self._world.wires.welcome(session, self.life)
 
     def ask(self, request: Request) -> None:
-        """Have an operator send a request; if the daemon is away, nothing follows."""
-        if self.up and self._asleep is None:
-            self._asked -= 1
+        """Handle a request of an operator; do nothing if the daemon is away."""
+        if self.up and self._unread is None:
+            self._last_request -= 1
             run = self.machine.jobs.get(request.target)
-            self._asking[self._asked] = request, None if run is None else run.id
+            self._requests[self._last_request] = request, None if run is None else run.id
             self._world.trace.note("operator asks for %s", request)
-            self._submit(AdminRequested(self._asked, request))
+            self._submit(AdminRequested(self._last_request, request))
 
     def change_policy(self, policy: Policy) -> None:
-        """Have it read other settings, as on SIGHUP; if the daemon is away, nothing follows."""
-        if self.up and self._asleep is None:
+        """Change the settings, as on SIGHUP; do nothing if the daemon is away."""
+        if self.up and self._unread is None:
             self._world.trace.note("the settings are now %s", policy)
             self._submit(PolicyChanged(policy))
 
     def take(self, event: Event, life: int) -> None:
-        """Have it handle what its shell has found out in one of its lives."""
+        """Handle an event that its shell made in one of its lives."""
         if self.up and self.life == life:
             self._submit(event)
 
     @property
     def writing(self) -> bool:
-        """Whether something is not durable yet."""
+        """Whether any decision is not durable yet."""
         return self._writing != 0
 
     @property
     def paused(self) -> bool:
-        """Whether it is stopped."""
-        return self._asleep is not None
+        """Whether its process is stopped."""
+        return self._unread is not None
 
     @property
     def wall(self) -> float:
-        """What its host's clock on the wall shows."""
+        """The reading of its host's wall clock."""
         return self.wall_offset + self._queue.time
 
     @property
     def idle(self) -> bool:
         """Whether it is up and well, and all that it decided is durable."""
         well = self.disk.fault is None and self._doom is None and self.machine.store_error is None
-        return self.up and well and not self._writing and self._asleep is None and not self._knocking
+        return self.up and well and not self._writing and self._unread is None and not self._connecting
 
     @property
-    def _laws(self) -> AllInvariants | FormerLeaders:
-        """What must be true of what it does; another one may decide by now."""
+    def _invariants(self) -> AllInvariants | FormerLeaders:
+        """The invariants that it has to keep: those of a former leader if another one decides by now."""
         return self._world.invariants if self._world.daemon is self else self._world.former
 
     # Events in
 
     @property
     def listens(self) -> bool:
-        """Whether a process is there that takes connections."""
+        """Whether a process accepts connections."""
         return self.up
 
-    def knock(self, session: Session) -> None:
+    def accept(self, session: Session) -> None:
         """Answer an attempt to connect, or let it wait."""
-        if self._asleep is None:
+        if self._unread is None:
             self._world.wires.welcome(session, self.life)
         else:
-            self._knocking.append(session)
+            self._connecting.append(session)
 
-    def receive(self, session: Session, said: Said | None) -> None:
-        """Read a message of a connection."""
+    def receive(self, session: Session, message: Message | None) -> None:
+        """Handle a message of a connection; None is its end."""
         if not self.up or session.life != self.life:
-            if self.host_up and said is not None:
+            if self.host_up and message is not None:
                 self._world.wires.lose_coordinator(session, notified=True)  # the kernel knows no such connection
             return
-        if isinstance(said, Join):
+        if isinstance(message, Join):
             self._numbers += 1
             session.number = self._numbers
             self._sessions[session.number] = session
-            self._laws.joined(said)
-            self._world.trace.note("%s joins, session %d, round %d", said.node, session.number, said.observed.round)
-            self._submit(Connected(session.number, said, session.host.address, OWN_ADDRESS, session.host.token))
+            self._invariants.joined(message)
+            self._world.trace.note(
+                "%s joins, session %d, round %d", message.node, session.number, message.observed.round
+            )
+            self._submit(Connected(session.number, message, session.host.address, OWN_ADDRESS, session.host.token))
         elif session.number in self._sessions:
-            if isinstance(said, Observed):
-                self._submit(Reported(session.number, said))
+            if isinstance(message, Observed):
+                self._submit(Reported(session.number, message))
             else:
                 del self._sessions[session.number]
                 self._world.trace.note("session %d of %s has ended", session.number, session.host.name)
                 self._submit(Disconnected(session.number))
 
     def revoke(self, host: Host) -> None:
-        """Have the token of a host's node revoked: its session ends."""
+        """Revoke the token of a host's node: its session ends."""
         numbers = [number for number, session in self._sessions.items() if session.host is host]
         for number in numbers:
             self._world.trace.note("the token of %s is revoked", host.name)
@@ -287,27 +290,27 @@ class SimulatedCoordinator(abc.ABC):
             self._submit(Tick())
 
     def _submit(self, event: Event) -> None:
-        if self._asleep is not None:
+        if self._unread is not None:
             if not isinstance(event, Tick):
-                self._asleep.append(event)
+                self._unread.append(event)
             return
         self._handle(event)
 
     def _handle(self, event: Event) -> None:
         if not self._joins.is_overtaken(event, self.life, self.machine):
-            self._laws.note_event(event)
+            self._invariants.note_event(event)
         batch = self.machine.handle(event, self.clock.read())
         for look in batch.looks if self._world.daemon is self else ():
             self._looks.begin(look)
         if batch.records:
-            self._laws.decided(batch.records)
+            self._invariants.decided(batch.records)
             self._world.touch()
         self.carry_out(batch)
         if batch.records and not self._writing and self.up:
             self._write_next()
 
     def carry_out(self, batch: Batch) -> None:
-        """Say what may be said already, and be woken for what follows."""
+        """Release the effects that may be released, and set the alarm for the next deadline."""
         self._alarm.arm()
         self._release(self._journal.take(batch, self.clock.read()))
 
@@ -319,10 +322,10 @@ class SimulatedCoordinator(abc.ABC):
             self._try_to_write()
         else:
             self._writing = 0
-            self._laws.settled(self.machine)
+            self._invariants.settled(self.machine)
 
     def _try_to_write(self) -> None:
-        """Try to make durable what is decided, within the usual patience."""
+        """Try to make the decided records durable, within the usual patience."""
         self._attempts += 1
         self._writing = self._attempts
         self._queue.after(PATIENCE_S, self._lose_patience, self._writing)
@@ -330,14 +333,14 @@ class SimulatedCoordinator(abc.ABC):
 
     @abc.abstractmethod
     def _write(self) -> None:
-        """Begin to make durable what is decided; `_wrote` or `_store_failed` follows."""
+        """Begin to make the decided records durable; `_wrote` or `_store_failed` follows."""
 
     def _lose_patience(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
             self._store_failed(f"the store has not answered for {PATIENCE_S:g} s")
 
     def _wrote(self) -> None:
-        """Go on when what was decided is durable."""
+        """Release the effects of records that have become durable, and write the next ones."""
         if self._dies(CrashPoint.AFTER):
             return
         effects = self._journal.finish()
@@ -356,14 +359,14 @@ class SimulatedCoordinator(abc.ABC):
             self._try_to_write()
 
     def _entries(self) -> Sequence[Entry]:
-        """Return what is decided, with its times by the clock on the wall."""
+        """Return the decided records, with their times by the wall clock."""
         began_at = self.wall - self.clock.read()
         return [Entry(began_at + at, record) for at, record in self._decided]
 
-    def _store_failed(self, why: str) -> None:
-        if self.machine.store_error != why:
-            self._world.trace.note("coordinatord decides nothing: %s", why)
-            self._submit(StoreFailed(why))
+    def _store_failed(self, error: str) -> None:
+        if self.machine.store_error != error:
+            self._world.trace.note("coordinatord decides nothing: %s", error)
+            self._submit(StoreFailed(error))
 
     # Effects out
 
@@ -372,17 +375,17 @@ class SimulatedCoordinator(abc.ABC):
         for effect in effects:
             if isinstance(effect, Answer):
                 self._world.trace.note("operator is answered: %s: %s", effect.result, effect.text)
-                self._laws.answered(*self._asking.pop(effect.session), effect)
+                self._invariants.answered(*self._requests.pop(effect.session), effect)
                 continue
             session = self._sessions.get(effect.session)
             if session is None:
                 continue
             if isinstance(effect, Send | ReportDegraded):
-                self._laws.sent(session, effect.message)
+                self._invariants.sent(session, effect.message)
                 wires.send(session, DOWN, effect.message)
                 continue
             if isinstance(effect, Refuse):
-                self._laws.refused(session, effect.message)
+                self._invariants.refused(session, effect.message)
                 wires.send(session, DOWN, effect.message)
             del self._sessions[effect.session]
             wires.send(session, DOWN, None)

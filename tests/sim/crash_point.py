@@ -1,4 +1,4 @@
-"""Where a coordinator of the simulated world is killed."""
+"""The points of a commit at which a coordinator of the simulated world is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaders that are cut off from all nodes while etcd hears them: a standby leads, and once for each cut."""
+"""Leaders that are cut off from all nodes but not from etcd: a standby takes over, once for each cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.takeovers import contenders
 from tests.sim.world import World
 
 CUT_FOR_S = 60.0
-"""How long nobody at all reaches a coordinator: twelve leases, and less than nodes wait."""
+"""How long no node reaches any coordinator: twelve leases, and less than nodes wait."""
 
 NODES = 3
 

@@ -1,6 +1,6 @@
 """coordinatord alone in the simulated world, on a disk with the real database.
 
-It can be killed at every point of a commit (`CrashPoint`), stopped and woken, and its disk can fail (`disk`).
+It can be killed at every point of a commit (`CrashPoint`), stopped and resumed, and its disk can fail (`disk`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Daemon(SimulatedCoordinator):
     # Life and death
 
     def start(self) -> None:
-        """Start it, if it is down. While its disk cannot be written it gives up and is started again each second."""
+        """Start the process, if it is down; while its disk cannot be written it ends, and starts again each second."""
         if self.up:
             return
         if self.disk.fault is not None:
@@ -31,7 +31,7 @@ class Daemon(SimulatedCoordinator):
         self._begin_life()
 
     def crash(self, *, host: bool = False) -> None:
-        """Kill it; with its `host`, nothing is there to close its connections. What is being written may be written."""
+        """Kill the process; with its `host`, its connections are not closed. A commit on its way may become durable."""
         if not self.up:
             return
         world = self._world

@@ -1,4 +1,4 @@
-"""The disk under coordinatord: the real database, which outlives the daemon, and what can be wrong with it."""
+"""The disk under coordinatord: the real database, which outlives the daemon, and its faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coordinatord.store.interface import Entry
 
 
 class Fault(StrEnum):
-    """What keeps a disk from taking what it is given."""
+    """The reason why a disk takes no writes."""
 
     READ_ONLY = "read-only"
     FULL = "full"
@@ -21,16 +21,16 @@ class Fault(StrEnum):
 
 
 class Disk:
-    """A database in memory that no crash of the daemon can harm: a transaction is there as a whole or not at all."""
+    """A database in memory, which outlives crashes of the daemon: each transaction is kept whole or not at all."""
 
     def __init__(self) -> None:
         self._database = Database.in_memory()
         self.fault: Fault | None = None
 
     def break_down(self, fault: Fault) -> None:
-        """Break something; only for a disk that hangs does SQLite not find it out itself.
+        """Let the disk fail. SQLite itself reports the errors, but for a disk that hangs.
 
-        A full disk still takes what fits into the pages that the database has.
+        A full disk still takes what fits into the pages of the database.
         """
         self.repair()
         self.fault = fault
@@ -42,7 +42,7 @@ class Disk:
             connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def repair(self) -> None:
-        """Mend everything."""
+        """End all faults."""
         connection = self._database._connection
         connection.execute("PRAGMA query_only = OFF")
         connection.execute(f"PRAGMA max_page_count = {2**30}")
@@ -53,20 +53,20 @@ class Disk:
         return self._database._connection.serialize()
 
     def set_back(self, copy: bytes) -> None:
-        """Put a copy in the database's place, as people do who restore one from last night."""
-        # By way of another connection: SQLite may crash in one that goes on to write what it has deserialized.
+        """Replace the database by a copy, as people do who restore one from last night."""
+        # Another connection deserializes it: SQLite may crash in one that writes to a database that it deserialized.
         with closing(sqlite3.connect(":memory:")) as source:
             source.deserialize(copy)
             source.backup(self._database._connection)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Write. Raises `StoreError`."""
+        """Write records. Raises `StoreError`."""
         self._database.append(entries)
 
     def load(self) -> Sequence[Entry]:
-        """Read all that the daemon goes on with."""
+        """Read the records that the daemon starts with."""
         return self._database.load()
 
     def rounds(self, job: str, run: str) -> Sequence[Record]:
-        """Read what tells of the rounds of a run."""
+        """Read the records about the rounds of a run."""
         return self._database.rounds(job, run)

@@ -1,6 +1,6 @@
 """Coincidences around the disk that all nodes write steps to: the end of one run, and the beginning of the next.
 
-They are played as those of `coincidences`, each by itself.
+They are played like those of `coincidences`, each by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.sim.kept_disk import DiskFault
 from tests.sim.world import JOB, World
 
 SLOW_S = 21.0, 26.0
-"""How long a disk stands still that does not hang: a node finds out the difference after 30 s."""
+"""How long a slow disk stands still: nodes take it for one that hangs after 30 s."""
 
 AWAY_S = 25.0
 """The longest time for which a host does not see the directory, or cannot read it; a node waits for longer."""
@@ -40,7 +40,7 @@ def _stopped_without_coordinator(world: World) -> None:
 
 
 def _goes_on_without_coordinator(world: World) -> None:
-    """Kill the coordinator for a moment in a round that goes on for long after it."""
+    """Kill the coordinator for a moment, in a round that goes on for long after that."""
 
     def kill() -> None:
         world.daemon.crash()
@@ -50,7 +50,7 @@ def _goes_on_without_coordinator(world: World) -> None:
 
 
 def _stopped_on_a_slow_disk(world: World) -> None:
-    """Let the disk stand still while nodes write the last step of a run that an operator ends, and go on in the end."""
+    """Let the disk stand still for a while, as nodes write the last step of a run that an operator ends."""
 
     def stand_still() -> None:
         world.disks.break_down(DiskFault.HANGS)
@@ -92,7 +92,7 @@ def _finder_dies(world: World) -> None:
 
 
 def _end_run(world: World, then: Callable[[], object]) -> None:
-    """Have an operator end the run after some steps, and do something when all have gone and the disk has it."""
+    """Let an operator end the run after some steps; call `then` when all nodes have gone and the disk has a step."""
 
     def stop() -> None:
         run = world.run.id
@@ -120,7 +120,7 @@ def _are_members(world: World) -> bool:
 
 
 STEPS_MAX = 20
-"""A run has done fewer steps than that when an operator ends it."""
+"""An operator ends a run after fewer steps than that."""
 
 PERSISTING: dict[str, Strike] = {
     "run ends with a step to write": _stopped,

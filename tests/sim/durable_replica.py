@@ -1,7 +1,7 @@
-"""What the store holds, replayed as it grows: the state that a crash at this moment would lead back to.
+"""The durable records, replayed as they come: the state that a crash at this moment would lead back to.
 
-It is made of records that have become durable and of nothing else. So it equals the durable state of the machine
-whenever nothing waits to be written, and what anybody is told is measured by it.
+It is made of durable records alone. So it equals the durable state of the machine whenever nothing waits to be written,
+and all messages are checked against it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DurableReplica:
     def __init__(self) -> None:
         self.cluster = DurableCluster()
         self.released: dict[tuple[str, str, int], Outcome] = {}
-        """The outcome of each node that was let go, keyed by (run, node, incarnation)."""
+        """The outcome of each released node, keyed by (run, node, incarnation)."""
         self.outcomes: dict[str, Outcome] = {}
         """The outcome of each run that has ended."""
 
@@ -33,7 +33,7 @@ class DurableReplica:
         return self.cluster.jobs
 
     def apply(self, decided: Iterable[Decided]) -> None:
-        """Take in what has become durable."""
+        """Apply records that have become durable."""
         for at, record in decided:
             apply(self.cluster, record, at)
             if isinstance(record, NodeReleased):
@@ -42,7 +42,7 @@ class DurableReplica:
                 self.outcomes[record.run] = record.outcome
 
     def begin_life(self, past: Iterable[Decided]) -> None:
-        """Go on in another life, with what the store gave back, and by its clock."""
+        """Begin a new life with the records that the store returned, at times of its clock."""
         self.cluster = DurableCluster()
         self.apply(past)
 
@@ -65,7 +65,7 @@ def timeless(cluster: DurableCluster) -> DurableCluster:
 
 
 def differences(ours: object, theirs: object, path: str = "") -> list[str]:
-    """Say where two states differ, for whoever looks for the reason: `jobs.job.members.n1.succeeded: True, False`."""
+    """Return where two states differ, one line each, such as `jobs.job.members.n1.succeeded: True, False`."""
     if ours == theirs:
         return []
     if isinstance(ours, dict) and isinstance(theirs, dict):

@@ -1,7 +1,7 @@
-"""What a simulated coordinator asks of etcd: the real coroutines, each of which stands still while it waits for it.
+"""The requests of a simulated coordinator to etcd: real coroutines, each of which is resumed by an answer.
 
-`SimulatedGateway` is what they know as the `Gateway`; the requests go to `etcd`, again and again as those of the real
-one do, until one is answered or the time is up.
+`SimulatedGateway` takes the place of their `Gateway`. Its requests go to the simulated `etcd`, and are repeated like
+those of the real one, until one is answered or the time is up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Answered = Callable[[Any], None]
 
 
 class _Wait:
-    """What a coroutine awaits: `begin` is given what to call with the answer, or with an error."""
+    """What a coroutine awaits: `begin` receives a callback for the answer or the error."""
 
     def __init__(self, begin: Callable[[Answered], None]) -> None:
         self.begin = begin
@@ -38,7 +38,7 @@ class SimulatedGateway(Gateway):
         self._by = by
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Return the answer to a request. Raises `EtcdAwayError` if nobody answers, and what etcd refuses."""
+        """Return the answer to a request. Raises `EtcdAwayError` if there is none, and `EtcdRefusedError`."""
         del try_within_s  # nothing is waited for here
 
         def begin(answered: Answered) -> None:
@@ -61,7 +61,7 @@ class SimulatedGateway(Gateway):
         return await _Wait(begin)
 
     async def watch(self, key: bytes) -> AsyncGenerator[KeyValue | None]:
-        """Yield the leader key as it is now, and again after changes, and read it anew where a watch is silent."""
+        """Yield the leader key as it is now and after each change; read it anew where the watch is silent."""
         before = -1  # no revision
         while True:
             now = await self.call("/v3/kv/range", {"key": text_of(key)})
@@ -83,7 +83,7 @@ class SimulatedGateway(Gateway):
 
 
 class Errand:
-    """A coroutine on its way; errors of the store end it, others are bugs."""
+    """A coroutine in progress. Operational errors end it by `failed`; others are bugs."""
 
     def __init__(
         self,
@@ -92,22 +92,22 @@ class Errand:
         done: Callable[[Result], None],
         failed: Callable[[OperationalError], None],
     ) -> None:
-        """Begin."""
+        """Begin the coroutine; its result goes to `done`."""
         self._by = by
         self._work = work
         self._done = done
         self._failed = failed
         self._waits = 0
-        """The number of its present wait: what comes after that is not for it any more."""
+        """The number of its present wait, negative once it is over: answers to earlier ones are dropped."""
         self._go_on(lambda: work.send(None))
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the coroutine has ended."""
         return self._waits < 0
 
     def drop(self) -> None:
-        """Forget it."""
+        """Cancel the coroutine."""
         self._waits = -1
         self._work.close()
 

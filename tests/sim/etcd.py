@@ -1,7 +1,7 @@
-"""The etcd that the coordinators of a simulated world share: `ModelledEtcd`, and the network and the time around it.
+"""The etcd that the coordinators of a simulated world share: `ModelledEtcd`, with its network and its clock.
 
 Any request may be lost, come late, or be done and not be answered. The cluster may elect a leader of its own, lose its
-majority, be slow, and be out of space. What a coordinator sends is sent again as `Gateway.call` does it.
+majority, be slow, and be out of space. Requests are repeated as by `Gateway.call`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ LEASE_S = 5.0
 """How long a lease lasts: the default of coordinatord."""
 
 DELAY_S = (0.001, 0.01)
-"""How long a request, and its answer, are on their way: at least, and how much longer at most."""
+"""The time that a request or an answer takes at least, and how much longer at most."""
 
 SPIKE = 0.01
-"""The share of requests that are late, as after a retransmission, and the share of answers."""
+"""The share of requests and of answers that are late, as after a retransmission."""
 
 SPIKE_S = 3.0
 """How late they are at most."""
 
 REVOKES_WITHIN_S = 0.5
-"""How late etcd notices that a lease is over at most: it looks twice in a second."""
+"""How late etcd notices at most that a lease is over: it looks twice a second."""
 
 RESOURCE_EXHAUSTED = 8
-"""The code of gRPC with which etcd refuses what needs space."""
+"""gRPC's code for a request that etcd has no space for."""
 
 Answered = Callable[[Any], None]
 Changed = Callable[[], None]
 
 
 class Etcd:
-    """One cluster, as it is seen from outside."""
+    """One cluster, as its clients see it."""
 
     def __init__(self, world: World) -> None:
-        """Begin well, with nothing in it."""
+        """Begin with an empty cluster that is well."""
         self._world = world
         self._queue = world.queue
         self._model = ModelledEtcd()
@@ -60,15 +60,15 @@ class Etcd:
         self.slow_s = 0.0
         """How much longer each answer takes at most."""
 
-    # What can be done to it
+    # Faults
 
     def stop(self) -> None:
-        """Take its majority, or the leader that it had."""
+        """Take away its majority, or its leader."""
         self._world.trace.note("etcd has no leader")
         self.up = False
 
     def go_on(self) -> None:
-        """Give it a leader again, who lets all leases begin anew."""
+        """Give it a leader again, who renews all leases."""
         if not self.up:
             self._world.trace.note("etcd has a leader")
             self.up = True
@@ -76,22 +76,22 @@ class Etcd:
                 self._renew(lease)
 
     def calm(self) -> None:
-        """Let all be well."""
+        """End all faults."""
         self._is_calm = True
         self.make_room()
         self.speed_up()
         self.go_on()
 
     def make_room(self) -> None:
-        """Let it have space again."""
+        """Give it space again."""
         self.full = False
 
     def speed_up(self) -> None:
-        """Let it be as fast as ever."""
+        """Let it answer at its usual speed again."""
         self.slow_s = 0.0
 
     def end_term(self) -> None:
-        """Revoke the lease of whoever leads, as `coordinatord --step-down` does it."""
+        """Revoke the lease of the leader, as `coordinatord --step-down` does."""
         leader = self.leader
         if leader is not None and self.up:
             self._expire(str(leader.lease))
@@ -104,7 +104,7 @@ class Etcd:
     # Requests
 
     def request(self, by: Contender, path: str, body: Mapping[str, Any], answered: Answered) -> None:
-        """Carry a request there, do it, and carry the answer back, if nothing comes between."""
+        """Carry a request to etcd, do it, and carry the answer back; a fault may lose either."""
         self._queue.after(self._delay(), self._arrive, by, path, body, by.commit, answered)
 
     def _delay(self) -> float:

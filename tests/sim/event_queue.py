@@ -1,8 +1,8 @@
-"""Simulated time: what happens when, in one order for one seed. Nothing here waits, and nothing here draws lots.
+"""Simulated time: all events of a world in one order. Nothing here waits, and nothing here is random.
 
-There are two times. `now` is what all clocks of the world go by. `time` is that and the quiet stretches that were
-skipped, which no clock has seen: see `idle_skip`. What follows from something is put on the queue in `now` (`after`);
-what comes from outside, such as a fault or the end of the training, is planned in `time` (`plan`).
+There are two times. All clocks of the world go by `now`. `time` also counts the quiet stretches that were skipped,
+which no clock has seen: see `idle_skip`. Consequences are queued in `now` (`after`). Events from outside, such as a
+fault or the end of the training, are planned in `time` (`plan`).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ Item = tuple[float, int, Act, tuple[Any, ...]]
 
 
 class EventQueue:
-    """Everything that is to happen."""
+    """The calls that are to be made."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.skipped = 0.0
         """Seconds of `time` that no clock has seen."""
         self.events = 0
-        """How many things have happened."""
+        """How many calls were made."""
         self._soon: list[Item] = []
         self._planned: list[Item] = []
         self._order = 0
-        """The order of entries with the same time: first come, first served."""
+        """The number of the last entry: of entries with the same time, the first one comes first."""
 
     @property
     def time(self) -> float:
-        """The time since the beginning, as an outside observer has it."""
+        """The time since the beginning, for an outside observer."""
         return self.now + self.skipped
 
     @property
     def next_planned(self) -> float:
-        """The time at which the next thing comes from outside, in `time`; infinite if nothing ever does."""
+        """The `time` of the next event from outside; infinite if there is none."""
         return self._planned[0][0] if self._planned else math.inf
 
     def after(self, seconds: float, act: Act, *arguments: Any) -> None:
@@ -51,7 +51,7 @@ class EventQueue:
         heappush(self._planned, (self.time + seconds, self._order, act, arguments))
 
     def run(self, end: float, done: Callable[[], bool] | None = None) -> bool:
-        """Make all calls up to `end`, in `time`, or until `done`; return whether it was done."""
+        """Make all calls up to `end`, in `time`, or until `done()`; return whether that was true."""
         soon, planned = self._soon, self._planned
         while done is None or not done():
             at = soon[0][0] + self.skipped if soon else math.inf
@@ -72,12 +72,12 @@ class EventQueue:
         return False
 
     def skip(self, seconds: float) -> None:
-        """Skip so much time, which no clock sees."""
+        """Skip some time, which no clock sees."""
         self.skipped += seconds
 
 
 class Clock:
-    """A clock that never goes back, but began at some time of its own and is a little fast or slow."""
+    """A monotonic clock with an offset, which is a little fast or slow."""
 
     def __init__(self, queue: EventQueue, offset: float = 0.0, rate: float = 1.0) -> None:
         self._queue = queue
@@ -90,22 +90,22 @@ class Clock:
 
     def wait_for(self, reading: float) -> float:
         """Return in how many seconds of the queue the clock will show this; 0 if it has passed."""
-        # A hair more, so that the reading has come in spite of rounding.
+        # A little more, so that the clock has the reading in spite of rounding.
         return max(0.0, (reading - self.offset) / self.rate - self._queue.now + 1e-8)
 
 
 class Alarm:
-    """A timer on one clock, as the daemons have one each; to arm it again costs little if nothing has changed."""
+    """A timer on one clock, as each daemon has; arming it again costs little if nothing has changed."""
 
     def __init__(
         self, queue: EventQueue, clock: Clock, due: Callable[[], float | None], ring: Callable[[], None]
     ) -> None:
-        """Make it unset; `due` returns for when it is wanted, `ring` is called then."""
+        """Begin unset; `due` returns the reading at which `ring` is to be called."""
         self._queue, self._clock, self._due, self._ring = queue, clock, due, ring
         self._set_for = math.inf
 
     def arm(self) -> None:
-        """Be set for what is due now."""
+        """Set the timer for the next deadline."""
         due = self._due()
         if due is not None:
             wait = self._clock.wait_for(due)
@@ -116,7 +116,7 @@ class Alarm:
 
     def _go_off(self, at: float) -> None:
         if at != self._set_for:
-            return  # it was set for an earlier time since
+            return  # the timer was set for an earlier time since
         self._set_for = math.inf
         due = self._due()
         if due is not None and due <= self._clock.read():

@@ -1,4 +1,4 @@
-"""What goes wrong in the simulated world by chance: each fault picks its victim and sees to its own end."""
+"""Faults of the simulated world: each picks its victim by chance, and plans its own end."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from tests.sim.world import JOB, World
 HOUR_S = 3600.0
 
 DISK_FAILS_S_MAX = 40.0
-"""The longest failure of a disk: longer than all that a node waits for, which is a stop, other nodes, an outage
-grace."""
+"""The longest failure of a disk: longer than any wait of a node, be it for a stop, other nodes, or an outage grace."""
 
 LOOK_AGAIN_S = 0.1
-"""How often a fault that waits for its moment looks whether it has come."""
+"""The interval at which a fault that waits for its moment checks for it."""
 
 Strike = Callable[[World], None]
 
@@ -39,14 +38,14 @@ def happen(world: World, name: str, fault: Strike) -> None:
 
 
 def damage(world: World) -> None:
-    """Flip a bit of what some node keeps."""
+    """Flip a bit of the state that some node keeps."""
     memories = [host.memory for host in world.hosts.values() if host.memory is not None]
     if memories and world.chance.choice(memories).damage():
         world.faults["memory damaged"] += 1
 
 
 def leave_with_copy(world: World) -> None:
-    """Ask a node to leave, and with it the one that has the copy of what it alone keeps."""
+    """Ask a node to leave, together with the one that has the copy of its shards."""
     run = world.daemon.machine.jobs.get(JOB) if world.daemon.up else None
     pairs = [] if run is None else [(node, run.kept.copy_of(node)) for node in run.durable.order]
     copied = [(node, found[0]) for node, found in pairs if found is not None]
@@ -59,7 +58,7 @@ def leave_with_copy(world: World) -> None:
 
 
 def disk_of_states_fails(world: World) -> None:
-    """Let the directory for steps be full or hang for a while, or be not mounted on one host."""
+    """Let the directory for steps be full, hang, or be missing on one host, for a while."""
     fault = world.chance.choice([*DiskFault, None])
     world.faults["disk of states fails"] += 1
     world.trace.note("-- fault: the disk for steps: %s", fault or "not mounted")
@@ -272,7 +271,7 @@ def _crash(world: World) -> None:
 
 def _doom(world: World) -> None:
     world.daemon.doom(world.chance.choice(list(CrashPoint)))
-    # A commit is the more likely if something happens.
+    # Another fault makes a commit more likely.
     strike(world, world.chance.choice(["worker fails", "node killed", "leaves", "arrives"]))
     world.queue.plan(3.0, world.daemon.crash)
     _start_later(world, 3.0 + _soon(world))
@@ -314,7 +313,7 @@ def _disk_fails(world: World) -> None:
 
 
 def _disk_fails_for_long(world: World) -> None:
-    """Have something decided that cannot be recorded for long, and lose a host in the middle of it."""
+    """Let a decision wait for long until it can be recorded, and lose a host meanwhile."""
     lasts = world.chance.uniform(10.0, DISK_FAILS_S_MAX)
     world.daemon.disk.break_down(world.chance.choice(list(Fault)))
     world.queue.plan(lasts, world.daemon.disk.repair)

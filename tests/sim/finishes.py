@@ -1,7 +1,7 @@
 """Coincidences at the end of a training: a node that has done its part goes, while others have not done theirs.
 
-They are played as those of `coincidences`, each by itself, and are no part of these: so the seeds of others play what
-they have always played.
+They are played like those of `coincidences`, each by itself. They are not among those, so that the seeds of those play
+what they have always played.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _goes(world: World, go: Callable[[Host], None]) -> None:
 
 
 def _goes_as_others_finish(world: World, go: Callable[[Host], None]) -> None:
-    """Let it go while an operator stops the job, and the workers of the others come to their end unheard."""
+    """Let a done node go while an operator stops the job, and the workers of the others end while cut off."""
 
     def act(done: list[Host], late: list[Host]) -> None:
         for host in late:

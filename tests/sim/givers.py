@@ -1,7 +1,7 @@
-"""Nodes that are to leave, and stay for a while to give to others what they keep, or to write it.
+"""Nodes that are to leave, and stay for a while to give their kept state to others, or to write it.
 
 They are drained for their lateness while others are late as well, or are undrained while there are too few others.
-These are histories of their own, so the seeds of others play what they have always played.
+These are histories of their own, so that the seeds of others play what they have always played.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) 
 
 
 def undrained_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a node that is drained, stays to give what it keeps, and is undrained when another is gone.
+    """Play the history of a node that is drained, stays to give its state, and is undrained when another is gone.
 
     Raises as `small_world` does.
     """
@@ -91,7 +91,7 @@ def _undrain_giver(world: World) -> None:
 
 
 def _gives(world: World, giver: Host) -> bool:
-    """Whether a node gives what it keeps, between two rounds."""
+    """Whether a node gives its state to others, between two rounds."""
     if not world.daemon.up or world.state is not State.FORMING:
         return False
     return giver.node in {member.node for member in world.run.members_in(MemberState.GIVING)}

@@ -1,4 +1,4 @@
-"""Whole histories: a world is made from a seed, goes wrong for a while, is calmed, and must come to rest."""
+"""Whole histories: a world is made from a seed, suffers faults for a while, is calmed, and must come to rest."""
 
 from __future__ import annotations
 
@@ -31,21 +31,20 @@ FAULTS_FOR_S = 40.0
 """The time within which faults begin in a small world."""
 
 LAST_S = 45.0
-"""The longest that a fault lasts there."""
+"""The longest time that a fault lasts in a small world."""
 
 SETTLED_WITHIN_S = 180.0
 """The time to settle after the last fault: an outage grace, a restart grace, a lease, a join timeout, two stops, and
 two rounds, each at its longest."""
 
 LED_WITHIN_S = 30.0
-"""The time within which one of several coordinators leads: two leases, and as long as etcd is asked in vain."""
+"""The time within which one of several coordinators leads: two leases, and the longest request to etcd."""
 
 HANGS_FOR_S = 480.0
-"""The time to settle where workers hang: a coordinator that was started again waits for five minutes before it
-looks."""
+"""The time to settle where workers hang: a restarted coordinator waits for five minutes before it looks at them."""
 
 WAITS_FOR_S = 110.0
-"""The time in which there are too few nodes, and enough again."""
+"""The time within which there are too few nodes, and then enough again."""
 
 LAGS_FOR_S = 150.0
 """The time in which workers are late."""
@@ -70,7 +69,7 @@ def small_world(seed: int, *, loud: bool = False, digested: bool = False) -> Wor
 
 
 def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes that keep state, of which some is damaged. Raises as `small_world` does."""
+    """Play the history of a few nodes that keep state, which may be damaged. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     workers = replace(
@@ -92,7 +91,7 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 
 
 def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the like with workers that can go into another round as the same processes. Raises as `small_world` does."""
+    """Play one with workers that can go into another round as the same processes. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(
@@ -126,7 +125,7 @@ BESIDE_STAYING = ("worker fails", "worker fails", *(name for name in FAULTS if n
 
 
 def _disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
-    """Let up to so many faults happen, damage what is kept as often as one of `damages` says, and wait for the end."""
+    """Plan up to `faults_max` faults, and one of `damages` damages of kept state; wait for the end."""
     names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
     for _ in range(chance.randint(1, faults_max)):
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), strike, world, chance.choice(names))
@@ -136,14 +135,14 @@ def _disturb(world: World, chance: random.Random, faults_max: int, damages: list
 
 
 def _outlast_faults(world: World, chance: random.Random) -> None:
-    """Go on while faults begin, and then for about as long as one of them lasts, and wait for the end."""
+    """Let time pass while faults begin and last, and wait for the end."""
     world.go_on(FAULTS_FOR_S)
     world.go_on(chance.uniform(0.0, LAST_S))
     come_to_rest(world)
 
 
 def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the like with nodes that keep shards of their own and copy them. Raises as `small_world` does."""
+    """Play one with nodes that keep shards of their own and copy them. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     nodes = chance.choice([2, 3, 3, 4])
@@ -170,7 +169,7 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 
 
 def persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the like with nodes that write steps to a disk, whose runs often end. Raises as `small_world` does."""
+    """Play one with nodes that write steps to a disk, and whose runs often end. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_scenario(chance)
     workers = replace(drawn.workers, first_step_s=chance.choice([0.0, 0.7]), stalls=0.0, work_s=60.0, fails_at_once=0.0)
@@ -201,7 +200,7 @@ ENDS_OF_RUNS = ("operator stops", "other settings")
 
 
 def hanging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes that do no step for a while, or never again. Raises as `small_world` does."""
+    """Play the history of workers that do no step for a while, or never again. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(
@@ -265,12 +264,11 @@ def standby_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 
 
 BESIDE_TAKEOVERS = [name for name in FAULTS if not name.startswith("disk")]
-"""The faults beside takeovers: none of a disk, since a coordinator that shares an etcd has no disk of its own that
-decides anything."""
+"""The faults beside takeovers: none of a disk, since coordinators that share an etcd keep no records on one."""
 
 
 def _stand_still(world: World, doing: Doing) -> None:
-    """Let the training of the present round do no step: for a while, or if it hangs for ever."""
+    """Let the training of the present round do no step: for a while, or for ever if it hangs."""
     if not world.is_running():
         return
     training = world.trainings.get((world.run.id, world.run.durable.round))
@@ -281,13 +279,13 @@ def _stand_still(world: World, doing: Doing) -> None:
 
 
 def coincident_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes that are well until one coincidence. Raises as `small_world` does."""
+    """Play the history of a few healthy nodes with one coincidence. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     return play_coincidence(seed, chance, draw_calm_scenario(chance), COINCIDENCES, loud=loud, digested=digested)
 
 
 def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the like with nodes that keep state. Raises as `small_world` does."""
+    """Play one with nodes that keep state. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(
@@ -298,13 +296,13 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
 
 
 def coincident_persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the like with nodes that also write it to a disk. Raises as `small_world` does."""
+    """Play one with nodes that also write their state to a disk. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     return play_coincidence(seed, chance, draw_persisting_scenario(chance), PERSISTING, loud=loud, digested=digested)
 
 
 def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of a few nodes of which one seems to be gone, truly or not. Raises as `small_world` does."""
+    """Play the history of a few nodes of which one seems to be gone, or is. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
     workers = replace(drawn.workers, breaks=chance.choice([1.0, 0.5]), work_s=60.0)
@@ -313,7 +311,7 @@ def torn_world(seed: int, *, loud: bool = False, digested: bool = False) -> Worl
 
 
 def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of workers that wait for too few nodes to be enough again. Raises as `small_world` does."""
+    """Play the history of workers that wait while nodes are missing. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     world = World(seed, draw_waiting_scenario(chance), loud=loud, digested=digested)
     world.boot()
@@ -326,7 +324,7 @@ def waiting_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 def play_coincidence(
     seed: int, chance: random.Random, scenario: Scenario, known: dict[str, Strike], *, loud: bool, digested: bool
 ) -> World:
-    """Play the history of nodes that are well until one of the coincidences `known`."""
+    """Play the history of healthy nodes with one of the coincidences `known`."""
     world = World(seed, scenario, loud=loud, digested=digested)
     world.comes_back = 0.0
     world.boot()
@@ -341,7 +339,7 @@ def play_coincidence(
 
 
 def _draw_preparing(seed: int) -> float:
-    """Draw how long nodes prepare, by itself: so the other histories are what they were before nodes did."""
+    """Draw how long nodes prepare, from a generator of its own, so that other seeds play what they always played."""
     return random.Random(~seed).choice([0.0, 0.0, 1.0, 6.0, 20.0])  # noqa: S311 - repeatable on purpose
 
 
@@ -362,18 +360,18 @@ def large_world(seed: int, nodes: int, hours: float, *, loud: bool = False) -> W
 BESIDE_HANGS = ("coordinator killed", "coordinator stalls", "worker fails", "node killed", "connection reset")
 
 LARGE_FAULTS = [name for name in FAULTS if name not in {"coordinator gone for long", "namesake", "other settings"}]
-"""The faults of a large cluster: none of those that take half an hour of hand-work to put right."""
+"""The faults of a large cluster: none of those that people would need half an hour to repair."""
 
 
 def start_again(world: World) -> None:
-    """Do what people do who run a cluster: start what is down, and another run when the last one is over."""
+    """Do what operators do: start the nodeclients that are down, and so another run if the last one is over."""
     for host in world.hosts.values():
         if host.node == host.name:
             host.boot()
 
 
 def come_to_rest(world: World, within_s: float = SETTLED_WITHIN_S) -> None:
-    """End all faults, and check that everything comes to its end or goes on. Raises `BrokenError`."""
+    """End all faults, and check that each run ends or goes on. Raises `BrokenError`."""
     world.trace.note("-- all faults are over")
     world.wires.calm()
     world.on_done.clear()

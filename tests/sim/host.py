@@ -1,6 +1,6 @@
 """A host of the simulated world: a real agent in a shell like `nodeclient/shell/node.py`, its session and its workers.
 
-Its methods are what can be done to it: `boot`, `kill`, `vanish`, `leave`, `pause`, `wake`, `cut_off`, `heal`, `reset`.
+Faults call its methods: `boot`, `kill`, `vanish`, `leave`, `pause`, `wake`, `cut_off`, `heal`, `reset`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nodeclient.core.effects import Effect, Exit, KeptOrder, Probe, StayOrder
 from nodeclient.core.events import Event
 from tests.sim.event_queue import Alarm, Clock
 from tests.sim.kept_memory import KeptMemory
-from tests.sim.network import DOWN, UP, Said, Session
+from tests.sim.network import DOWN, UP, Message, Session
 from tests.sim.seeker import Seeker
 from tests.sim.workers import LocalWorkers, Round
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # the world imports its hosts
     from tests.sim.world import World
 
 BIRTH_NS = 10**15
-"""Incarnations count from here, so that a clock may be behind."""
+"""The least incarnation, so large that a clock may be behind."""
 
 LINGERS_CHANCE = 0.1
 LINGERS_S = 0.8
-"""How often the connection of a process that died stays open for a moment, and how long at most."""
+"""The share of dead processes whose connection stays open for a moment, and the longest such moment."""
 
 
 class Host:
@@ -42,38 +42,38 @@ class Host:
         self._queue = world.queue
         self.name = name
         self.node = node
-        """Its node id: its own name, unless somebody gave two hosts the same."""
+        """Its node id: its own name, unless two hosts were given the same one."""
         self.address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         self.clock = Clock(world.queue, world.chance.uniform(0.0, 1e5), world.draw_rate())
         self._wall_skew_ns = int(world.chance.uniform(-10.0, 10.0) * 1e9) if world.scenario.skew else 0
         self.token = f"token of {node}"
-        """The name of the token that its node shows."""
+        """The name of its node's token."""
         self.cut = [False, False]
-        """Nothing gets through from it, or to it."""
+        """Whether packets from it, and packets to it, are blocked."""
         self.slow_s = 0.0
-        """How much longer messages to and from it take, for the time being."""
+        """How much longer messages to and from it take at present."""
         self.troubled_until = 0.0
-        """The time until which the network or the host may keep its messages from the coordinator."""
+        """The time until which its messages to the coordinator may be delayed or lost."""
         self.troubled_before = 0.0
-        """The same when its last nodeclient ended: its end may be all that was wrong."""
+        """The same as of the end of its last nodeclient, without that end itself."""
         self.woken_at = -math.inf
-        """When a nodeclient that had been stopped went on, in the host's clock."""
+        """When its nodeclient was last resumed, by the host's clock."""
         self.agent: Agent | None = None
         self.incarnation = 0
         self.booted_at = self._booted_at = 0.0
-        """When its last nodeclient was started: as it was, and in its own clock."""
+        """When its last nodeclient was started, by the queue and by its own clock."""
         self.joined_at = 0.0
         """When it last reported its age."""
         self.session: Session | None = None
         self.workers = LocalWorkers(self, world)
         self.memory: KeptMemory | None = None
-        """What its nodeclient keeps of its workers' state, if any."""
+        """The kept state of its nodeclient, if it keeps any."""
         self.exit: Exit | None = None
-        """How the last nodeclient ended, if by itself."""
+        """The end of the last nodeclient, if it exited by itself."""
         self.gone = False
-        """Its last nodeclient was killed, and nobody means to start another."""
+        """Whether its last nodeclient was killed, and no other one is planned."""
         self.prepared = False
-        """It has imported all that its workers need."""
+        """Whether its nodeclient has imported all that its workers need."""
         self._offer = world.scenario.offer_of(name)
         self._number = number
         """No two processes begin in the same nanosecond."""
@@ -83,10 +83,10 @@ class Host:
         """The round in which this nodeclient last started workers."""
         self._seeker: Seeker
         self._welcome = False
-        self._asleep: list[Event] | None = None
+        self._unread: list[Event] | None = None
         self._events: deque[Event] = deque()
 
-    # What can be done to it
+    # Faults
 
     def boot(self) -> None:
         """Start a nodeclient, unless one is running."""
@@ -96,7 +96,7 @@ class Host:
         self.incarnation = BIRTH_NS + int(self._queue.time * 1e9) + self._wall_skew_ns + self._number
         world.trace.note("%s: nodeclient starts, incarnation %d", self.name, self.incarnation)
         world.touch()
-        self.exit, self.gone, self._asleep, self.prepared = None, False, None, not within_s
+        self.exit, self.gone, self._unread, self.prepared = None, False, None, not within_s
         self.booted_at, self._booted_at = self._queue.now, self.clock.read()
         self._begun = ("", 0)
         keeps = world.scenario.keeps
@@ -131,7 +131,7 @@ class Host:
             self._end()
 
     def leave(self) -> None:
-        """Send the nodeclient a signal; it is not SIGTERM, so that the invariants can tell the two apart."""
+        """Send the nodeclient a signal; not SIGTERM, so that the invariants can distinguish the two."""
         if self.agent is not None:
             self._world.trace.note("%s: nodeclient is asked to leave", self.name)
             self._world.touch()
@@ -139,17 +139,17 @@ class Host:
 
     def pause(self) -> None:
         """Stop the nodeclient's process; its workers go on."""
-        if self.agent is not None and self._asleep is None:
+        if self.agent is not None and self._unread is None:
             self._world.trace.note("%s: nodeclient is stopped", self.name)
             self.trouble()
-            self._asleep = []
+            self._unread = []
 
     def wake(self) -> None:
-        """Resume the nodeclient; its timer may come before or after messages that it was sent."""
-        if self._asleep is not None:
+        """Resume the nodeclient; its timer may come before or after the messages that arrived."""
+        if self._unread is not None:
             self._world.trace.note("%s: nodeclient goes on", self.name)
             self.trouble()
-            unread, self._asleep = self._asleep, None
+            unread, self._unread = self._unread, None
             self.woken_at = self.clock.read()
             agent = self.agent
             if self._world.chance.random() < 0.5:
@@ -189,7 +189,7 @@ class Host:
     @property
     def paused(self) -> bool:
         """Whether its nodeclient is stopped."""
-        return self._asleep is not None
+        return self._unread is not None
 
     @property
     def well(self) -> bool:
@@ -197,7 +197,7 @@ class Host:
         return self.agent is not None and not (self.is_cut or self.paused or self.slow_s)
 
     def trouble(self, seconds: float = 0.0) -> None:
-        """Note that its messages may be kept from the coordinator for so long."""
+        """Note that its messages to the coordinator may be delayed or lost for so long."""
         self.troubled_until = max(self.troubled_until, self._queue.now + seconds)
         self._world.touch()
 
@@ -205,7 +205,7 @@ class Host:
 
     def _dial(self, agent: Agent) -> None:
         if self.agent is agent and self.session is None:
-            if self._asleep is not None:
+            if self._unread is not None:
                 self._queue.after(0.5, self._dial, agent)
                 return
             self._welcome = False
@@ -213,7 +213,7 @@ class Host:
             self._world.wires.dial(self.session)
 
     def dial_failed(self, session: Session, why: str, leader: Endpoint | None = None, *, silent: bool = False) -> None:
-        """Handle a failed attempt to connect, which was not answered or named a `leader`; one that succeeded stands."""
+        """Handle a failed attempt to connect, which may name the `leader`; do nothing if the session is open."""
         if self.session is session and not session.established:
             session.open_at_host, session.broken = False, True
             self._seeker.failed(leader, silent=silent)
@@ -223,7 +223,7 @@ class Host:
         """Handle the coordinator's answer: send the `Join`."""
         if self.session is not session or (agent := self.agent) is None:
             return
-        if self._asleep is not None:
+        if self._unread is not None:
             self._queue.after(0.5, self.opened, session)
             return
         session.established, self.joined_at = True, self._queue.now
@@ -244,20 +244,20 @@ class Host:
         self._world.wires.send(session, UP, join)
         self.submit(events.SessionOpened("coordinator"))
 
-    def receive(self, session: Session, said: Said | None) -> None:
-        """Read a message of a connection."""
+    def receive(self, session: Session, message: Message | None) -> None:
+        """Handle a message of a connection; None is its end."""
         if not session.open_at_host or self.session is not session:
             return
-        if isinstance(said, Desired):
+        if isinstance(message, Desired):
             self._welcome = True
-            self.submit(events.DesiredReceived(said))
-        elif isinstance(said, Degraded):
+            self.submit(events.DesiredReceived(message))
+        elif isinstance(message, Degraded):
             self._welcome = True
-            self.submit(events.CoordinatorDegraded(said))
-        elif isinstance(said, Refused):
-            self._world.trace.note("%s: refused: %s", self.name, said.message)
-            self.submit(events.TurnedAway(said))
-            self._close(said.message)
+            self.submit(events.CoordinatorDegraded(message))
+        elif isinstance(message, Refused):
+            self._world.trace.note("%s: refused: %s", self.name, message.message)
+            self.submit(events.TurnedAway(message))
+            self._close(message.message)
         else:
             self.ended(session)
 
@@ -285,8 +285,8 @@ class Host:
         """Let the agent handle an event, now or after the one that it is handling."""
         if (agent := self.agent) is None:
             return
-        if self._asleep is not None:
-            self._asleep.append(event)
+        if self._unread is not None:
+            self._unread.append(event)
             return
         waiting = self._events
         waiting.append(event)
@@ -310,7 +310,7 @@ class Host:
             self.submit(events.Prepared())
 
     def _ring(self, agent: Agent) -> None:
-        if self.agent is agent and self._asleep is None:
+        if self.agent is agent and self._unread is None:
             self.submit(events.Tick())
 
     def _carry_out(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one effect a case
@@ -330,14 +330,14 @@ class Host:
                 if self.memory is not None:
                     self.memory.started()
             case effect if isinstance(effect, KeptOrder):
-                if self.memory is not None:  # it goes with the nodeclient, which may have ended with an effect before
+                if self.memory is not None:  # the nodeclient, and its memory, may have ended with an effect before
                     if isinstance(effect, effects.SaveKept | effects.HaltWorkers) and not self.memory.ending:
                         self._world.invariants.stops(self)
                     self.memory.carry_out(effect)
             case effect if isinstance(effect, StayOrder):
                 self.workers.staying.carry_out(effect)
             case effects.Terminate():
-                if self.memory is None or not self.memory.ending:  # otherwise that was decided a moment ago
+                if self.memory is None or not self.memory.ending:  # otherwise the stop was noted a moment ago
                     self._world.invariants.stops(self)
                 self.workers.terminate()
             case effects.Kill():
@@ -354,7 +354,7 @@ class Host:
                 self._end()
 
     def _completed(self, observed: Observed) -> Observed:
-        """Add to a report what the shell knows: how far the workers are, and what is kept."""
+        """Complete a report with what the shell knows: the workers' steps, and the kept state."""
         observed = self.workers.with_steps(observed, self._begun)
         if self.memory is not None:
             observed = replace(observed, kept=self.memory.holding(observed))
@@ -362,12 +362,12 @@ class Host:
         return observed
 
     def _probe(self, agent: Agent, probe: Probe, left_s: float) -> None:
-        """Probe the master, and again each second until it answers; a host that sleeps or is gone does not."""
+        """Probe the master, and again each second until it answers; a host that is stopped or gone does not."""
         if self.agent is not agent:
             return
         node = probe.assignment.master_node
         masters = [host for host in self._world.hosts.values() if host.node == node]
-        if any(host.agent is not None and host._asleep is None for host in masters):
+        if any(host.agent is not None and host._unread is None for host in masters):
             self.submit(events.Reached(probe.run, probe.round))
         elif left_s > 0:
             self._queue.after(1.0, self._probe, agent, probe, left_s - 1.0)
@@ -384,12 +384,12 @@ class Host:
         self.troubled_before = self.troubled_until if self.well else math.inf
         self.agent = self.memory = None
         self._events.clear()
-        self._asleep = None
+        self._unread = None
         self.trouble()
         self.workers.die()
         session, self.session = self.session, None
         if session is not None:
-            # The kernel closes what a process leaves behind when it gets to it, which may be after its memory.
+            # The kernel may close the connection of a dead process a little late.
             chance = self._world.chance
             lingers = LINGERS_S * chance.random() if chance.random() < LINGERS_CHANCE else 0.0
             self._queue.after(lingers, self._world.wires.close_up, session)

@@ -1,14 +1,14 @@
-"""Quiet time, which is skipped: a cluster in which all is well does the same every second, for hours.
+"""Skips quiet time: a healthy cluster does the same every second, for hours.
 
-When nothing but heartbeats goes on, the world's `time` is moved to shortly before the next thing that comes from
-outside. `now` is not: no clock has seen the time between. To the machines it is as if the quiet time had been a second
-long, and in quiet time each second leads to the state that it began with. Whether the world is quiet is asked of its
-state: every node that lives or is known is connected, and its agent has no deadline but its heartbeat and its lease; no
-row of the run's table will be due by itself, and nobody waits for the end of its patience; nothing is being written,
-cut off or stopped. What is on its way then, a heartbeat or its answer, arrives when the quiet time is over.
+When nothing but heartbeats goes on, the world's `time` is moved to shortly before the next event from outside. `now` is
+not moved, so no clock has seen the time between. To the machines the quiet time seems a second long, and in quiet time
+each second leads back to the state that it began with. A world is quiet if all nodes are connected, and their agents
+have no deadlines but heartbeat and lease. No row of the run's table may become due by itself, no patience may run out,
+and nothing may be being written, cut off or stopped. Heartbeats and answers that are on their way arrive after the
+quiet time.
 
-The claim is that time alone changes nothing in a cluster that is well. Half of the small worlds skip nothing, so the
-claim is tested too.
+The claim is that time alone changes nothing in a healthy cluster. Half of the small worlds skip nothing, which tests
+the claim.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:  # the world has one of these
     from tests.sim.world import World
 
 WATCH_S = 0.25
-"""How often it is looked whether all is quiet."""
+"""The interval at which the world is checked for quiet."""
 
 QUIET_S = 0.4
-"""It must have been quiet for so long before time is skipped."""
+"""How long it must have been quiet before time is skipped."""
 
 ENDS_BEFORE_S = 0.4
-"""The quiet is over within this time before the next thing happens, at any moment between two heartbeats."""
+"""The longest time from the end of the skip to the next event: it may come at any moment between two heartbeats."""
 
 
 class IdleSkip:
@@ -93,7 +93,7 @@ class IdleSkip:
         run = self._world.daemon.machine.jobs.get("job")
         known = None if run is None else run.members.get(host.node)
         if known is None or known.observed.phase is not agent.phase:
-            return False  # word of it is on its way
+            return False  # its report is on its way
         if agent.phase is Phase.RUNNING:
             return desired.goal is Goal.RUN and (desired.run, desired.round) == (agent.run, agent.round)
         return (

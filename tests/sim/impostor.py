@@ -1,6 +1,6 @@
-"""The bearer of another token, who claims the identities of nodes that live: see `invariants/identities`.
+"""The bearer of another token, who claims the identities of live nodes: see `invariants/identities`.
 
-What it does is drawn from a generator of its own, so the histories are what they would be without it.
+Its claims are drawn from a generator of its own, so that the histories are the same without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Impostor:
     """One bearer of a token that is not the nodes'."""
 
     def __init__(self, world: World) -> None:
-        """Have it make some claims, each at a moment of its own."""
+        """Plan some claims, each at a random moment."""
         self._world = world
         self._number = 10**9
         """The last session of a claim."""
@@ -50,7 +50,7 @@ class Impostor:
             self._send(Join(PROTOCOL_VERSION, "job", host.node, incarnation, self._world.spec, offer, observed))
 
     def _send(self, join: Join) -> None:
-        """Have the coordinator read a `Join` that nobody waits for an answer to."""
+        """Let the coordinator handle a `Join`, and check the result; the answer is dropped."""
         self._number += 1
         daemon, identities = self._world.daemon, self._world.invariants.identities
         claim = Connected(self._number, join, OWN_ADDRESS, OWN_ADDRESS, TOKEN)
@@ -60,7 +60,7 @@ class Impostor:
         daemon.carry_out(batch)
 
     def _make_up(self) -> Observed:
-        """Return what the node might say, or something that would do harm if it were believed."""
+        """Return a report that the node might send, or one that would do harm if it counted."""
         run = self._world.daemon.machine.jobs.get("job")
         phase = self._chance.choice([Phase.IDLE, Phase.RUNNING, Phase.STOPPED, Phase.FAILED, Phase.SUCCEEDED])
         return Observed(

@@ -1,4 +1,4 @@
-"""What a simulated node keeps of other nodes' state: copies, for the loss of their hosts."""
+"""The copies of other nodes' state that a simulated node keeps, for the loss of their hosts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:  # memories have one
     from tests.sim.world import World
 
 COPY_S = 0.3
-"""How long it takes to write a state at most; it is not whole before the end."""
+"""The longest time to write a state, which is whole only at the end."""
 
 GARBLED = 0.02
-"""How often what arrives is not what was sent."""
+"""The share of transfers that arrive damaged."""
 
 AGAIN_S = 1.0
-"""The pause before a copy that could not be had is asked for again, at most."""
+"""The longest pause before another try to get a copy."""
 
 NO_ROOM = 0.1
-"""How many nodes have no memory for copies."""
+"""The share of nodes without memory for copies."""
 
 Chain = tuple[KeptStep, ...]
 
@@ -53,7 +53,7 @@ class KeptCopies:
 
     @property
     def problem(self) -> str:
-        """Why it has no copies; empty if it has those that are wanted, or gets them."""
+        """Why it has no copies; empty if it has the wanted ones, or gets them."""
         return "no memory" if self._wanted and not self._has_room else ""
 
     @property
@@ -66,12 +66,12 @@ class KeptCopies:
         self._of_rank, self._wanted = {}, []
 
     def withdraw(self, stored: Stored) -> None:
-        """Give up what is damaged."""
+        """Drop a damaged state."""
         for places in self._of_rank.values():
             places[:] = [None if place == stored else place for place in places]
 
     def want(self, copies: tuple[KeptCopy, ...]) -> None:
-        """Get these copies, and no others; those that are here stay while they are protected."""
+        """Get these copies, and no others; copies that it has stay while they are protected."""
         self._wanted = [
             (copy, rank)
             for copy in copies
@@ -92,7 +92,7 @@ class KeptCopies:
         return not stored.whole or stored.parts.at not in self._memory.protected
 
     def _begin_next(self) -> None:
-        """Begin to get a copy that is not here, over one that is not protected."""
+        """Begin to get a missing copy, in the place of one that is not protected."""
         run = self._memory.key[0]
         missing = [wanted for wanted in self._wanted if self._memory.find(run, wanted[0].at, wanted[1]) is None]
         self._at_work = bool(missing)
@@ -113,7 +113,7 @@ class KeptCopies:
         self._memory.later(COPY_S, self._end, rank, coming, stored, memory)
 
     def _end(self, rank: int, coming: Stored, stored: Stored, holder: KeptMemory) -> None:
-        """Keep a copy that has come, unless its holder has overwritten it meanwhile, or it is not what was sent."""
+        """Keep a copy that has arrived, unless its holder has overwritten it meanwhile, or it arrived damaged."""
         places = self._of_rank.get(rank, [])
         number = next((number for number, place in enumerate(places) if place is coming), None)
         if number is not None:

@@ -1,7 +1,7 @@
-"""The directory of `--persist` in the simulated world: what is whole in it, and what each node sees, writes and reads.
+"""The directory of `--persist` in the simulated world: its whole steps, and what each node sees, writes and reads.
 
-As in life, a node looks at it before it joins and then from time to time, so the views of two nodes differ for a while.
-A host on which it is not mounted has an empty directory of its own in its place.
+Like a real node, a simulated one reads it before it joins and then from time to time, so the views of two nodes differ
+for a while. A host without the mount sees an empty directory of its own.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ if TYPE_CHECKING:  # memories have one
     from tests.sim.world import World
 
 WRITE_S = 1.5
-"""How long a node takes to write its part of a step at most."""
+"""The longest time that a node takes to write its part of a step."""
 
 COMMIT_S = 0.3
-"""How long it takes to make a step whole at most."""
+"""The longest time that it takes to make a step whole."""
 
 KEEP = 2
-"""How many steps stay, as nodes offer it in simulated worlds."""
+"""The number of steps that are kept."""
 
 AGAIN_S = 1.0
 """The pause before a disk that hangs is tried again."""
 
 UNREAD_S = 30.0
-"""How long a node does not find a step that it could not read."""
+"""How long a node ignores a step that it could not read."""
 
 Step = tuple[str, KeptStep]
-"""A step by the run that did it: two runs of one job may repeat rounds and steps."""
+"""The run, and the round and step: two runs of one job may have the same rounds and steps."""
 
 
 class DiskFault(StrEnum):
-    """What is wrong with the disk, for all nodes."""
+    """A fault of the disk, for all nodes."""
 
     FULL = "full"
     HANGS = "hangs"
@@ -75,7 +75,7 @@ class Directory:
     def __init__(self) -> None:
         self.whole: list[OnDisk] = []
         self.files: dict[Step, dict[tuple[int, bool], Stored]] = defaultdict(dict)
-        """What is written of each step, by rank and whether it is its big state."""
+        """The written files of each step, keyed by (rank, whether it is the big state)."""
 
     def has_all(self, of: Step, shards: int, small: int) -> bool:
         """Whether all files of a step are written: its shards, and the small state of so many ranks."""
@@ -89,23 +89,23 @@ class Directory:
 
 
 class Disks:
-    """The directory that all hosts share, and where it is not mounted."""
+    """The directory that all hosts share, and those of hosts without the mount."""
 
     def __init__(self) -> None:
         self.shared = Directory()
         self.fault: DiskFault | None = None
         self.was_unmounted = False
-        """Some host did not see it at some time."""
+        """Whether it was ever missing on a host."""
         self.is_unreadable = False
-        """No host can read what is in it."""
+        """Whether no host can read its steps."""
         self._away: dict[str, Directory] = {}
 
     def of(self, host: str) -> Directory:
-        """Return what a host sees."""
+        """Return the directory that a host sees."""
         return self._away.get(host, self.shared)
 
     def break_down(self, fault: DiskFault) -> None:
-        """Let it fail from now on."""
+        """Let the disk fail from now on."""
         self.fault = fault
 
     def unmount(self, host: str) -> None:
@@ -113,25 +113,25 @@ class Disks:
         self._away[host], self.was_unmounted = Directory(), True
 
     def mount(self, host: str) -> None:
-        """Let a host see what all see."""
+        """Let a host see the shared directory again."""
         self._away.pop(host, None)
 
     def heal(self) -> None:
-        """Let it answer and have room again."""
+        """Let the disk answer and have room again."""
         self.fault = None
 
     def repair(self) -> None:
-        """Let all be well."""
+        """End all faults."""
         self.heal()
         self.is_unreadable = False
         self._away.clear()
 
 
 class KeptDisk:
-    """What one life of a nodeclient does with the directory."""
+    """The use of the directory by one life of a nodeclient."""
 
     def __init__(self, host: Host, world: World, memory: KeptMemory) -> None:
-        """Look at it, as a node does before it joins."""
+        """Read the directory, as a node does before it joins."""
         self._host, self._world, self._memory = host, world, memory
         self.found: tuple[PersistedStep, ...] = ()
         self.report: PersistReport | None = None
@@ -139,11 +139,11 @@ class KeptDisk:
         self._attempt = 0
         self.unusable = ""
         self.has_failed = False
-        """It could not write by itself what it has."""
+        """Whether a write without a coordinator has failed."""
         self._before = 0
         """The serial of the newest step on the disk when the node began with its run."""
         self._unread: dict[Step, float] = {}
-        """The time up to which steps are not found that could not be read."""
+        """The time until which each step that could not be read is ignored."""
         if world.scenario.persist_every_s is not None:
             self._find()
             self._memory.later(LOOK_EVERY_S, self._look)
@@ -174,7 +174,7 @@ class KeptDisk:
     # Writing
 
     def carry_out(self, run: str, order: PersistOrder | None) -> None:
-        """Write what is wanted of a step; None ends that."""
+        """Write the wanted parts of a step; None ends that."""
         before, self._order = self._order, None if order is None else (run, order)
         if order is None:
             self._attempt += 1
@@ -188,7 +188,7 @@ class KeptDisk:
             self._memory.later(WRITE_S, self._write, self._attempt, self._world.queue.now)
 
     def _is_over(self, attempt: int, began_at: float) -> bool:
-        """Whether an attempt is over; a disk that hangs for long ends it."""
+        """Whether an attempt is over; end it if the disk has hung for long."""
         hangs = attempt == self._attempt and self._world.disks.fault is DiskFault.HANGS
         if hangs and self._world.queue.now >= began_at + STALL_S:
             self._report(PersistState.FAILED, "the disk hangs")
@@ -209,7 +209,7 @@ class KeptDisk:
         self._commit_if_wanted()
 
     def _write_rank(self, of: Step, rank: int, *, big: bool, small: bool) -> bool:
-        """Write the state of a rank; return whether it is there, and is what was saved."""
+        """Write the state of a rank; return whether it was kept and undamaged."""
         stored = self._memory.find(*of, rank)
         if self._world.disks.fault is DiskFault.FULL:
             self._report(PersistState.FAILED, "no space left")
@@ -269,12 +269,12 @@ class KeptDisk:
         there = [StepOnDisk(step.serial, str(step.serial), self._may_read(step)) for step in directory.whole]
         gone = superfluous(there, KEEP, order.in_use)
         directory.whole = [step for step in directory.whole if str(step.serial) not in gone]
-        directory.files.clear()  # what was begun before
+        directory.files.clear()  # older steps that were not made whole
 
     # Writing without a coordinator
 
     def lone_order(self, run: str, there: tuple[PersistedStep, ...]) -> PersistOrder | None:
-        """Return what the node would write by itself, if these steps are on the disk."""
+        """Return the order by which the node would write alone, if these steps are on the disk."""
         parts = [
             replace(stored.parts, first_rank=rank, ranks=1, first_shard=shard)
             for stored in self._memory.stored
@@ -284,7 +284,7 @@ class KeptDisk:
         return lone_order(parts, there, run)
 
     def write_alone(self, run: str) -> None:
-        """Write what the node has whole, since it ends without a coordinator."""
+        """Write the step that the node has whole, since it ends without a coordinator."""
         order = self.lone_order(run, self.found)
         if order is None:
             self._memory.later(0.01, self._host.submit, PersistedAlone())
@@ -335,7 +335,7 @@ class KeptDisk:
 
     @property
     def hangs(self) -> bool:
-        """Whether a read does not come back for the time being."""
+        """Whether a read does not return at present."""
         return self._world.disks.fault is DiskFault.HANGS
 
     def read(self, resume: Resume) -> Chain | None:

@@ -1,7 +1,7 @@
-"""What a simulated node keeps of its workers' state, and how it gets the state that a round resumes from.
+"""The state of its workers that a simulated node keeps, and how it gets the state that a round resumes from.
 
-In place of bytes, a state has its chain: the steps from which the rounds that led to it resumed. Two states of one step
-are the same exactly if their chains are, so a mixture shows.
+In place of bytes, a state has its chain: the steps from which the rounds before it resumed. Two states of one step are
+equal exactly if their chains are, so a mixture shows.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:  # hosts have one
 
 PLACES = 3
 INTERVAL = 1
-"""The steps between two saves of what no other node has: places are overwritten before they are reported."""
+"""The steps between two saves of shards: so few that places are overwritten before they are reported."""
 
 FETCH_S = 0.6
-"""How long it takes at most to get a state from another node."""
+"""The longest time to get a state from another node."""
 
 FETCH_WITHIN_S = 8.0
 """How long a node tries to get a state before it gives up."""
 
 SAVE_WITHIN_S = 1.0
 NOT_SAVED = 0.1
-"""How often workers cannot save their state at the break."""
+"""The share of breaks at which workers cannot save their state."""
 
 STUCK = 0.02
-"""How often a worker hangs while it saves at the break, and never answers. It ends when it is asked to."""
+"""The share of breaks at which a worker hangs in its save. It ends at SIGTERM."""
 
 ONE_MORE = 0.3
-"""How often a survivor has completed a step that a worker which is gone had not."""
+"""The share of stops in which a node's workers have completed one step more than others."""
 
 
 class Keeps(StrEnum):
-    """What workers keep."""
+    """The kind of state that workers keep."""
 
     SHARED = "shared"
-    """Each has the same, and saves it when the round breaks."""
+    """All have the same state, and save it when the round breaks."""
     UNIQUE = "unique"
     """Each has a shard of its own, and saves it at an interval."""
 
@@ -70,18 +70,18 @@ class KeptMemory:
         self.withdrawn: set[KeptStep] = set()
         """Steps of which a part proved to be damaged."""
         self.key = ("", 0)
-        """The round that it resumes for."""
+        """The present run and round."""
         self.resumed: tuple[KeptStep | None, Chain] | None = None
-        """What the workers of that round resume from, once it is here."""
+        """The state that the workers of that round resume from, once the node has it."""
         self.saving = False
-        """Its workers were asked to save their state, and will then be asked to end."""
+        """Whether its workers were asked to save their state, before they are asked to end."""
         self._restoring, self._problem = Restoring.NOTHING, ""
         self.protected: tuple[KeptStep, ...] = ()
         self._attempt = 0
         self._saved = -1
         self._ending = False
         self.halts_after: int | None = None
-        """The step after which its workers stand still, once they were asked to."""
+        """The step after which its workers stand still, once they were asked to halt."""
         self.named: int | None = None
         """The step that they are to keep before they end."""
 
@@ -96,7 +96,7 @@ class KeptMemory:
         return [kept for kept in (*self.places, *self.fetched, *self.copies.places) if kept is not None and kept.whole]
 
     def holding(self, observed: Observed) -> Holding | None:
-        """Return what it holds of the node's run."""
+        """Return what the node holds of its run, for a report."""
         here = (observed.run, observed.round) == self.key
         held = {(kept.parts.at, kept.parts.first_rank): kept.parts for kept in self.stored if kept.run == observed.run}
         parts = tuple(replace(parts, protected=parts.at in self.protected) for parts in held.values())
@@ -122,7 +122,7 @@ class KeptMemory:
     # Effects of the agent
 
     def carry_out(self, effect: KeptOrder) -> None:
-        """Do what the agent wants."""
+        """Carry out an effect of the agent."""
         match effect:
             case Protect():
                 self.protect(effect)
@@ -145,7 +145,7 @@ class KeptMemory:
                 self._keep_named(step)
 
     def protect(self, effect: Protect) -> None:
-        """Let no step of these be overwritten."""
+        """Protect these steps from being overwritten."""
         self._enter(effect.run)
         self.protected = effect.steps
 
@@ -158,7 +158,7 @@ class KeptMemory:
             self.key = run, 0
 
     def restore(self, effect: Restore) -> None:
-        """Get what the workers of a round resume from."""
+        """Get the state that the workers of a round resume from."""
         self._enter(effect.run)
         if (effect.run, effect.round) != self.key:
             self.key, self.resumed = (effect.run, effect.round), None
@@ -177,35 +177,35 @@ class KeptMemory:
             self.later(FETCH_S, get, self._attempt, effect.resume, began_at)
 
     def started(self) -> None:
-        """Say that the workers which were just started keep state."""
+        """Report that the workers which were just started keep state."""
         self.saving = self._ending = False
         self.later(0.01, lambda: self._host.submit(Keeping(SAVE_WITHIN_S)))
 
     def save_at_break(self) -> None:
-        """Save the last completed step of what all have."""
+        """Save the last completed step at the break of a round."""
         self.saving = True
         chance, training = self._world.chance, self._host.workers.training
         step = None if training is None else training.stepped()
-        has_news = self._keeps is Keeps.SHARED and step is not None and self.resumed is not None
-        luck = chance.random() if has_news else 0.0
-        if has_news and luck < STUCK:
+        has_state = self._keeps is Keeps.SHARED and step is not None and self.resumed is not None
+        draw = chance.random() if has_state else 0.0
+        if has_state and draw < STUCK:
             return
-        if step is None or luck < NOT_SAVED:
+        if step is None or draw < NOT_SAVED:
             self.later(COPY_S, lambda: self._host.submit(KeptSaved()))
         else:
             assert training is not None
-            more = training.broken and chance.random() < ONE_MORE
-            self._save(training, step[0] + more, lambda: self._host.submit(KeptSaved()), last=True)
+            one_more = training.broken and chance.random() < ONE_MORE
+            self._save(training, step[0] + one_more, lambda: self._host.submit(KeptSaved()), last=True)
 
     def _halt(self) -> None:
-        """Let the workers stand still after the step that they are in; some may be in the one after that of others."""
+        """Let the workers stand still after their present step, which may be one more than that of others."""
         training = self._host.workers.training
         if training is not None and self.named is None and not training.broken:
             self.halts_after = training.stand_still(self._host, one_more=self._world.chance.random() < ONE_MORE)
             self._host.submit(KeptChanged())
 
     def _keep_named(self, step: int) -> None:
-        """Go on to the step that was named, and save it."""
+        """Let the workers go on to the named step, and save it."""
         self._ending = True
         training = self._host.workers.training
         if self.named is None and training is not None:
@@ -232,15 +232,15 @@ class KeptMemory:
         self._world.invariants.kept.keeps_named(self._host, key)
         self._host.submit(KeptSaved())
 
-    # What happens by itself
+    # Events
 
     def begin(self, training: Training) -> None:
-        """Save at an interval from now on, if that is needed."""
+        """Save at an interval from now on, if nodes have shards or a disk."""
         if self._keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
             self.later(0.5, self._look, training)
 
     def damage(self) -> bool:
-        """Flip a bit of a step that is whole; return whether there was any."""
+        """Flip a bit of a whole step; return whether there was one."""
         places = [number for number, place in enumerate(self.places) if place is not None and place.whole]
         if places:
             place = self._world.chance.choice(places)
@@ -260,7 +260,7 @@ class KeptMemory:
             self.later(0.5, self._look, training)
 
     def _save(self, training: Training, step: int, then: object, *, last: bool = False) -> None:
-        """Write the state of a step over a place that is not protected; leave it out if there is none."""
+        """Write the state of a step to a free place, and then call `then`; skip it if there is no such place."""
         self._saved = step
         assignment = self._world.invariants.formed[training.key]
         ranks = next(ranks for ranks in assignment.nodes if ranks.node == self._host.node)
@@ -284,9 +284,10 @@ class KeptMemory:
         self.later(COPY_S, self._commit, place, stored, self._host.workers.starts, then)
 
     def _free_place(self, *, last: bool) -> int | None:
-        """Return the place to overwrite, the oldest one; a `last` save overwrites the newest one rather than none.
+        """Return the place to overwrite: the oldest one that is not protected; None if there is none.
 
-        What is kept twice, since it was saved again at the end of a round, need only be kept once.
+        The `last` save of a round may overwrite the newest step. Of a step that is kept twice, since it was saved again
+        at the end of a round, one place is free.
         """
         steps = [place.parts.at if place is not None and place.whole else None for place in self.places]
         newest = max((at for at in steps if at is not None), default=None)
@@ -296,7 +297,7 @@ class KeptMemory:
 
     def _commit(self, place: int, stored: Stored, start: int, then: object) -> None:
         if not self._host.workers.alive or self._host.workers.starts != start:
-            return  # it died while it saved, and with it what it had written; others may live by now
+            return  # the worker died during its save; others may live by now
         if self.places[place] is stored:
             self.places[place] = replace(stored, whole=True)
         assert callable(then)
@@ -333,17 +334,17 @@ class KeptMemory:
             self._settle(resume.at, chain)
 
     def _get(self, source: KeptSource, resume: Resume) -> list[Chain] | None:
-        """Return the chains of the parts that a source gives; None if it lacks one or cannot be reached."""
+        """Return the chains of a source's parts; None if it lacks one or cannot be reached."""
         chains = []
         for wanted in source.parts:
             for rank in range(wanted.first_rank, wanted.first_rank + wanted.ranks):
-                stored = self._ask(source.node, resume.at, rank)
+                stored = self._get_from(source.node, resume.at, rank)
                 if stored is None:
                     return None
                 chains.append(stored.chain)
         return chains
 
-    def _ask(self, node: str, at: KeptStep, rank: int) -> Stored | None:
+    def _get_from(self, node: str, at: KeptStep, rank: int) -> Stored | None:
         hosts = (host for host in self._world.hosts.values() if host.node == node and host.memory is not None)
         host = next(hosts, None)
         if host is None or host.memory is None or (host is not self._host and (host.is_cut or host.paused)):
@@ -362,14 +363,14 @@ class KeptMemory:
         return stored
 
     def find(self, run: str, at: KeptStep, rank: int) -> Stored | None:
-        """Return a rank's state."""
+        """Return the state of a rank at a step; None if it is not here."""
         for stored in self.stored:
             if (stored.run, stored.parts.at) == (run, at) and 0 <= rank - stored.parts.first_rank < stored.parts.ranks:
                 return stored
         return None
 
     def withdraw(self, stored: Stored) -> None:
-        """Give up what is damaged, and say so."""
+        """Drop a damaged state, and report that."""
         self.withdrawn.add(stored.parts.at)
         self.places = [None if place == stored else place for place in self.places]
         self.fetched = [fetched for fetched in self.fetched if fetched != stored]
@@ -388,7 +389,7 @@ class KeptMemory:
         self._host.submit(KeptChanged())
 
     def later(self, within_s: float, act: object, *arguments: object) -> None:
-        """Do something a moment later, if the nodeclient still lives then."""
+        """Call `act` within some time, if the nodeclient still lives then."""
 
         def do() -> None:
             if self._host.memory is self and self._host.agent is self._agent:

@@ -1,4 +1,4 @@
-"""Workers that come late to collectives: what looks at them show, and what must be true of nodes drained for it."""
+"""Workers that come late to collectives: the arrivals that looks show, and the invariants of drains for lateness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the world imports its parts
     from tests.sim.world import World
 
 IN_A_ROW = 3
-"""So many looks must name a worker of the same node before anything is done about it."""
+"""The number of looks in a row that must name the same node before it may be drained."""
 
 LATE = 0.3
 """The part of a step by which a late worker is late: without it a step takes 1.43 times as long."""
@@ -26,18 +26,18 @@ BY_CHANCE = 0.25
 
 
 class Laggards:
-    """Asks when workers came to collectives, as `server/reads/arrival_reads.py` does.
+    """Reports when workers came to collectives, as `server/reads/arrival_reads.py` does.
 
-    The worker of one node is late, and when that is drained, the worker of another one.
+    A worker of one node is late, and when that node is drained, a worker of another one.
     """
 
     def __init__(self, world: World, pauses: Sequence[float] = (EVERY_S, EVERY_S / 10)) -> None:
-        """Begin, with one of these pauses before each look."""
+        """Begin; each look follows one of these pauses."""
         self._world, self._pauses = world, pauses
         self._chance = random.Random(world.seed)  # noqa: S311 - repeatable on purpose
         self._slow = self._chance.choice([*(host.node for host in world.hosts.values()), ""])
         self._named: tuple[object, str] = ("", "")
-        """The node that the last look has named, in which round and life of the coordinator."""
+        """The round and life of the coordinator at the last look, and the node that it named."""
         self._in_a_row = 0
         self.drained = 0
         """Nodes that were drained for their lateness."""
@@ -57,26 +57,26 @@ class Laggards:
         if self._chance.random() < BY_CHANCE:
             late = self._chance.choice([*nodes, ""])
         now, step_s = world.daemon.clock.read(), run.progress.usual_s
-        told = tuple(
+        arrivals = tuple(
             arrived(own.node, own.first_rank, now, step_s, LATE * step_s * (own.node == late))
             for own in run.durable.order.values()
         )
         self._note((run.id, run.durable.round, world.daemon.life), late if late in nodes and len(nodes) > 1 else "")
         known = world.daemon.machine.cluster.durable.drained
         before = set(known)
-        world.daemon.take(Compared(run.id, run.durable.round, told), world.daemon.life)
+        world.daemon.take(Compared(run.id, run.durable.round, arrivals), world.daemon.life)
         for node in set(known) - before:
             self._judge(run, node)
 
-    def _note(self, of: object, node: str) -> None:
-        """Note whom a look names."""
-        same = (of, node) == self._named
+    def _note(self, where: object, node: str) -> None:
+        """Note the node that a look names, in which round and life of the coordinator."""
+        same = (where, node) == self._named
         self._in_a_row = (self._in_a_row if same else 0) + (node != "")
-        self._named = of, node
+        self._named = where, node
 
     def _judge(self, run: Run, node: str) -> None:
         check, named = self._world.invariants.check, self._named[1]
-        check(run.spec.drain_laggards > 0, "%s is drained for its lateness, and nobody wants that", node)
+        check(run.spec.drain_laggards > 0, "%s is drained for its lateness, and its job does not want that", node)
         check(node == named, "%s is drained for its lateness, and %s is late", node, named or "none")
         check(self._in_a_row >= IN_A_ROW, "%s is drained after %d looks in a row", node, self._in_a_row)
         others = [member for member in run.members.values() if member.node != node and not member.leaves]

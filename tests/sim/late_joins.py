@@ -1,4 +1,4 @@
-"""Joins that were longer on their way than one that their process sent later."""
+"""Joins that arrive after one that their process sent later."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from coordinatord.core.machine import Coordinator
 
 
 class LateJoins:
-    """Remembers how old each process was when it sent the latest of its joins."""
+    """Remembers the greatest age in the joins of each process."""
 
     def __init__(self) -> None:
         self._ages_s: dict[tuple[int, str, int], float] = {}
-        """Its age, keyed by (life of the coordinator, node, incarnation)."""
+        """That age, keyed by (life of the coordinator, node, incarnation)."""
 
     def is_overtaken(self, event: Event, life: int, machine: Coordinator) -> bool:
-        """Whether a join comes after one that its process sent later. It tells nothing, and is to be refused.
+        """Whether an event is a join that comes after a later one of its process, so that it has to be refused.
 
-        A run that began since knows nothing of that other join.
+        A run that was opened in between has not received the later one.
         """
         if not isinstance(event, Connected) or event.join.age_s is None:
             return False

@@ -1,7 +1,7 @@
-"""All nodes of a job go: asked to leave, after they waited for one that died, or because the job has failed for good.
+"""All nodes of a job leave: they are asked to, or one of them died and does not come back, or the job has failed.
 
-One of them or the disk may fail meanwhile. What they keep goes with them, so their last step has to reach the disk
-before. These are histories of their own, so the seeds of others play what they have always played.
+A node or the disk may fail meanwhile. The nodes' kept state is lost with them, so their last step has to reach the disk
+before. These are histories of their own, so that the seeds of others play what they have always played.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from tests.sim.scenario import draw_persisting_scenario
 from tests.sim.world import World
 
 LEAVE_WITHIN_S = 0.3
-"""The time within which all are asked: whoever takes a cluster back sends a signal to each host."""
+"""The time within which all are asked, as where a scheduler signals each host."""
 
 FAILS_FOR_S = 3.0, 15.0, 25.0, 140.0
-"""How long the disk is full or hangs, about: mostly for less than what nodes wait for it."""
+"""How long the disk is full or hangs at most: mostly for less time than nodes wait for it."""
 
 WAIT_IN_VAIN = 0.15
-"""How often nodes wait for one that does not come back."""
+"""The share of histories in which a node dies and does not come back."""
 
 GONE_FOR_S = 150.0
-"""The longest time that nodes stay for two steps, and some more for a coordinator that is gone."""
+"""The longest time in which nodes write two steps, and some more for a coordinator that is gone."""
 
 
 def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
-    """Play the history of nodes that all go. Raises as `small_world` does."""
+    """Play the history of nodes that all leave. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     nodes = chance.choice([1, 2, 3, 3])
     scenario = replace(draw_persisting_scenario(chance), hosts=nodes, nodes_min=nodes, nodes_max=nodes)
@@ -48,7 +48,7 @@ def leaving_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 
 
 def _take_back(world: World, chance: random.Random) -> None:
-    """Ask all nodes to leave, and let something fail at times; or let one die, so the others are too few."""
+    """Ask all nodes to leave, mostly with a fault meanwhile; or let one die, so that the others are too few."""
     hosts = list(world.hosts.values())
     if chance.random() < WAIT_IN_VAIN:
         world.faults["node dies for good"] += 1

@@ -1,12 +1,12 @@
-"""The network between the nodes and the coordinator: connections that deliver late, or not at all, or are torn.
+"""The network between the nodes and the coordinators: connections that deliver late, or not at all, or are torn.
 
-A session is a TCP connection, so within it nothing is lost, repeated or put out of order: what is cut off waits, and
-arrives when the network is healed, unless the connection is torn before. What does get lost, late and out of order is
-between connections: attempts to connect, a connection that one side still believes in, a first message that arrives
-when the node has already opened another connection.
+A session is a TCP connection, so within it nothing is lost, repeated or put out of order. Messages on a cut network
+wait, and arrive when it is healed, unless the connection is torn before. Between connections, things do get lost, late
+and out of order: attempts to connect, a connection that one side takes for open, a first message that arrives when the
+node has opened another connection.
 
-The protocol claims more: any one message may be lost, repeated, late or out of order. So a *harsh* network does that to
-single messages within a session too (not to a `Join`, which is what makes a connection a session, nor to its end).
+The protocol claims more: any single message may be lost, repeated, late or out of order. So a *harsh* network does that
+to messages within a session too, but not to a `Join`, which makes a connection a session, and not to its end.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ if TYPE_CHECKING:  # the world imports its network
     from tests.sim.host import Host
     from tests.sim.world import World
 
-Said = Join | Observed | Desired | Degraded | Refused
-Mail = list[Said | None]
-"""One message on its way; None is the end of the connection. It can still be exchanged at the moment it is sent, as the
-real session has one unsent message, whose place a newer one takes."""
+Message = Join | Observed | Desired | Degraded | Refused
+Mail = list[Message | None]
+"""One message on its way; None is the end of the connection. A newer message of the same moment takes its place, as in
+the real session, which has one unsent message at most."""
 
 UNACKNOWLEDGED_S = 20.0
-"""How long until the coordinator's host gives up a connection that does not answer, as coordinatord sets it."""
+"""The time after which the coordinator's host gives up a connection that acknowledges nothing, as in
+`server/app.py`."""
 
 
 class Session:
@@ -53,26 +54,26 @@ class Session:
     def __init__(self, host: Host, at: SimulatedCoordinator, incarnation: int) -> None:
         self.host = host
         self.at = at
-        """The coordinator that is asked."""
+        """The coordinator that it leads to."""
         self.reached = False
-        """Its kernel has taken the connection."""
+        """Whether the kernel of that host has accepted the connection."""
         self.incarnation = incarnation
         """The incarnation of its nodeclient."""
         self.life = 0
         """The life of the coordinator that answered."""
         self.number = 0
-        """The number by which the coordinator knows it, once it has read the `Join`."""
+        """The coordinator's number of the session, once it has read the `Join`."""
         self.established = False
-        """The host has sent its `Join`."""
+        """Whether the host has sent its `Join`."""
         self.open_at_host = True
         self.broken = False
-        """Nothing arrives any more, either way."""
+        """Whether nothing arrives any more, either way."""
         self.arrives = [0.0, 0.0]
-        """When the last thing that was sent up, and down, arrives."""
+        """When the last message up, and the last one down, arrives."""
         self.held: tuple[list[Mail], list[Mail]] = ([], [])
-        """What waits for the network to be healed, up and down."""
+        """The messages that wait for the network to be healed, up and down."""
         self.last: list[tuple[float, Mail]] = [(-1.0, []), (-1.0, [])]
-        """When something was last sent up, and down, and what."""
+        """The last message up, and the last one down, with its time."""
 
 
 UP, DOWN = 0, 1
@@ -84,7 +85,7 @@ class Wires:
     def __init__(self, world: World) -> None:
         self._world = world
         self._queue = world.queue
-        self._manners = world.scenario.network
+        self._network = world.scenario.network
         self._random = world.chance.random
         self._torn: list[Session] = []
 
@@ -92,7 +93,7 @@ class Wires:
 
     def dial(self, session: Session) -> None:
         """Try to connect; the host is notified, or gives up after a while."""
-        self._queue.after(self._delay(session.host), self._knock, session)
+        self._queue.after(self._delay(session.host), self._arrive_at_port, session)
         if len(self._world.coordinators) > 1:
             self._queue.after(REACH_WITHIN_S, self._unreached, session)
         else:
@@ -107,21 +108,21 @@ class Wires:
     def _unanswered(self, session: Session) -> None:
         session.host.dial_failed(session, "no answer in time", silent=True)
 
-    def _knock(self, session: Session) -> None:
+    def _arrive_at_port(self, session: Session) -> None:
         host = session.host
         if _is_cut(session) or not session.open_at_host:
             return
         if session.at.listens:
             session.reached = True
-            session.at.knock(session)
+            session.at.accept(session)
         elif session.at.host_up:
             self._queue.after(self._delay(host), host.dial_failed, session, "connection refused")
 
-    def send_on(self, session: Session, leader: Endpoint | None) -> None:
-        """Notify the host that the coordinator stands by, and who leads if that is known."""
-        self._queue.after(self._delay(session.host), self._sent_on, session, leader)
+    def redirect(self, session: Session, leader: Endpoint | None) -> None:
+        """Notify the host that the coordinator stands by, with the leader if that is known."""
+        self._queue.after(self._delay(session.host), self._redirected, session, leader)
 
-    def _sent_on(self, session: Session, leader: Endpoint | None) -> None:
+    def _redirected(self, session: Session, leader: Endpoint | None) -> None:
         if not _is_cut(session) and not session.broken:
             session.host.dial_failed(session, "the coordinator stands by", leader)
 
@@ -136,23 +137,23 @@ class Wires:
 
     # Carrying
 
-    def send(self, session: Session, way: int, said: Said | None) -> None:
+    def send(self, session: Session, way: int, message: Message | None) -> None:
         """Carry a message, or the end of the connection."""
         if session.broken:
             return
         now = self._queue.now
         at, mail = session.last[way]
-        if at == now and mail[0] is not None and said is not None and not isinstance(mail[0], Join):
-            if not isinstance(said, Degraded):
-                mail[0] = said  # the other was not yet sent
+        if at == now and mail[0] is not None and message is not None and not isinstance(mail[0], Join):
+            if not isinstance(message, Degraded):
+                mail[0] = message  # the other one is not sent yet
             return
-        mail = [said]
+        mail = [message]
         session.last[way] = (now, mail)
         arrives = now + self._delay(session.host)
-        if self._manners.harsh and isinstance(said, Observed | Desired | Degraded):
+        if self._network.harsh and isinstance(message, Observed | Desired | Degraded):
             if self._is_lost(session, way, mail):
                 return
-            in_order = self._random() >= self._manners.disorder
+            in_order = self._random() >= self._network.disorder
         else:
             in_order = True
         if in_order:
@@ -160,18 +161,18 @@ class Wires:
         self._queue.after(arrives - now, self._arrive, session, way, mail)
 
     def _is_lost(self, session: Session, way: int, mail: Mail) -> bool:
-        if self._random() < self._manners.repeats:
+        if self._random() < self._network.repeats:
             self._queue.after(self._delay(session.host) + self._random(), self._arrive, session, way, mail)
-        lost = self._random() < self._manners.loss
+        lost = self._random() < self._network.loss
         if lost:
             session.host.trouble()
         return lost
 
     def _delay(self, host: Host) -> float:
-        manners = self._manners
-        delay = manners.least_s + manners.spread_s * self._random() + host.slow_s
-        if manners.spike_chance and self._random() < manners.spike_chance:
-            delay += manners.spike_s * self._random()
+        network = self._network
+        delay = network.least_s + network.spread_s * self._random() + host.slow_s
+        if network.spike_chance and self._random() < network.spike_chance:
+            delay += network.spike_s * self._random()
             host.trouble(delay)
         return delay
 
@@ -193,10 +194,10 @@ class Wires:
 
     def calm(self) -> None:
         """Stop losing and delaying messages."""
-        self._manners = replace(self._manners, spike_chance=0.0, loss=0.0, repeats=0.0, disorder=0.0)
+        self._network = replace(self._network, spike_chance=0.0, loss=0.0, repeats=0.0, disorder=0.0)
 
     def heal(self, healed: Host | SimulatedCoordinator) -> None:
-        """Let all messages through that waited for the network of a host, or for that of a coordinator alone."""
+        """Deliver all messages that waited for the network of this host or coordinator."""
         waiting = [session for session in self._torn if healed in {session.host, session.at} and not _is_cut(session)]
         self._torn = [session for session in self._torn if session not in waiting]
         for session in waiting:
@@ -216,13 +217,13 @@ class Wires:
             self.send(session, UP, None)
 
     def reset(self, session: Session) -> None:
-        """Tear a connection: what is on its way is lost, and both sides see its end."""
+        """Tear a connection: messages on their way are lost, and both sides see its end."""
         self._break(session)
         self._queue.after(self._delay(session.host), self._reset_seen, session)
         session.host.ended(session)
 
     def lose_host(self, session: Session) -> None:
-        """Remove a host without a packet: the coordinator may see it when nothing it sends is acknowledged."""
+        """Remove a host without a packet: the coordinator's kernel notices when nothing is acknowledged."""
         self._break(session)
         session.open_at_host = False
         self._queue.after(UNACKNOWLEDGED_S, self._reset_seen, session)
@@ -230,7 +231,7 @@ class Wires:
     def lose_coordinator(self, session: Session, *, notified: bool) -> None:
         """Remove the coordinator's process.
 
-        `notified`: its kernel sends the end, after what it had sent or in its place.
+        With `notified`, its kernel sends the end, after its last messages or in their place.
         """
         if notified and self._random() < 0.5:
             self.send(session, DOWN, None)

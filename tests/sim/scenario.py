@@ -14,7 +14,7 @@ from nodeclient.core.agent_settings import Settings
 from tests.sim.kept_memory import Keeps
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
-"""The policy of life, except the two longest waits, so that a history soon comes to its end."""
+"""The default policy, but with shorter waits where they are longest, so that a history soon ends."""
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Network:
 
     least_s: float = 0.0002
     spread_s: float = 0.005
-    """A message takes from `least_s` to that much longer, each by itself."""
+    """A message takes `least_s`, and a random time up to `spread_s` more."""
     spike_chance: float = 0.0
-    """How many of the messages wait for a retransmission, and with them whatever follows in their connection."""
+    """The share of messages that wait for a retransmission, and delay all later ones of their connection."""
     spike_s: float = 1.0
     loss: float = 0.0
-    """How many of the messages within a session are lost, which no TCP connection does; see `network`."""
+    """The share of messages within a session that are lost, which does not happen with TCP; see `network`."""
     repeats: float = 0.0
-    """How many of them arrive twice, which none does either."""
+    """The share of these that arrives twice."""
     disorder: float = 0.0
-    """How many of them overtake those before them, which none does either."""
+    """The share of these that overtakes earlier ones."""
 
     @property
     def harsh(self) -> bool:
@@ -51,41 +51,41 @@ class Workers:
     ends_within_s: float = 0.3
     """The time within which the workers exit after the end of training."""
     saves_within_s: float = 0.3
-    """The time between SIGTERM and the end of a worker that heeds it."""
+    """The longest time between SIGTERM and the end of a worker that handles it."""
     stubborn: float = 0.1
-    """How many do not heed SIGTERM."""
+    """The share that ignores SIGTERM."""
     slow_to_die: float = 0.02
-    """How many take seconds to die of SIGKILL."""
+    """The share that takes seconds to die of SIGKILL."""
     breaks: float = 1.0
-    """How many fail when a peer is gone; the rest hang, as in a collective without a time-out."""
+    """The share that fails when a peer is gone; the others hang, as in a collective without a timeout."""
     stay: float = 0.0
-    """How many groups of workers can go into another round as the same processes."""
+    """The share of local worker groups that can go into another round as the same processes."""
     starts_within_s: float = 0.0
-    """How long it takes to start them. In life nothing can come between; a shell that does it otherwise may be."""
+    """The longest time that it takes to start them. In the real shell no event comes in between."""
     first_step_s: float | None = None
     """How long after the start of all of them the first step is reported; None if steps are not."""
     stalls: float = 0.0
     """The share of rounds, in a training that reports its steps, that have a time without any."""
     announces_steps: bool = False
-    """They say from the start that they will report steps, if they do."""
+    """Whether they announce from the start that they will report steps, if they do."""
     rounds_with_steps: float = math.inf
     """Steps are reported up to this round: after it, another version of the script trains."""
     fails_at_once: float = 0.0
     cannot_start: float = 0.0
-    """How many nodes cannot start their workers in a round."""
+    """The share of starts that fail."""
 
     def first_step_in(self, number: int) -> float | None:
         """Return how long after the start of all of them the first step of a round is reported; None if none is."""
         return self.first_step_s if number <= self.rounds_with_steps else None
 
     def announces_in(self, number: int) -> bool:
-        """Whether they say from the start of a round, and rightly, that they will report steps."""
+        """Whether they announce from the start of a round that they will report steps, and do."""
         return self.announces_steps and self.first_step_in(number) is not None
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything about a world that is settled before it begins."""
+    """All settings of a world."""
 
     hosts: int = 3
     nodes_min: int = 1
@@ -101,7 +101,7 @@ class Scenario:
     arrive_within_s: float = 3.0
     """When `World.boot` starts the nodeclients, at the latest."""
     skew: float = 0.0
-    """How much a clock is fast or slow at most."""
+    """The greatest part by which a clock is fast or slow."""
     skips_idle: bool = True
     """Whether quiet time is skipped: see `idle_skip`."""
     commit_s: float = 0.005
@@ -117,7 +117,7 @@ class Scenario:
     racks: int = 0
     """How many racks the hosts stand in; 0: each is a failure domain of its own."""
     keeps_nothing: float = 0.0
-    """How many nodeclients keep none all the same, if nodes do."""
+    """The share of nodeclients that keep no state, though the others do."""
     prepares_within_s: float = 0.0
     """How long a nodeclient imports before it can start workers; 0: it has nothing to import."""
     standbys: int = 0
@@ -167,7 +167,7 @@ class Scenario:
 
 
 def draw_scenario(chance: random.Random) -> Scenario:
-    """Draw a small world: a few nodes, and whatever may be there to trip over."""
+    """Draw a small world: a few nodes, and all kinds of difficulties."""
     nodes_min = chance.randint(1, 3)
     nodes_max = nodes_min + chance.randint(0, 2)
     harsh = chance.random() < 0.25
@@ -210,7 +210,7 @@ def draw_scenario(chance: random.Random) -> Scenario:
 
 
 def draw_calm_scenario(chance: random.Random) -> Scenario:
-    """Draw a small cluster in which all is well, so that what goes wrong is the one thing that does."""
+    """Draw a small healthy cluster, for histories with one fault."""
     nodes_min = chance.randint(1, 2)
     nodes_max = nodes_min + chance.randint(1, 2)
     workers = Workers(
@@ -241,7 +241,7 @@ def draw_calm_scenario(chance: random.Random) -> Scenario:
 
 
 def draw_persisting_scenario(chance: random.Random) -> Scenario:
-    """Draw such a cluster, whose nodes keep state and write it to a disk that all share."""
+    """Draw a small healthy cluster, whose nodes keep state and write it to a disk that all share."""
     drawn = draw_calm_scenario(chance)
     workers = replace(
         drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
@@ -260,7 +260,7 @@ def draw_persisting_scenario(chance: random.Random) -> Scenario:
 
 
 def draw_waiting_scenario(chance: random.Random) -> Scenario:
-    """Draw such a cluster, of which no node can be missed, and whose workers can go into another round."""
+    """Draw a small healthy cluster, which needs all of its nodes, and whose workers can go into another round."""
     drawn = draw_calm_scenario(chance)
     workers = replace(
         drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stay=1.0
@@ -279,7 +279,7 @@ def draw_waiting_scenario(chance: random.Random) -> Scenario:
 
 
 def large_scenario(nodes: int) -> Scenario:
-    """Make a cluster as they are in life, in which something goes wrong every minute or so."""
+    """Make the scenario of a large cluster, with realistic times and rates of faults."""
     return Scenario(
         hosts=nodes + max(1, nodes // 25),
         nodes_min=max(1, nodes - nodes // 10),

@@ -1,4 +1,4 @@
-"""Which coordinator a nodeclient asks next, and after what pause, as `nodeclient/shell/coordinator_connection.py`."""
+"""Chooses the next coordinator to try, and the pause before it, as `nodeclient/shell/coordinator_connection.py`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:  # hosts have one, and the world has hosts
 
 
 class Seeker:
-    """The coordinators that one nodeclient was given."""
+    """The contact points of one nodeclient."""
 
     def __init__(self, world: World) -> None:
-        """Begin with the first of them."""
+        """Begin with the first coordinator."""
         self._world = world
         self._contacts = ContactPoints([coordinator.endpoint for coordinator in world.coordinators])
         self._pause_s = PAUSE_FIRST_S
@@ -26,26 +26,26 @@ class Seeker:
 
     @property
     def target(self) -> SimulatedCoordinator:
-        """The coordinator to ask now."""
+        """The coordinator to try now."""
         wanted = self._contacts.current.coordinator
         return next(coordinator for coordinator in self._world.coordinators if coordinator.endpoint == wanted)
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other one."""
+        """Whether there is no other coordinator."""
         return self._contacts.alone
 
     @property
     def answer_within_s(self) -> float:
-        """How long to wait for an answer of that one, in seconds."""
+        """How long to wait for an answer of the present one, in seconds."""
         return REACH_WITHIN_S if self._contacts.doubts else CONNECT_WITHIN_S
 
     def failed(self, leader: Endpoint | None, *, silent: bool) -> None:
-        """Note that the present one has not answered in time, or stands by and has named this one as the leader."""
+        """Note that the present one has not answered in time (`silent`), or stands by and may have named the leader."""
         self._leader, self._silent = leader, silent
 
     def give_up(self) -> None:
-        """Note that the node has lost patience with the present one."""
+        """Note that the node gives up its connection to the present one."""
         self._silent = True
 
     def over(self, now: float, *, welcome: bool) -> bool:

@@ -1,7 +1,7 @@
-"""What is seen of a training's workers when the coordinator looks at them: while they train, and while they stand.
+"""What looks show of a training's workers: while they train, and while they stand still.
 
-A training that does no step may do something all the same. What it does is drawn by itself, so that the other histories
-are what they were before anybody looked.
+A training that does no step may do something else. That is drawn from a generator of its own, so that other seeds play
+what they have always played.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Standstill:
     end: float
     doing: Doing
     culprit: int
-    """The rank of the worker that others wait for, if they wait for one."""
+    """The rank of the worker that the others wait for, if they do."""
     section: Section | None = None
-    """The section that the culprit is in meanwhile, with the age 0."""
+    """The section of the culprit, with the age 0."""
 
 
 class Standstills:
@@ -83,19 +83,19 @@ class Standstills:
         self.known: list[Standstill] = []
 
     def begin(self, now: float, seconds: float, doing: Doing | None = None, limit_s: float | None = None) -> None:
-        """Begin one; of a kind that ends, unless another is given."""
+        """Begin a standstill; without `doing`, of a kind that ends."""
         doing = doing or self._chance.choice(HARMLESS)
         ranks = sum(len(host.workers.alive) for host in self._training.hosts.values())
         section = None if limit_s is None else Section("eval", limit_s, 0.0, 0)
         self.known.append(Standstill(now, now + seconds, doing, self._chance.randrange(max(1, ranks)), section))
 
     def at(self, now: float) -> Standstill | None:
-        """Return the one that is on."""
+        """Return the standstill at a time; None if there is none."""
         return next((standstill for standstill in self.known if standstill.begin <= now < standstill.end), None)
 
     @property
     def hung(self) -> Standstill | None:
-        """The one that never ends, if there is one."""
+        """The standstill that never ends; None if there is none."""
         return next((standstill for standstill in self.known if standstill.doing.is_hang), None)
 
     def section(self, now: float) -> Section | None:
@@ -153,7 +153,7 @@ class Looks:
         self._chance = random.Random(world.seed)  # noqa: S311 - repeatable on purpose
 
     def begin(self, look: Look) -> None:
-        """Ask all nodes, each of which answers at a time of its own, or never."""
+        """Begin to look at all workers; each node answers at a time of its own, or never."""
         self._world.trace.note("coordinatord looks at round %d, look %d", look.round, look.number)
         is_lost = self._chance.random() < LOST
         self._world.invariants.hangs.looks(look, is_lost=is_lost)
@@ -175,7 +175,7 @@ class Looks:
             answers[number] = tuple(training.standstills.seen(rank, now) for rank in ranks)
 
     def _collect(self, look: Look, answers: dict[int, tuple[WorkerStacks, ...]]) -> None:
-        told = [(source, answers.get(number, ())) for number, source in enumerate(look.sources)]
-        looked = Looked(look.run, look.round, look.number, tuple(seen_workers(told)))
+        sampled = [(source, answers.get(number, ())) for number, source in enumerate(look.sources)]
+        looked = Looked(look.run, look.round, look.number, tuple(seen_workers(sampled)))
         late_s = 0.0 if len(answers) == len(look.sources) else ANSWER_WITHIN_S - LOOK_WITHIN_S
         self._world.queue.after(late_s, self._submit, looked)

@@ -1,4 +1,4 @@
-"""Processes of one host that outlive their round, where a scenario has them: they leave it, refuse, or are stuck."""
+"""Processes of one host that can outlive their round: they leave it, refuse to, or are stuck."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:  # workers import this
 
 LEAVES_WITHIN_S = 0.3
 FAILS_WITHIN_S = 0.002
-"""How soon a collective fails when a peer is gone."""
+"""The time within which a collective fails when a peer is gone."""
 
 SEEN_WITHIN_S = 0.004
-"""How late the exit of a process is seen: a collective that fails of it may be told of before."""
+"""The time within which the exit of a process is seen: a collective that fails because of it may be reported before."""
 
 
 class StayingWorkers:
     """The processes of one nodeclient that may outlive their round.
 
-    What they do is drawn by itself, so that histories without them are what they were before.
+    Their acts are drawn from a generator of its own, so that histories without them play what they always played.
     """
 
     def __init__(self, host: Host, world: World, workers: LocalWorkers) -> None:
         self._host, self._world, self._workers = host, world, workers
         self._chance = random.Random(f"{world.seed} {host.name}")  # noqa: S311 - repeatable on purpose
         self.held: set[int] = set()
-        """The local ranks of processes that wait, as far as the agent knows."""
+        """The local ranks of processes that wait, by the agent's knowledge."""
         self._out: set[int] = set()
-        """The local ranks of processes that are out of their round: nothing of it is left in them."""
+        """The local ranks of processes that have left their round."""
         self.failed: set[int] = set()
         """The local ranks of processes in which a collective has failed."""
-        self._severed = random.Random(f"{world.seed} {host.name} connections")  # noqa: S311 - repeatable on purpose
+        self._cuts = random.Random(f"{world.seed} {host.name} connections")  # noqa: S311 - repeatable on purpose
         self.able = False
         """Whether the processes of the present round can stay."""
 
@@ -49,7 +49,7 @@ class StayingWorkers:
         self.failed.clear()
 
     def announce(self) -> None:
-        """Have the workers of a round say whether they can stay."""
+        """Let the workers of a round report whether they can stay."""
         stay = self._world.scenario.workers.stay
         self.able = stay > 0 and self._chance.random() < stay
         if self.able:
@@ -57,13 +57,13 @@ class StayingWorkers:
                 self._host.submit(WorkerStays(rank))
 
     def lose_peer(self) -> bool:
-        """Have a collective fail in a worker, soon; return whether it can stay."""
+        """Let a collective fail in a worker, soon; return whether the workers can stay."""
         if self.able and self._workers.alive:
             self._plan(FAILS_WITHIN_S, self._fail, min(self._workers.alive))
         return self.able
 
     def carry_out(self, order: StayOrder) -> None:
-        """Do what the agent wants."""
+        """Carry out an effect of the agent."""
         workers = self._workers
         match order:
             case LeaveRound():
@@ -81,34 +81,34 @@ class StayingWorkers:
                 self.held.difference_update(ranks)
 
     def _hold(self, rank: int) -> None:
-        if rank in self._workers.alive:  # otherwise it has died, and the nodeclient, which was stopped, sees it next
+        if rank in self._workers.alive:  # otherwise it has died, which the stopped nodeclient will see
             self._workers.part(rank)
             self.held.add(rank)
         if self._chance.random() < 0.1:
             self._plan(LEAVES_WITHIN_S, self._die, rank)
-        if self._severed.random() < 0.1:
-            self._plan_after(LEAVES_WITHIN_S * self._severed.random(), self._cut_off, rank)
+        if self._cuts.random() < 0.1:
+            self._plan_after(LEAVES_WITHIN_S * self._cuts.random(), self._cut_off, rank)
 
     def see(self, rank: int, exit_code: int, error: str) -> None:
-        """Let the nodeclient see the exit of a worker: at once, or later than what follows from it."""
+        """Let the nodeclient see the exit of a worker: at once, or after failures that it causes."""
         exited = WorkerExited(rank, exit_code, a_diagnosis(error=error))
         if self.able and self._host.agent is not None:
             self._plan(SEEN_WITHIN_S, self._host.submit, exited)
         else:
             self._host.submit(exited)
 
-    def _plan(self, within_s: float, act: object, *about: object) -> None:
-        self._plan_after(within_s * self._chance.random(), act, *about)
+    def _plan(self, within_s: float, act: object, *arguments: object) -> None:
+        self._plan_after(within_s * self._chance.random(), act, *arguments)
 
-    def _plan_after(self, seconds: float, act: object, *about: object) -> None:
-        self._world.queue.plan(seconds, self._do, self._workers.starts, self._host.agent, act, about)
+    def _plan_after(self, seconds: float, act: object, *arguments: object) -> None:
+        self._world.queue.plan(seconds, self._do, self._workers.starts, self._host.agent, act, arguments)
 
-    def _do(self, starts: int, agent: object, act: object, about: tuple[object, ...]) -> None:
+    def _do(self, starts: int, agent: object, act: object, arguments: tuple[object, ...]) -> None:
         if (starts, agent) == (self._workers.starts, self._host.agent):
-            act(*about)  # type: ignore[operator]  # whatever was planned
+            act(*arguments)  # type: ignore[operator]  # `_plan` takes any callable
 
     def _fail(self, rank: int) -> None:
-        """Have a collective fail; what is left of the round is destroyed then, which may hang."""
+        """Let a collective fail; the worker then destroys its groups, which may hang."""
         if rank in self._workers.alive:
             self.failed.add(rank)
             if self._chance.random() < 0.8:
@@ -125,7 +125,7 @@ class StayingWorkers:
             self._host.submit(WorkerRefuses(rank, "it is busy"))
 
     def _cut_off(self, rank: int) -> None:
-        """Lose the connection to a process that waits: nobody can give it a round any more."""
+        """Cut the connection to a process that waits: it cannot get a round any more."""
         if rank in self.held:
             self._host.submit(WorkerStays(rank, able=False))
 

@@ -1,4 +1,4 @@
-"""What goes wrong between coordinators that share an etcd: with their processes, their network, and etcd itself."""
+"""Faults of coordinators that share an etcd: of their processes, of their network, and of etcd itself."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def _leader(world: World) -> Contender:
     return next(contender for contender in contenders(world) if contender is world.daemon)
 
 
-def _any(world: World) -> Contender:
-    """Draw one, which leads more often than not."""
+def _draw_contender(world: World) -> Contender:
+    """Draw a coordinator: the leader more often than not."""
     return world.chance.choice([_leader(world), *contenders(world)])
 
 
-def _lasts(world: World) -> float:
-    """Draw how long something lasts: often less than a lease, sometimes several."""
+def _draw_duration(world: World) -> float:
+    """Draw how long a fault lasts: often less than a lease, sometimes several."""
     return world.chance.choice([world.chance.uniform(0.01, 3.0), world.chance.uniform(3.0, 8.0), 20.0])
 
 
 def _killed(world: World) -> None:
-    contender = _any(world)
+    contender = _draw_contender(world)
     contender.crash(host=world.chance.random() < 0.3)
-    world.queue.plan(_lasts(world), contender.start)
+    world.queue.plan(_draw_duration(world), contender.start)
 
 
 def _all_killed(world: World) -> None:
@@ -48,13 +48,13 @@ def _killed_in_commit(world: World) -> None:
     contender.doom(world.chance.choice(list(CrashPoint)))
     world.chance.choice(list(world.hosts.values())).reset()
     world.chance.choice(list(world.hosts.values())).workers.fail()
-    world.queue.plan(_lasts(world), contender.start)
+    world.queue.plan(_draw_duration(world), contender.start)
 
 
 def _paused(world: World) -> None:
-    contender = _any(world)
+    contender = _draw_contender(world)
     contender.pause()
-    world.queue.plan(_lasts(world), contender.wake)
+    world.queue.plan(_draw_duration(world), contender.wake)
 
 
 def _paused_in_commit(world: World) -> None:
@@ -62,13 +62,13 @@ def _paused_in_commit(world: World) -> None:
     contender = _leader(world)
     world.chance.choice(list(world.hosts.values())).workers.fail()
     world.queue.plan(world.chance.uniform(0.0, 0.05), contender.pause)
-    world.queue.plan(0.1 + _lasts(world), contender.wake)
+    world.queue.plan(0.1 + _draw_duration(world), contender.wake)
 
 
 def _ended(world: World) -> None:
-    contender = _any(world)
+    contender = _draw_contender(world)
     contender.stop()
-    world.queue.plan(1.0 + _lasts(world), contender.start)
+    world.queue.plan(1.0 + _draw_duration(world), contender.start)
 
 
 def _steps_down(world: World) -> None:
@@ -88,9 +88,9 @@ def _cut_off(world: World) -> None:
 
 
 def _cut(world: World, *, etcd: bool, nodes: bool) -> None:
-    contender = _any(world)
+    contender = _draw_contender(world)
     contender.cut_off(etcd=etcd, nodes=nodes)
-    world.queue.plan(_lasts(world), contender.heal)
+    world.queue.plan(_draw_duration(world), contender.heal)
 
 
 def _etcd_elects(world: World) -> None:
@@ -100,17 +100,17 @@ def _etcd_elects(world: World) -> None:
 
 def _etcd_away(world: World) -> None:
     world.etcd.stop()
-    world.queue.plan(_lasts(world), world.etcd.go_on)
+    world.queue.plan(_draw_duration(world), world.etcd.go_on)
 
 
 def _etcd_slow(world: World) -> None:
     world.etcd.slow_s = world.chance.choice([0.5, 2.5])
-    world.queue.plan(_lasts(world), world.etcd.speed_up)
+    world.queue.plan(_draw_duration(world), world.etcd.speed_up)
 
 
 def _etcd_full(world: World) -> None:
     world.etcd.full = True
-    world.queue.plan(_lasts(world), world.etcd.make_room)
+    world.queue.plan(_draw_duration(world), world.etcd.make_room)
 
 
 TAKEOVERS: dict[str, Strike] = {

@@ -209,7 +209,7 @@ def test_what_breaks_an_invariant_is_reported_with_the_history_and_the_command_t
     with pytest.raises(BrokenError) as broken:
         world.go_on(10)
     text = campaign.explain(8, broken.value)
-    assert "n2: worker 0 fails of itself" in text
+    assert "n2: worker 0 fails by itself" in text
     assert "seed 8: memory and store differ: jobs.job.restarts_used: 1, 0" in text
     assert text.splitlines()[-1].startswith("to repeat: make sim SEED=8 ")
 

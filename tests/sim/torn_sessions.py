@@ -1,6 +1,6 @@
-"""Coincidences of a session that closes and of workers that end: what proves a node's end, and what only looks like it.
+"""Coincidences of a session that closes and of workers that end: some prove a node's end, others only look like it.
 
-They strike clusters that are well. A host whose connection is torn cannot come back for a while, but its workers live.
+They strike healthy clusters. A host whose connection is torn cannot come back for a while, but its workers live.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from tests.sim.host import Host
 from tests.sim.world import JOB, World
 
 AROUND_S = 0.6
-"""How far two things are apart that happen together: workers whose peer is gone fail within half of it."""
+"""The longest time between the two parts of a coincidence: workers whose peer is gone fail within half of it."""
 
 
 AWAY_AFTER_S = 4.0
-"""How soon the coordinator goes away, if it is not to miss a node that is cut off: within the lease of that node."""
+"""The time after which the coordinator goes away: within the lease of the node that is cut off."""
 
 MOST = 0.7
-"""How often the coordinator goes away."""
+"""The share of these histories in which the coordinator goes away."""
 
 LATE_S = 0.3
-"""How late a late message is: by less than what makes its node one that is not on time."""
+"""The delay of a late message: so short that its node still counts as punctual."""
 
 
 def _tear(world: World, host: Host) -> None:
-    """Tear a host's connection, and keep it from coming back for a moment or for longer than it is waited for."""
+    """Tear a host's connection, and cut the host off: for a moment, or for longer than it is waited for."""
     host.reset()
     host.cut_off()
     world.queue.plan(world.chance.choice([world.chance.uniform(0.2, 0.9), world.chance.uniform(1.0, 4.0)]), host.heal)
@@ -39,7 +39,7 @@ def _soon(world: World) -> float:
 
 
 def _both(world: World, one: str, other: str) -> None:
-    """Do two things to two hosts of a round, shortly after one another; each is a key of `_DEEDS`."""
+    """Let two faults strike two hosts of a round, shortly after one another; each is a key of `_DEEDS`."""
 
     def act() -> None:
         hosts = in_round(world)
@@ -110,7 +110,7 @@ def _ends_them_unheard(world: World) -> None:
 
 
 def _stop_comes_late(world: World) -> None:
-    """Stop a round on purpose, tell a node late, so that its collectives fail before, and tear another's connection."""
+    """Restart a job; one node gets the message late, after its collectives failed; tear another's connection."""
 
     def act() -> None:
         hosts = in_round(world)
@@ -123,7 +123,7 @@ def _stop_comes_late(world: World) -> None:
 
 
 def _killed_while_coordinator_is_away(world: World) -> None:
-    """Kill a node that the coordinator cannot see, and tear another one's connection when it is back."""
+    """Kill a node while the coordinator is away, and tear another one's connection when it is back."""
 
     def act() -> None:
         hosts = in_round(world)

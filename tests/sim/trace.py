@@ -1,4 +1,4 @@
-"""What has happened so far, in lines for a person: the last few are kept, for the report of a failure."""
+"""The events of a world, as lines for a person: the last few are kept, for the report of a failure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES_KEPT = 40
 
 
 class Trace:
-    """The history of one world. Lines are made only of what is shown."""
+    """The history of one world. Lines are formatted only when they are shown."""
 
     def __init__(self, queue: EventQueue, *, loud: bool = False, digested: bool = False) -> None:
         """Begin empty; `loud` prints every line at once; `digested` makes a digest of all of them."""
@@ -26,7 +26,7 @@ class Trace:
         self._lines: deque[tuple[float, str, tuple[Any, ...]]] = deque(maxlen=LINES_KEPT)
 
     def note(self, text: str, *arguments: Any) -> None:
-        """Write a line: a text with `%` where the arguments go, which must not change any more."""
+        """Write a line: a format with its arguments, which must not change later."""
         line = (self._queue.time, text, arguments)
         self._lines.append(line)
         if self._loud:
@@ -34,10 +34,10 @@ class Trace:
         if self._digest is not None:
             self._digest.update(_line(line).encode())
 
-    def records(self, what: str, records: Iterable[Record]) -> None:
-        """Write a line for each record."""
+    def records(self, label: str, records: Iterable[Record]) -> None:
+        """Write a line for each record, after a label."""
         for record in records:
-            self.note("%s: %s", what, _RecordText(record))
+            self.note("%s: %s", label, _RecordText(record))
 
     @property
     def digest(self) -> str:
@@ -49,7 +49,7 @@ class Trace:
 
 
 class _RecordText:
-    """A record in a few words, which are made only if they are read."""
+    """The text of a record, which is made only if it is read."""
 
     def __init__(self, record: Record) -> None:
         self._record = record

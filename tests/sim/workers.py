@@ -1,6 +1,6 @@
 """The training processes of one host: they train, fail, hang, are slow to die, and break when their peers are gone.
 
-What the group of a round has in common is a `Training`: when it is done, and whether it is broken.
+A `Training` is the worker group of a round: when it is done, and whether it is broken.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEP_S = 0.4
 """The length of a step in a training that reports its steps."""
 
 LAST_STEP_S = 0.5
-"""The interval at which a training that should be done is tried to be ended, while not all of its nodes are there."""
+"""The interval of attempts to end a training that should be done, but lacks nodes."""
 
 UNKILLABLE_S = 60.0
 """The time after which a sweep gives up on a process that outlives SIGKILL, as in nodeclient."""
@@ -47,18 +47,18 @@ class Training:
         self.whole_at: float | None = None
         """When workers had been started on all of its nodes."""
         self.broken = False
-        """One of its workers has gone, so the others fail or hang."""
+        """Whether one of its workers is gone, so that the others fail or hang."""
         self.broken_at = math.inf
         self.broken_by: tuple[str, int] | None = None
-        """The node and incarnation whose worker has gone."""
+        """The node and incarnation whose worker is gone."""
         self.done_at = math.inf
         """When the last step was taken."""
         self.stalls: list[tuple[float, float]] = []
-        """The spans in which it did no step, though nothing was broken."""
+        """The spans in which it did no step, though it was not broken."""
         self.standstills = Standstills(self, world.seed)
-        """What its workers did in them."""
+        """What its workers did in these spans."""
         self._bounds: dict[str, int] = {}
-        """The step that the workers of a host do not go beyond, where they stand still."""
+        """The step beyond which the workers of a host do not go, if they have to stand still."""
         self.exited_well = 0
         """Workers that exited with 0."""
         self.first_step = self._checkpoint()
@@ -69,7 +69,7 @@ class Training:
         world.queue.plan(self._left_s, self._done)
 
     def _checkpoint(self) -> int:
-        """Return a step that was saved: what comes between it and the last one that was done is done again."""
+        """Return the step of the last checkpoint: later steps are done again."""
         run, number = self.key
         stepped = [training.stepped() for key, training in self._world.trainings.items() if key[0] == run]
         reached = max((last[0] for last in stepped if last is not None), default=0)
@@ -91,7 +91,7 @@ class Training:
         if any(memory.key != self.key or memory.resumed is None for memory in memories):
             return
         if self.broken and world.scenario.keeps is not None:
-            return  # one of them is gone, and its memory with it
+            return  # a worker is gone, and the memory of its node with it
         if memories:
             world.invariants.kept.begins(self)
         self.whole_at = world.queue.now
@@ -100,8 +100,8 @@ class Training:
             if resumed is not None and resumed[0] is not None:
                 self.first_step = resumed[0].step + 1
             memory.begin(self)
-        manners, chance, first_step_s = world.scenario.workers, world.chance, self.first_step_s
-        if first_step_s is not None and chance.random() < manners.stalls:
+        traits, chance, first_step_s = world.scenario.workers, world.chance, self.first_step_s
+        if first_step_s is not None and chance.random() < traits.stalls:
             after = first_step_s + chance.uniform(1.0, 16.0)
             stall_s = chance.choice([chance.uniform(1.0, 8.0), chance.uniform(12.0, 40.0)])
             world.queue.plan(after, self._stall, stall_s)
@@ -116,7 +116,7 @@ class Training:
         if until < self.whole_at + first_s:
             return None
         steps = (until - self.whole_at - first_s - self.stalled_s(until)) // STEP_S
-        if self._bounds:  # a step takes all of them
+        if self._bounds:  # all workers take part in a step
             steps = min(steps, min(self._bounds.values()) - self.first_step)
         at = self.whole_at + first_s + steps * STEP_S
         for begin, end in self.stalls:
@@ -135,11 +135,11 @@ class Training:
         self._bounds[host.name] = step
 
     def stalled_s(self, until: float) -> float:
-        """Return how long it had stalled by then."""
+        """Return how long the training had stalled by a time."""
         return sum(min(end, until) - begin for begin, end in self.stalls if begin < until)
 
     def section_of(self, host: Host) -> Section | None:
-        """Return the section that workers of a host are in: only the first host's name it."""
+        """Return the section that workers of a host are in: only those of the first host report it."""
         is_first = host is next(iter(self.hosts.values()))
         return self.standstills.section(self._world.queue.now) if is_first else None
 
@@ -156,7 +156,7 @@ class Training:
             self.standstills.begin(now, seconds)
 
     def hang(self, doing: Doing, seconds: float, limit_s: float | None) -> None:
-        """Let it do no step for so long, perhaps for ever, and perhaps in a section with a limit."""
+        """Let the training do no step for some time, or for ever, and perhaps in a section with a limit."""
         now = self._world.queue.now
         if self.stepped() is not None and not self.broken and now > self.stalls_until and self.done_at == math.inf:
             self._world.trace.note("round %d %s for %.1f s, section %s", self.key[1], doing, seconds, limit_s)
@@ -164,7 +164,7 @@ class Training:
             self.standstills.begin(now, seconds, doing, limit_s)
 
     def breaks(self, by: Host) -> None:
-        """Remove a worker of a host, which the others need. What they did so far was saved."""
+        """Note that a worker of a host is gone, so that the others fail or hang. The steps so far were saved."""
         if self.broken:
             return
         self.broken, self.broken_at = True, self._world.queue.now
@@ -176,7 +176,7 @@ class Training:
 
     @property
     def _to_do_s(self) -> float:
-        """Seconds of training that are left: a stall does none of it."""
+        """The seconds of training that are left; stalls do not count as training."""
         stalled_s = self.stalled_s(self._world.queue.now)
         return self._left_s - (self._world.queue.time - self.started_at - stalled_s)
 
@@ -185,7 +185,7 @@ class Training:
             return
         waits = self.whole_at is None or bool(self._bounds) or self._world.queue.now < self.stalls_until
         if waits or self._to_do_s > STEP_S:
-            self._world.queue.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # a step takes all of them
+            self._world.queue.plan(max(LAST_STEP_S, self._to_do_s), self._done)  # all workers take part in a step
         else:
             self.done_at = self._world.queue.now
             self._world.touch()
@@ -198,15 +198,15 @@ class Training:
 
 
 class LocalWorkers:
-    """The workers of one nodeclient; those of one round at a time."""
+    """The workers of one nodeclient, in one round at a time."""
 
     def __init__(self, host: Host, world: World) -> None:
         self._host, self._world = host, world
-        self._manners = world.scenario.workers
+        self._traits = world.scenario.workers
         self.alive: set[int] = set()
         """The local ranks of workers that live."""
         self.round: Round = ("", 0)
-        """The round that they were last started for."""
+        """The round of the last start."""
         self.training: Training | None = None
         self.starts = 0
         """The number of starts, which distinguishes their workers."""
@@ -225,10 +225,10 @@ class LocalWorkers:
         self.round = (start.run, start.round)
         training = world.training(self.round)
         self.training = training
-        manners = self._manners
-        ranks = range(manners.each)
-        if manners.cannot_start and random() < manners.cannot_start:
-            at = int(random() * manners.each)
+        traits = self._traits
+        ranks = range(traits.each)
+        if traits.cannot_start and random() < traits.cannot_start:
+            at = int(random() * traits.each)
             self.alive = set(range(at))
             world.invariants.failed(self._host, self.round)
             training.breaks(self._host)
@@ -236,14 +236,14 @@ class LocalWorkers:
             self._host.submit(StartFailed(at, ExitCode.OS_ERROR, "no such program"))
             return
         self.alive = set(ranks)
-        self._stubborn = {rank for rank in ranks if random() < manners.stubborn}
-        self._slow = {rank for rank in ranks if random() < manners.slow_to_die}
+        self._stubborn = {rank for rank in ranks if random() < traits.stubborn}
+        self._slow = {rank for rank in ranks if random() < traits.slow_to_die}
         self.staying.announce()
         training.join(self._host)
-        if manners.fails_at_once and random() < manners.fails_at_once:
+        if traits.fails_at_once and random() < traits.fails_at_once:
             world.queue.plan(0.01 * random(), self._fail, self.starts, 0, 1)
-        if manners.starts_within_s:
-            world.queue.plan(random() * manners.starts_within_s, self._started, self.starts)
+        if traits.starts_within_s:
+            world.queue.plan(random() * traits.starts_within_s, self._started, self.starts)
         else:
             self._host.submit(WorkersStarted())
 
@@ -254,7 +254,7 @@ class LocalWorkers:
     def terminate(self) -> None:
         """Send all of them SIGTERM."""
         for rank in sorted(self.alive - self._stubborn):
-            self._end_later(rank, self._world.chance.random() * self._manners.saves_within_s, -15)
+            self._end_later(rank, self._world.chance.random() * self._traits.saves_within_s, -15)
 
     def kill(self) -> None:
         """Send all of them SIGKILL."""
@@ -262,7 +262,7 @@ class LocalWorkers:
             self._end_later(rank, self._death_s(rank), -9)
 
     def sweep(self) -> None:
-        """Kill all that is left, and notify the agent when nothing is."""
+        """Kill all workers that are left, and notify the agent when none is."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
         self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes)
@@ -282,43 +282,43 @@ class LocalWorkers:
         self.training = None
         self._host.submit(Swept(self._host.draw_port()))
 
-    # What is known of them
+    # Reports
 
     def with_steps(self, observed: Observed, begun: Round) -> Observed:
-        """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until there is another."""
-        training, each = self._world.trainings.get(begun), self._manners.each
+        """Add steps as `step_slots` of nodeclient does: the last ones of a round stay until the next one."""
+        training, each = self._world.trainings.get(begun), self._traits.each
         if training is None or training.key != (observed.run, observed.round):
             return observed
         stepped = training.stepped()
         if stepped is not None:
             section = training.section_of(self._host)
             return replace(observed, steps=(stepped[0],) * each, step_age_s=stepped[1], section=section)
-        announced = self._manners.announces_in(observed.round)
+        announced = self._traits.announces_in(observed.round)
         return replace(observed, steps=(None,) * each) if announced else observed
 
-    # What happens to them
+    # Faults, and ends
 
     def fail(self, exit_code: int = 1) -> bool:
-        """Make one of them fail by itself; return whether there was one."""
+        """Make a worker fail by itself; return whether there was one."""
         if self.alive:
             self._fail(self.starts, self._world.chance.choice(sorted(self.alive)), exit_code)
             return True
         return False
 
     def harden(self) -> None:
-        """Make them ignore SIGTERM from now on."""
+        """Make all workers ignore SIGTERM from now on."""
         self._stubborn |= self.alive
 
     def finish(self) -> None:
-        """Let them come to their end."""
+        """Let all workers exit with 0."""
         for rank in sorted(self.alive):
-            self._end_later(rank, self._world.chance.random() * self._manners.ends_within_s, 0)
+            self._end_later(rank, self._world.chance.random() * self._traits.ends_within_s, 0)
 
     def lose_peer(self) -> None:
-        """Break their collectives: they fail, or hang until they are killed."""
+        """Break the collectives of the workers: they fail, or hang until they are killed."""
         if self.staying.lose_peer():
             return
-        if self.alive and self._world.chance.random() < self._manners.breaks:
+        if self.alive and self._world.chance.random() < self._traits.breaks:
             after = 0.01 + 0.3 * self._world.chance.random()
             self._world.queue.plan(after, self._ended, self.starts, min(self.alive), 1, LOST_PEER)
         else:
@@ -337,7 +337,7 @@ class LocalWorkers:
 
     def _fail(self, start: int, rank: int, exit_code: int) -> None:
         if start == self.starts and rank in self.alive:
-            self._world.trace.note("%s: worker %d fails of itself with %d", self._host.name, rank, exit_code)
+            self._world.trace.note("%s: worker %d fails by itself with %d", self._host.name, rank, exit_code)
             self._world.invariants.failed(self._host, self.round)
             self._end(rank, exit_code)
 
@@ -357,7 +357,7 @@ class LocalWorkers:
         self.staying.see(rank, exit_code, error)
 
     def part(self, rank: int) -> None:
-        """Take one of them out of the round, which the others need."""
+        """Take a worker out of the round, so that the others fail or hang."""
         self.alive.discard(rank)
         training = self.training
         if training is not None and not training.broken:

@@ -1,23 +1,23 @@
-"""A cluster in a box, from one seed: the real coordinator machine, journal and database, and real agents.
+"""A simulated cluster, from one seed: the real coordinator machine, journal and database, and real agents.
 
 How to play a scenario by hand::
 
     world = World(seed=1, scenario=Scenario(hosts=4, nodes_min=2, nodes_max=4))
     world.boot()                                        # a nodeclient on every host: "n1" to "n4"
     world.until(world.is_running)                       # or BrokenError, with the history so far
-    assert world.run.round == 1
+    assert world.run.durable.round == 1
     world.hosts["n2"].kill()                            # or vanish, pause, cut_off, reset, leave ...
     world.daemon.doom(CrashPoint.AFTER)                 # or crash, pause; `world.daemon.disk.break_down(Fault.FULL)`
     world.hosts["n3"].workers.fail(exit_code=3)
     world.go_on(30)                                     # let so many seconds pass
     world.daemon.start()
-    world.until(lambda: world.is_running() and world.run.round > 2, within=60)
+    world.until(lambda: world.is_running() and world.run.durable.round > 2, within=60)
     world.until(world.is_over)
-    assert world.hosts["n1"].exit.code == 0             # and `world.run.restarts_used`, `world.run.outcome` ...
+    assert world.hosts["n1"].exit.code == 0             # and `world.run.durable.restarts_used`, `.outcome` ...
 
-Every step is checked against `invariants`; `world.invariants` knows what happened (`formed`, `ended`, `charged`). The
-same seed gives the same history. What a world is furnished with is in `scenario`, what goes wrong by chance in
-`faults`, a whole history with both in `history`.
+Every event is checked against `invariants`; `world.invariants` also has the results (`formed`, `ended`, `charged`). The
+same seed gives the same history. `scenario` has the settings of a world, `faults` what goes wrong by chance, and
+`history` plays whole histories.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ JOB = "job"
 
 
 class BrokenError(AssertionError):
-    """Something happened that must not, or did not happen in time. The text ends with it; the history comes before."""
+    """An invariant is broken, or something did not happen in time. The text has the history, and then the violation."""
 
 
 class World:
-    """A simulated cluster, with all that belongs to it."""
+    """A simulated cluster with its network, disks and operators."""
 
     def __init__(
         self, seed: int, scenario: Scenario | None = None, *, loud: bool = False, digested: bool = False
     ) -> None:
-        """Build it; `loud` prints the history as it happens, `digested` makes a digest of it."""
+        """Build a world; `loud` prints its history as it happens, `digested` makes a digest of it."""
         self.seed = seed
         self.scenario = scenario or Scenario()
         self.chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
@@ -69,39 +69,39 @@ class World:
         self.touched_at = 0.0
         """When something last happened beside heartbeats, in the queue's `now`."""
         self.end = 0.0
-        """Up to when the queue is run at present, in `time`."""
+        """The `time` until which the queue is run at present."""
         self.work_left: dict[str, float] = {}
         """Seconds of training that each run still needs, once a round of it was broken."""
         self.spec = self.scenario.spec
         """The spec of nodeclients that are started from now on."""
         self.faults: Counter[str] = Counter()
-        """What went wrong so far, by name: see `faults`."""
+        """The faults so far, by name: see `faults`."""
         self.comes_back = 0.7
-        """How often a nodeclient that is gone is started again."""
+        """The share of nodeclients that are started again after their end."""
         self.on_done: list[Callable[[Training], None]] = []
-        """Called, and forgotten, when a training has come to its end and its workers begin to exit."""
+        """Each is called once, when a training is done and its workers begin to exit."""
         self.trainings: dict[Round, Training] = {}
-        """What the workers of each round have in common, once one has started."""
+        """The worker group of each round, once one of its workers has started."""
         self.disks = Disks()
-        """Where nodes write steps, if they do."""
+        """The directory to which nodes write steps, if they do."""
         self.wires = Wires(self)
         self.lives = 0
         """How often a coordinator has begun to decide."""
         self.etcd = Etcd(self)
-        """What coordinators share, if there are several."""
+        """The etcd that the coordinators share, if there are several."""
         self.coordinators = self._coordinators()
         self.daemon = self.coordinators[0]
         """The coordinator that decides, or did last."""
         self.invariants = AllInvariants(self)
         self.former = FormerLeaders(self)
-        """What must be true of coordinators that decided before the present one."""
+        """The invariants of coordinators that decided before the present one."""
         self.takeovers = 0
         """How often another coordinator than before has begun to decide."""
         self.hosts: dict[str, Host] = {}
         for number in range(1, self.scenario.hosts + 1):
             self.add_host(f"n{number}")
         self.laggards: Laggards | None = None
-        """What asks who is late to collectives, if anything does."""
+        """The simulation of late workers, if the history has any."""
         self.idle_skip = IdleSkip(self) if self.scenario.skips_idle else None
         for coordinator in self.coordinators:
             coordinator.start()
@@ -113,7 +113,7 @@ class World:
         return [Contender(self, name) for name in names] if len(names) > 1 else [Daemon(self, *names)]
 
     def lead(self, coordinator: SimulatedCoordinator) -> None:
-        """Have a coordinator decide from now on; another one that did may not have found out yet."""
+        """Let a coordinator decide from now on; the former leader may not know that yet."""
         if self.daemon is coordinator:
             return
         if self.daemon.up:
@@ -123,7 +123,7 @@ class World:
         self.takeovers += 1
 
     def add_host(self, name: str, node: str = "") -> Host:
-        """Put up another host, on which nothing runs yet; `node` is the node id, which ought to be its own."""
+        """Add a host, on which nothing runs yet; its node id is its own name by default."""
         host = Host(self, name, node or name, len(self.hosts) + 1)
         self.hosts[name] = host
         return host
@@ -133,19 +133,19 @@ class World:
         for host in self.hosts.values():
             self.queue.plan(self.chance.random() * self.scenario.arrive_within_s, host.boot)
 
-    # Going on
+    # Time
 
     def go_on(self, seconds: float) -> None:
-        """Let so much time pass."""
+        """Let some time pass."""
         self._run(seconds, None)
 
     def until(self, done: Callable[[], bool], within: float = 120.0) -> None:
-        """Let time pass until something is so. Raises `BrokenError` if it is not so in time."""
+        """Let time pass until `done()`. Raises `BrokenError` if that is not true in time."""
         if not self._run(within, done):
             raise self.failure(f"not so within {within:g} s; {self.situation}")
 
     def try_until(self, done: Callable[[], bool], within: float) -> bool:
-        """Let time pass until something is so, or so many seconds; return whether it is."""
+        """Let time pass until `done()`, for `within` seconds at most; return whether it is true."""
         return self._run(within, done)
 
     def _run(self, seconds: float, done: Callable[[], bool] | None) -> bool:
@@ -157,7 +157,7 @@ class World:
         except Exception as error:
             raise self.failure(f"{type(error).__name__}: {error}") from error
 
-    # Looking
+    # State
 
     @property
     def run(self) -> Run:
@@ -171,7 +171,7 @@ class World:
 
     @property
     def assignments(self) -> dict[str, Assignment]:
-        """What each node of the current round was given."""
+        """The assignment of each node of the current round."""
         parts = ((member.node, member.assignment) for member in self.run.durable.members.values())
         return {node: part for node, part in parts if part is not None}
 
@@ -192,7 +192,7 @@ class World:
 
     @property
     def situation(self) -> str:
-        """Where everything stands, for a person."""
+        """A description of the present state, for a person."""
         run = self.daemon.machine.jobs.get(JOB)
         where = (
             "no run"
@@ -205,22 +205,22 @@ class World:
         ]
         return f"{where}; {', '.join(nodes)}"
 
-    def failure(self, what: str) -> BrokenError:
+    def failure(self, text: str) -> BrokenError:
         """Return an error with the history so far."""
-        return BrokenError(f"seed {self.seed}: {what}\n{self.trace}\nseed {self.seed}: {what}")
+        return BrokenError(f"seed {self.seed}: {text}\n{self.trace}\nseed {self.seed}: {text}")
 
     # Methods for its parts
 
     def touch(self) -> None:
-        """Note that something happens beside heartbeats."""
+        """Note that something beside heartbeats happens."""
         self.touched_at = self.queue.now
 
     def training(self, key: Round) -> Training:
-        """Return what the workers of a round have in common."""
+        """Return the worker group of a round."""
         if key not in self.trainings:
             self.trainings[key] = Training(self, key)
         return self.trainings[key]
 
     def draw_rate(self) -> float:
-        """Draw how fast a clock goes."""
+        """Draw the rate of a clock."""
         return 1.0 + self.chance.uniform(-self.scenario.skew, self.scenario.skew)

@@ -1,4 +1,4 @@
-"""What must be true of operators' requests: each answer is durable, and all nodes keep to it."""
+"""Invariants of operators' requests: each answer is durable, and all later decisions agree with it."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class AdminInvariants(RoundInvariants):
         self._to_end: set[str] = set()
         """Runs that an operator wants to end."""
         self._ending: dict[str, float] = {}
-        """When each of them was first seen without workers; it may write two steps to the disk."""
+        """When each of these was first seen without workers; it may still write two steps to the disk."""
         self._drained: set[str] = set()
+        """Names that an operator ever drained."""
         self._undrained: set[str] = set()
-        """Names that an operator ever drained, and took back."""
+        """Names that an operator ever undrained."""
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Check that nobody decides against an operator."""
+        """Check that no decision contradicts an operator."""
         super().decided(records)
         cluster = self.world.daemon.machine.cluster
         for record in records:
@@ -71,8 +72,8 @@ class AdminInvariants(RoundInvariants):
     def settled(self, machine: Coordinator) -> None:
         """Check that a run that is to end waits for nothing between two rounds, except for its disk.
 
-        A coordinator that was started again knows what is to be written when it has heard all nodes. An attempt that
-        has failed is made again for a while.
+        A restarted coordinator knows what is to be written once it has heard all nodes. A failed attempt is repeated
+        for a while.
         """
         super().settled(machine)
         now = self.world.queue.now
@@ -85,13 +86,13 @@ class AdminInvariants(RoundInvariants):
             self.check(waits, "run %s is to end, has no workers and goes on", run.id)
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Note that some of it is forgotten."""
+        """Note that the store holds these records alone."""
         super().set_back(records, now)
         self._to_end = {record.run for record in records if isinstance(record, JobStopAsked)}
 
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
-        """Check that an answer to an operator rests on what is durable; the run is that of the time of the request."""
-        self.check(bool(answer.text), "%s is answered without a word", request)
+        """Check that an answer to an operator rests on durable records; `run_id` is the run as of the request."""
+        self.check(bool(answer.text), "%s is answered without a text", request)
         if answer.result is AdminResult.UNKNOWN_NODE:
             members = [member for run in self.world.daemon.machine.jobs.values() for member in run.members.values()]
             known = any(request.target in {member.node, member.offer.host} for member in members)

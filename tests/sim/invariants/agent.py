@@ -1,6 +1,6 @@
-"""What must be true of how a node carries out its goals: when its workers end, what it reports, when it gives up.
+"""Invariants of a node's conduct: when its workers end, what it reports, when it gives up.
 
-It is judged by what happens on its host, in its own clock. `nodes` has how nodes stand to rounds.
+They are checked by what happens on its host, at times of its own clock. `nodes` checks which rounds nodes start.
 """
 
 from __future__ import annotations
@@ -36,55 +36,57 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 SLACK_S = 1.0
-"""An alarm rings at its time, but what it leads to may wait for another: seconds for that, far below every grace."""
+"""The tolerance: an alarm is punctual, but its effect may wait for another one. It is far below every grace."""
 
 CONNECTING_S = 6.0
-"""While a node tries to connect it does not know yet whether it is alone: one attempt, and the pause before it. It does
-not know either while a silent connection stands, for as long as the lease that it was granted last."""
+"""How long a node that connects cannot know whether it is cut off: one attempt, and the pause before it. The same holds
+while a silent connection stands, for the lease that it was granted last."""
 
 FOR_GOOD = {RefusalCode.SUPERSEDED, RefusalCode.SPEC_DIFFERS, RefusalCode.FORGOTTEN}
-"""Refusals that waiting does not help against."""
+"""Refusals without a retry."""
 
 
 class Conduct:
-    """What one nodeclient has done, and what was done to it."""
+    """The acts of one nodeclient, and the events that it received."""
 
     def __init__(self, host: Host) -> None:
         now = host.clock.read()
         self.port = host.agent._port if host.agent else 0
-        """The port that it holds."""
+        """The port that it has reserved."""
         self.alone_since: float | None = now
         self.answered = False
-        """The coordinator has sent something in the present session."""
+        """Whether the coordinator has sent anything in the present session."""
         self.leave_asked_at: float | None = None
         self.leave_signal: int = signal.SIGTERM
         """The signal that asked it to leave."""
         self.saves_since: float | None = None
         """When its workers were asked to save what they keep, before they are asked to end."""
         self.asked_at = 0.0
-        """When its workers were last asked to end, and whether on purpose."""
+        """When its workers were last asked to end."""
         self.planned = False
+        """Whether that was on purpose."""
         self.cut_off = False
-        """Whether they were asked to because the coordinator was out of reach for too long."""
+        """Whether that was because the coordinator was out of reach for too long."""
         self.failed_at: float | None = None
         """When a worker of the present round first failed, before it was asked to end."""
         self.failed_again_at: list[float] = []
-        """When further ones failed. What one of them says counts, if the first had merely lost its connection."""
+        """When further workers failed. The failure of one of these counts if the first had merely lost its
+        connection."""
         self.failed_round: Round = ("", 0)
         """The round of that failure."""
         self.failed_in: set[Round] = set()
         """Rounds in which a worker failed here, or could not be started."""
-        self.said: tuple[object, ...] | None = None
-        """Its last report, without what changes by itself."""
+        self.last_report: tuple[object, ...] | None = None
+        """Its last report, without the fields that change by themselves."""
         self.refused_for_good = False
         self.held_since: float | None = None
-        """When it last had a process wait for a round."""
+        """The time since which it has had processes wait for a round."""
         self.unreachable: set[int] = set()
-        """The local ranks of processes that waited for a round when it heard that nothing can be told them any more."""
+        """The local ranks of processes that wait for a round, and have lost their connection to the nodeclient."""
 
 
 class AgentInvariants(NodeInvariants):
-    """Watches what each nodeclient does."""
+    """Watches the conduct of each nodeclient."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -97,23 +99,23 @@ class AgentInvariants(NodeInvariants):
         """When the coordinator last woke from a sleep."""
 
     def conduct(self, host: Host) -> Conduct:
-        """Return what the nodeclient of a host has done."""
+        """Return the conduct of the nodeclient of a host."""
         key = (host.name, host.incarnation)
         if key not in self._conducts:
             self._conducts[key] = Conduct(host)
         return self._conducts[key]
 
-    # What happens to it
+    # Events
 
     def happens(self, host: Host, event: events.Event) -> None:
-        """Check how things stand with a node that is about to handle an event."""
+        """Check a node that is about to handle an event."""
         agent, conduct, now = host.agent, self.conduct(host), host.clock.read()
         assert agent is not None
         self._judge_patience(host, conduct, now)
         self._judge_saving(host, conduct, now)
-        news = _ageless(agent.observed(now, beat=False))
-        kept = agent._connection.connected and conduct.said is not None and _is_due(news, conduct.said)
-        self.check(not kept, "%s keeps to itself that it is %s", host.name, news)
+        report = _ageless(agent.observed(now, beat=False))
+        late = agent._connection.connected and conduct.last_report is not None and _is_due(report, conduct.last_report)
+        self.check(not late, "%s has not reported %s", host.name, report)
         if isinstance(event, events.Unreached):
             conduct.failed_in.add((event.run, event.round))
         self._judge_held(host, conduct, now)
@@ -136,7 +138,7 @@ class AgentInvariants(NodeInvariants):
         match event:
             case events.SessionOpened():
                 conduct.answered = False
-                conduct.said = _ageless(agent.observed(now, beat=False))
+                conduct.last_report = _ageless(agent.observed(now, beat=False))
             case events.DesiredReceived() | events.CoordinatorDegraded():
                 conduct.answered, conduct.alone_since = True, None
             case events.SessionClosed():
@@ -169,13 +171,13 @@ class AgentInvariants(NodeInvariants):
                 host.name,
                 alone,
             )
-            # Those of another round may live by now: nobody is promised more time beside them than this. A nodeclient
-            # that was stopped notices its time only when it goes on, and then its workers still get theirs to end.
+            # By then, workers of another round may live. A nodeclient that was stopped notices the time only when it is
+            # resumed, and then its workers still have their time to end.
             noticed = max(grace + connecting, host.woken_at + SLACK_S - conduct.alone_since)
             ended = self.world.scenario.stop_timeout_s + noticed
-            told_to = agent.phase is Phase.STOPPING and agent._group.kill_at is None
+            is_stopping = agent.phase is Phase.STOPPING and agent._group.kill_at is None
             self.check(
-                not (agent.phase.has_workers and has_goal) or told_to or alone < ended,
+                not (agent.phase.has_workers and has_goal) or is_stopping or alone < ended,
                 "%s lets its workers live, cut off for %.1f s",
                 host.name,
                 alone,
@@ -208,10 +210,10 @@ class AgentInvariants(NodeInvariants):
         took = now - max(conduct.saves_since, host.woken_at)
         self.check(took < most, "%s lets its workers save for %.1f s before they are asked to end", host.name, took)
 
-    # What it does
+    # Effects
 
     def stays(self, host: Host, start: Start, held: AbstractSet[int], out: AbstractSet[int]) -> None:
-        """Check which processes a round begins with: all that wait and are out of their round, and only to resume."""
+        """Check that a round takes over all processes that wait, if they left their round, and only to resume."""
         self.check(set(start.stays) == held, "%s takes over %s, and %s wait", host.name, start.stays, sorted(held))
         lost = self.conduct(host).unreachable
         self.check(not lost & held, "%s takes over %s, and cannot reach %s", host.name, held, sorted(lost))
@@ -242,12 +244,12 @@ class AgentInvariants(NodeInvariants):
                 assert agent is not None
                 conduct.asked_at = now
                 conduct.planned = _is_planned(agent._desired)
-                told_to_end = agent._desired is not None and agent._desired.goal is not Goal.RUN
-                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None and not told_to_end
+                has_goal_to_end = agent._desired is not None and agent._desired.goal is not Goal.RUN
+                conduct.cut_off = not agent._connection.connected and conduct.failed_at is None and not has_goal_to_end
             case Kill():
                 self._judge_kill(host, conduct, now)
             case SendObserved(observed):
-                conduct.said = _ageless(observed)
+                conduct.last_report = _ageless(observed)
                 self._judge_report(host, conduct, observed, now)
             case Reconnect():
                 self._judge_doubt(host)
@@ -271,28 +273,28 @@ class AgentInvariants(NodeInvariants):
         waited, most = now - conduct.asked_at, self.world.scenario.stop_timeout_s
         recently = self.world.queue.now - host.troubled_until < most + SLACK_S
         self.check(waited < most + SLACK_S or recently, "%s kills its workers after %.1f s", host.name, waited)
-        told = agent._connection.connected and not _is_planned(agent._desired)  # and that may be a word to hurry
-        in_peace = not agent._departure.hurry and not told and (conduct.planned or conduct.cut_off)
+        is_urgent = agent._connection.connected and not _is_planned(agent._desired)
+        in_peace = not agent._departure.hurry and not is_urgent and (conduct.planned or conduct.cut_off)
         self.check(not in_peace or waited > most * 0.99, "%s lets its workers save for %.1f s", host.name, waited)
 
     def _judge_report(self, host: Host, conduct: Conduct, observed: Observed, now: float) -> None:
         over = not observed.phase.has_workers
         swept = host.workers.training is None
-        self.check(swept or not over, "%s says that it is %s before all is swept", host.name, observed.phase)
+        self.check(swept or not over, "%s reports that it is %s before all is swept", host.name, observed.phase)
         leaves = observed.leaving == (conduct.leave_asked_at is not None)
-        self.check(leaves, "%s says nothing of that it was asked to leave", host.name)
+        self.check(leaves, "%s does not report that it was asked to leave", host.name)
         here = observed.failure is None or (observed.run, observed.round) in conduct.failed_in
-        self.check(here, "%s says that a worker failed in round %d", host.name, observed.round)
+        self.check(here, "%s reports that a worker failed in round %d", host.name, observed.round)
         forgotten = conduct.failed_at is not None and observed.failure is None
         forgotten = forgotten and (observed.run, observed.round) == conduct.failed_round
         self.check(not forgotten, "%s has forgotten that a worker failed in round %d", host.name, observed.round)
         if observed.failure is not None and conduct.failed_at is not None:
             ages = [now - failed_at for failed_at in (conduct.failed_at, *conduct.failed_again_at)]
-            told = any(abs(observed.failure.age_s - age) < 0.01 for age in ages)
-            self.check(told, "%s says that it failed just now", host.name)
+            is_dated = any(abs(observed.failure.age_s - age) < 0.01 for age in ages)
+            self.check(is_dated, "%s reports a failure with a wrong age", host.name)
 
     def _judge_doubt(self, host: Host) -> None:
-        """Check that a node that was well has a reason to doubt a coordinator."""
+        """Check that a healthy node has a reason to give up its connection to the coordinator."""
         daemon, network = self.world.daemon, self.world.scenario.network
         assert host.agent is not None
         patience_s = host.agent._connection.lease_s + SLACK_S
@@ -317,19 +319,19 @@ class AgentInvariants(NodeInvariants):
 
 
 def _ageless(observed: Observed) -> tuple[object, ...]:
-    """Leave out what changes by itself."""
+    """Return a report without the fields that change by themselves."""
     failed = observed.failure is not None
     return observed.run, observed.round, str(observed.phase), observed.port, observed.leaving, failed
 
 
-def _is_due(news: tuple[object, ...], said: tuple[object, ...]) -> bool:
-    """Whether a node has to report this at once after the last report: it may wait where it only does as asked."""
-    if said[2] == Phase.PREPARING != news[2]:
+def _is_due(report: tuple[object, ...], last: tuple[object, ...]) -> bool:
+    """Whether a node has to send this report at once, given its last one: it need not if it only obeys a goal."""
+    if last[2] == Phase.PREPARING != report[2]:
         return True
-    if news[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
-        failed = bool(news[5]) and (*news[:2], news[5]) != (*said[:2], said[5])
-        return failed or news[3:5] != said[3:5]  # port, leaving
-    return news != said
+    if report[2] in {Phase.IDLE, Phase.STARTING, Phase.STOPPING}:
+        failed = bool(report[5]) and (*report[:2], report[5]) != (*last[:2], last[5])
+        return failed or report[3:5] != last[3:5]  # port, leaving
+    return report != last
 
 
 def _is_planned(desired: Desired | None) -> bool:

@@ -1,4 +1,4 @@
-"""What must be true of a round that is stopped for nodes which have arrived: they are gathered, and wanted."""
+"""Invariants of a round that is stopped for arrivals: the job wants them, and no more are expected at once."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 
 def too_soon(run: Run, joins: Mapping[tuple[str, int], tuple[Join, float]], world: World) -> str:
-    """Return why no round may be stopped now for nodes that have arrived; empty if one may.
+    """Return why no round may be stopped for arrivals now; empty if one may.
 
-    `joins` has the time at which each node first came, by its incarnation.
+    `joins` has the first `Join` of each node and incarnation, with its time.
     """
     ready, now, policy = run.members_in(MemberState.READY), world.queue.now, world.scenario.policy
     came = [joins[member.node, member.incarnation][1] for member in ready]

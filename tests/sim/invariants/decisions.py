@@ -1,7 +1,7 @@
-"""What must be true of the coordinator's decisions, beside its records: which nodes it waits for, gives up and lets in.
+"""Invariants of the coordinator's decisions: which nodes it waits for, gives up and lets in.
 
-They are judged by what it received and when, and by what happened in the world. `rounds` has what follows from records
-alone.
+They are checked by the messages that it received, and by what happened in the world. `rounds` checks what follows from
+the records alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 IN_FLIGHT_S = 2.0
-"""The time within which a message of a node that is well arrives."""
+"""The time within which a message of a healthy node arrives."""
 
 
 class AllInvariants(RootCauseInvariants, MessageInvariants):
@@ -61,32 +61,32 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.kept = KeptStateInvariants(world)
         self._joins: dict[tuple[str, int], tuple[Join, float]] = {}
         """The first `Join` and its time, by node and incarnation."""
-        self._came: dict[tuple[str, int], float] = {}
-        """When each first came in this life of the coordinator."""
+        self._joined_at: dict[tuple[str, int], float] = {}
+        """When each first joined in this life of the coordinator."""
         self._granted: dict[tuple[str, str], float] = {}
-        """The lease of each member in the last moment in which nothing could be recorded, by run and node."""
+        """The lease of each member when nothing could be recorded, as it was last seen; keyed by run and node."""
         self._heard: dict[tuple[str, int], float] = {}
-        """When each node is known to have heard and to have been heard."""
-        self._spoke: dict[str, float] = {}
+        """When each node last heard the coordinator, by its own report."""
+        self._sent_at: dict[str, float] = {}
         """When each node last sent anything to the coordinator."""
         self._event_at = 0.0
         """When the coordinator last received anything."""
         self._outages = StoreOutages()
         self._dozed_at = 0.0
-        """When it last received something later than it looks at its clock; `_dozed_s` is how long it did in all."""
+        """When it last received something after a pause longer than its timer allows."""
         self._rounds: dict[str, int] = {}
-        """The last round of each run that was decided on, and beside it when that was."""
         self._decided_at: dict[str, float] = {}
+        """The last round of each run that was decided, and when that was."""
         self._revived: dict[tuple[str, str], float] = {}
         """When a node was silent, as all were, and another one was heard again; keyed by run and node."""
         self._stopped: dict[Round, float] = {}
         """When each round was stopped, as far as the coordinator was awake since."""
         self._arrived_at: dict[str, float] = {}
-        """When the first node came to each run since its last round was formed; it may have gone since."""
+        """When the first node came to each run after its last round was formed; it may be gone by now."""
         self._ended_at: dict[str, float] = {}
         """When the last round of each run ended."""
         self._out: set[tuple[Round, str, int]] = set()
-        """Who was lost or left behind in a round."""
+        """Nodes that were lost or left behind in a round, with their incarnation."""
         self._remembered: dict[str, int] = {}
         """The latest round that a node came with, by run."""
         self._recorded_at = self._dozed_s = 0.0
@@ -101,7 +101,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         key = (join.node, join.incarnation)
         first = self._joins[key][1] if key in self._joins else self.world.queue.now
         self._joins[key] = (join, first)
-        self._came.setdefault(key, self.world.queue.now)
+        self._joined_at.setdefault(key, self.world.queue.now)
 
     def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
@@ -130,11 +130,11 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         run = machine.jobs.get("job")
         if run is not None and run.all_silent:
             self._revived |= {(run.id, member.node): now for member in run.members_in(MemberState.SILENT)}
-        self._heard[node, incarnation], self._spoke[node] = now - observed.heard_s, now
+        self._heard[node, incarnation], self._sent_at[node] = now - observed.heard_s, now
         self._note_failure(node, observed)
 
     def _judge_forgiven(self) -> None:
-        """Check that nodes that were not heard since the store recovered are no longer counted on, a lease later."""
+        """Check that nodes which were not heard within a lease after the store recovered count as silent or lost."""
         now, machine, policy = self.world.queue.now, self.world.daemon.machine, self.world.scenario.policy
         resumed_at = self._outages.over_at
         if machine.store_error is not None:
@@ -151,12 +151,12 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             for node, member in run.members.items():
                 since = max(resumed_at, self._revived.get((run.id, node), 0.0))
                 granted = 0.0 if member.sent is None else member.sent.lease_s
-                # The lease that it had when the store recovered began anew then; what is sent next may be shorter.
+                # The lease of that time began anew when the store recovered; the next one may be shorter.
                 granted = max(granted, self._granted.get((run.id, node), 0.0))
                 lease = max(granted, lease_s(member, policy, policy.heartbeat_s))
                 # A daemon that was stopped for less than a heartbeat hears its nodes before its own timer.
                 most_s = lease / ROUGHLY + policy.heartbeat_s
-                late = self._spoke.get(node, -1.0) < since and now - since > most_s
+                late = self._sent_at.get(node, -1.0) < since and now - since > most_s
                 self.check(not late or member.expired, "%s is counted on %.1f s after trouble", node, now - since)
 
     def killed(self, host: Host) -> None:
@@ -278,7 +278,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.check(not stops or in_touch, "%s is lost when nobody is in touch", record.node)
         if closed or not stops:
             return
-        others = [self._spoke.get(node, -1.0) for node in [*run.durable.order, *run.members] if node != record.node]
+        others = [self._sent_at.get(node, -1.0) for node in [*run.durable.order, *run.members] if node != record.node]
         last = max(others, default=-1.0)
         alone = now - last > 2 * policy.heartbeat_s / ROUGHLY + 0.2
         self.check(not (alone and others), "%s is lost when nobody is heard for %.1f s", record.node, now - last)
@@ -288,7 +288,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self.check(now - revived > lease, "%s is lost, and all were silent until now", record.node)
 
     def _since(self, at: float) -> float:
-        """Return a time such that what is left since then is what the coordinator was there for, by its records."""
+        """Return a time such that the coordinator, by its records, was up for as long as has passed since then."""
         return at + self._began_at - max(self._last_at, at) if at < self._began_at else at
 
     def _judge_left_behind(self, run: Run, record: NodeLeftBehind) -> None:
@@ -312,13 +312,13 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     def _judge_released(self, run: Run, record: NodeReleased) -> None:
         if record.outcome.result is Result.TIMED_OUT:
             key = (record.node, record.incarnation)
-            since = max(self._came.get(key, 0.0), self._ended_at.get(run.id, 0.0))
+            since = max(self._joined_at.get(key, 0.0), self._ended_at.get(run.id, 0.0))
             waited = self._outages.untroubled_s(since, self.world.queue.now)
             least = ROUGHLY * self.world.scenario.join_timeout_s
             self.check(waited >= least, "%s was let go after %.1f s", record.node, waited)
 
     def _judge_over(self, record: RoundEnded) -> None:
-        """Check that nothing of a round that is over lives, except on nodes that are given up."""
+        """Check that no worker of a round that is over lives, except on nodes that were given up."""
         key, now = (record.run, record.round), self.world.queue.now
         self._ended_at[record.run] = now
         training = self.world.trainings.get(key)
@@ -335,7 +335,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that nothing that is needed was overwritten."""
+        """Check that no kept state that is needed was overwritten."""
         super().settled(machine)
         self.kept.settled(machine)
 
@@ -358,7 +358,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
     # The coordinator's lives
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Note that some of it is forgotten, and with it who has workers of rounds that nobody knows of any more."""
+        """Note that the store holds these records alone: workers of later rounds may live on unknown nodes."""
         super().set_back(records, now)
         members = [member for run in self.replica.jobs.values() for member in run.inside]
         known = {(member.node, member.incarnation) for member in members}
@@ -378,20 +378,20 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         """Check what a coordinator that starts knows."""
         super().restored(machine, past)
         self._heard.clear()
-        self._spoke.clear()
-        self._came.clear()
+        self._sent_at.clear()
+        self._joined_at.clear()
         self._revived.clear()
         self.identities.restored()
         for run in machine.jobs.values():
             self._judge_index(run)
             self._rounds[run.id] = run.durable.round
-        # While it was away, it waited for nobody: it goes on from its last record.
+        # The time of its absence counts against no node, so the time since its last record does not.
         self._began_at, self._last_at, self._dozed_s = self.world.queue.now, self._recorded_at, 0.0
 
     # Messages
 
     def refused(self, session: Session, refused: Refused) -> None:
-        """Check that of two processes the younger one stays, if the other has not been silent."""
+        """Check that of two processes of one node the younger one stays, unless it was in trouble."""
         super().refused(session, refused)
         if refused.code is RefusalCode.SUPERSEDED and not refused.retry:
             own = (session.host.node, session.incarnation)

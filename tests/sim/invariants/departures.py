@@ -1,6 +1,6 @@
-"""What must be true of a node whose process dies while all else is well: its closed connection says so at once.
+"""Invariants of a node whose process dies while all else is well: its closed connection shows that at once.
 
-What may have made any of its messages late, in either direction, is left out: then it may only be out of reach.
+Nothing is checked where any of its messages may have been late: then the node may only be out of reach.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 PUNCTUAL = 1.3
-"""A node that is on time is heard within so many heartbeats; a connection that outlives its process is not."""
+"""The number of heartbeats within which a punctual node is heard. A connection that outlives its process exceeds it."""
 
 SLOWING = ("network slow", "coordinator stalls", "disk hangs", "disk fails", "disk fails for long")
-"""Faults after which answers to nodes may have been late, also where none was noticed."""
+"""Faults after which answers to nodes may have been late without being noticed."""
 
 
 class Departures:
@@ -35,13 +35,13 @@ class Departures:
         self.proved = 0
         """How many nodes were not waited for."""
         self._absent: set[tuple[str, int]] = set()
-        """Nodes, by incarnation, whose connection the coordinator saw closed, and that have not been let in since."""
+        """Nodes, by incarnation, whose connection closed, and that have not been let in since."""
         self._connecting: dict[int, tuple[str, int]] = {}
-        """Whom the last event may have let in, by session."""
-        self._spoke: dict[tuple[str, int], float] = {}
-        """When each process last sent anything; a younger one of the same name says nothing of it."""
+        """The node and incarnation that the last event may have let in, by session."""
+        self._last_sent_at: dict[tuple[str, int], float] = {}
+        """When each process last sent anything, by node and incarnation."""
         self._event_at, self._event_before = 0.0, 0.0
-        """The time of the last event, and that of the last one before it. What was due by the latter is decided."""
+        """The times of the last event and of the one before. All that was due by the earlier time is decided."""
 
     def killed(self, host: Host, upset_at: float) -> None:
         """Note that a node is about to be killed; the coordinator was last in trouble at `upset_at`."""
@@ -66,23 +66,23 @@ class Departures:
         self._connecting.clear()
         if isinstance(event, Connected):
             key = event.join.node, event.join.incarnation
-            self._connecting[event.session], self._spoke[key] = key, now
+            self._connecting[event.session], self._last_sent_at[key] = key, now
         if not isinstance(event, Reported | Disconnected) or event.session not in machine._sessions:
             return
         member = machine._sessions[event.session][1]
         key = member.node, member.incarnation
         if isinstance(event, Reported):
-            self._spoke[key] = now
+            self._last_sent_at[key] = now
             return
         self._absent.add(key)
-        silent_s = now - self._spoke.get(key, -1.0)
+        silent_s = now - self._last_sent_at.get(key, -1.0)
         if key in self._killed and silent_s < PUNCTUAL * self._world.scenario.policy.heartbeat_s:
             self._closed_at[key] = now
 
     def judges(self, record: NodeLost, key: Round) -> None:
-        """Check that a node which counts as lost before its time to come back is over is where the round broke.
+        """Check that a node which is lost before its time to come back is over has broken its round.
 
-        So no node is left out for a closed connection while all of its workers live.
+        So no node is given up for a closed connection while all of its workers live.
         """
         if record.reason.startswith("its workers are gone"):
             check, node = self._world.invariants.check, (record.node, record.incarnation)
@@ -92,7 +92,7 @@ class Departures:
             check(node in self._absent, "%s counts as lost, and is connected", record.node)
 
     def _forget_silent(self) -> None:
-        # Where all are silent, the coordinator itself may be cut off, and nobody is lost.
+        # Where all nodes are silent, the coordinator itself may be cut off, and no node is lost.
         runs = self._world.daemon.machine.jobs.values() if self._closed_at else ()
         silent = {node for run in runs if run.all_silent or run.durable.silent for node in run.members}
         if silent:

@@ -1,7 +1,7 @@
-"""What must be true of a coordinator that led, and does not know yet that another one leads: it changes nothing.
+"""Invariants of a coordinator that led, and does not know yet that another one leads: it changes nothing.
 
-It may go on for a moment where its lease was taken from it, by `coordinatord --step-down`: until it notices, it listens
-to its nodes, and says to them what is durable. What it decides meanwhile concerns nobody.
+After `coordinatord --step-down` has revoked its lease, it may go on for a moment. Until it notices, it handles messages
+of its nodes, and sends them what is durable. Its decisions of that time have no effect.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ class FormerLeaders:
         self._check(leads or not changes_history(body), "%s writes to etcd, and does not lead", by.endpoint)
 
     def durable(self, decided: Sequence[Decided]) -> None:
-        """Complain: what became durable was decided by one that leads no more."""
+        """Fail: a former leader has made records durable."""
         self._check(False, "a former leader has made durable: %s", decided)
 
     # Messages
 
     def note_event(self, event: Event) -> None:
-        """Check that it goes on only while it cannot know better."""
+        """Check that it goes on only as long as its lease."""
         since_s = self._world.queue.now - self._led_at
-        self._check(since_s < LEASE_S, "another one leads since %.1f s, and a former one hears %s", since_s, event)
+        self._check(since_s < LEASE_S, "another one has led for %.1f s, and a former one handles %s", since_s, event)
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that what it says is durable."""
+        """Check that the round in its message is durable."""
         if isinstance(message, Degraded) or message.goal is not Goal.RUN:
             return
         formed = self._world.invariants.formed.get((message.run, message.round))
@@ -75,21 +75,21 @@ class FormerLeaders:
                 part.first_rank,
             )
         )
-        self._check(same, "%s hears of another round %d", session.host.name, message.round)
+        self._check(same, "%s is sent another round %d", session.host.name, message.round)
 
     def refused(self, session: Session, refused: Refused) -> None:
         """Note that it turns a node away, which tries the next coordinator."""
 
     def answered(self, request: Request, run_id: str | None, answer: Answer) -> None:
-        """Note that it answers an operator: what it says is durable, or it could not know."""
+        """Note that it answers an operator: the answer rests on durable records, or it could not know."""
 
-    # What concerns nobody
+    # What has no effect
 
     def joined(self, join: Join) -> None:
         """Note a node that has come."""
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Note what will not become durable."""
+        """Note records that will not become durable."""
 
     def settled(self, machine: Coordinator) -> None:
         """Note that nothing waits to be written."""

@@ -1,4 +1,4 @@
-"""What must be true of looks at workers and of rounds that are ended as hung, by what the workers really did."""
+"""Invariants of looks at workers, and of rounds that are ended as hung, by what the workers really did."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ APART_S = 1.0
 """The least time between two looks."""
 
 NAMED_WITHIN_S = 2 * LOOK_WITHIN_S + APART_S + 4.0
-"""The time from when training counts as stalled to the verdict: two looks, a pause, a heartbeat, and what is written to
-the disk in between."""
+"""The longest time from the stall to the verdict: two looks, a pause, a heartbeat, and the commits in between."""
 
 GIVEN_UP_AFTER_S = 2 * (10.0 + LOOK_WITHIN_S)
-"""The delay by a look that never comes back: it is waited for, and the one before it may have been for nothing."""
+"""The delay by a lost look: it is waited for, and the look before it may have to be repeated."""
 
 PAIR = 2
 
 CLOCKS = 0.94
-"""The least part of a time by one clock that it may be by another."""
+"""The least ratio of one time by two clocks."""
 
 
 class HangInvariants:
@@ -43,15 +42,14 @@ class HangInvariants:
         self._world = world
         self._stopped: set[Round] = set()
         self._looked: tuple[Round, int, float] = ("", 0), 0, -math.inf
-        """The round that was last looked at, in which life of the coordinator, and when. A life begins the looks anew:
-        it knows of none before."""
+        """The round of the last look, the life of the coordinator, and the time. Each life begins the looks anew."""
         self._lost = Counter[Round]()
-        """The looks at each round that never came back."""
+        """The lost looks at each round."""
         self.named = 0
         """Hangs that were found."""
 
     def looks(self, look: Look, *, is_lost: bool) -> None:
-        """Check that nobody is looked at who has not begun or is not to be, and that looks are apart."""
+        """Check that a round is looked at only if it has begun and the job wants that, and that looks are apart."""
         key, now = (look.run, look.round), self._world.queue.now
         self._lost[key] += is_lost
         life = self._world.daemon.life
@@ -64,7 +62,7 @@ class HangInvariants:
         spec = self._world.run.spec
         has_begun = stepped is not None or bool(spec.hang_timeout_s)
         self._check(has_begun, "round %d is looked at, and had not begun", look.round)
-        self._check(spec.hang_timeout_s != 0, "round %d is looked at, and nobody is to", look.round)
+        self._check(spec.hang_timeout_s != 0, "round %d is looked at, and its job wants no looks", look.round)
         self._check(spec.launcher is Launcher.NODECLIENT, "round %d is torchrun's, and looked at", look.round)
 
     def decided(self, run: Run, record: Record) -> None:
@@ -105,7 +103,7 @@ class HangInvariants:
         self._world.invariants.hung(key, record.first_failure.node, record.first_failure.failure.exit_code)
 
     def note_run(self, run: Run) -> None:
-        """Check that a round which hangs is ended in time: one worker alone waits for nobody."""
+        """Check that a round which hangs is ended in time. A single worker waits for no other one."""
         key, now = (run.id, run.durable.round), self._world.queue.now
         training = self._world.trainings.get(key)
         hung = None if training is None else training.standstills.hung

@@ -1,6 +1,6 @@
-"""What must be true of identities: while a node may be heard, no other token's bearer is taken for it.
+"""Invariants of identities: while a node may be heard, the bearer of another token cannot take its place.
 
-Such a claim is refused with the names of both tokens, so that it can be reported, and nothing else follows from it.
+Such a claim is refused with the names of both tokens, and has no other effect.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:  # the world imports its invariants
 MEMBER_FIELDS = [field.name for field in fields(Member)]
 
 Known = tuple[dict[str, tuple[Any, ...]], dict[int, str]]
-"""All that is known of each member, and whose each session is."""
+"""The fields of each member by node, and the node of each session."""
 
 
 class Identities:
-    """Watches who counts as whom in one world."""
+    """Watches the tokens and claims of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._tokens: dict[tuple[str, int], str] = {}
         """The token that each node has shown, by incarnation."""
         self._revoked: set[tuple[str, int]] = set()
-        """Nodes whose token was revoked: the records do not name the one that they have had since."""
+        """Nodes whose token was revoked: the records do not name their later token."""
         self.claims = 0
-        """How many claims of others were refused."""
+        """How many claims were refused."""
 
     def note_event(self, event: Event) -> None:
-        """Note which token a node has that comes, or comes back, and which one is revoked."""
+        """Note the token of a node that joins, and a token that is revoked."""
         if isinstance(event, Connected):
             self._tokens[event.join.node, event.join.incarnation] = event.token
         elif isinstance(event, Disconnected) and event.revoked:
@@ -45,12 +45,12 @@ class Identities:
                 self.revoked(member.node, member.incarnation)
 
     def revoked(self, node: str, incarnation: int) -> None:
-        """Note that the token of a node is valid no more."""
+        """Note that the token of a node is no longer valid."""
         self._revoked.add((node, incarnation))
         self._tokens.pop((node, incarnation), None)
 
     def restored(self) -> None:
-        """Note that a coordinator has started, which knows the tokens that nodes had first, if they are still valid."""
+        """Note that a coordinator has started, which knows the first token of each node if that is still valid."""
         for known in self._revoked:
             self._tokens.pop(known, None)
 
@@ -61,23 +61,26 @@ class Identities:
         return member is not None and not member.expired and (node, member.incarnation) in self._tokens
 
     def known(self, machine: Coordinator) -> Known:
-        """Return what is known of all nodes."""
+        """Return all that the coordinator knows of nodes."""
         run = machine.jobs.get("job")
         members = {} if run is None else run.members
         known = {node: tuple(getattr(member, name) for name in MEMBER_FIELDS) for node, member in members.items()}
         return known, {number: member.node for number, (_, member) in machine._sessions.items()}
 
     def judge_claim(self, claim: Connected, before: Known, batch: Batch) -> None:
-        """Check what came of a claim to the identity of a node."""
+        """Check the effects of a claim to the identity of a node."""
         node, check = claim.join.node, self._world.invariants.check
         check(not batch.records, "another one claims to be %s, and it follows: %s", node, batch.records)
         refused = [effect for effect in batch.effects if isinstance(effect, Refuse) and effect.session == claim.session]
         check(len(refused) == len(batch.effects) == 1, "another one claims to be %s: %s", node, batch.effects)
         [refuse] = refused
-        said = refuse.message.code is RefusalCode.FORBIDDEN and (refuse.job, refuse.node) == (claim.join.job, node)
+        is_refused = refuse.message.code is RefusalCode.FORBIDDEN and (refuse.job, refuse.node) == (
+            claim.join.job,
+            node,
+        )
         honest = self._tokens[node, self._world.run.members[node].incarnation]
         named = claim.token in refuse.message.message and honest in refuse.message.message
-        check(said and named, "who claims to be %s is refused, and that does not say so: %s", node, refuse)
+        check(is_refused and named, "a claim to be %s is refused with another reason: %s", node, refuse)
         after = self.known(self._world.daemon.machine)
         check(after == before, "another one claims to be %s, and what is known has changed: %s", node, after)
         self.claims += 1

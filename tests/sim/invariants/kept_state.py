@@ -1,4 +1,4 @@
-"""What must be true of state that nodes keep: one step for all, the newest whole one, and never the last one lost."""
+"""Invariants of kept state: all nodes resume from one step, the newest whole one, and the last one is never lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the world imports its invariants
 
 
 class KeptStateInvariants:
-    """Watches what is kept in one world."""
+    """Watches the kept state of one world."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -34,7 +34,7 @@ class KeptStateInvariants:
         """The last step that a round could not resume from, and that round, by run."""
         self._resumes: dict[Round, KeptStep | None] = {}
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
-        """The last step that was whole and protected by run, in which life of the coordinator, and who had it."""
+        """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
         """The last report of each node, by its incarnation."""
         self._named: dict[Round, int] = {}
@@ -45,16 +45,16 @@ class KeptStateInvariants:
         """How many rounds began from a step that was named before the end of the round before."""
         self._promised: dict[str, KeptStep] = {}
         self._copied: dict[str, tuple[tuple[object, ...], KeptStep | None]] = {}
-        """The step that counted as copied at the last look, and who was there."""
+        """The members at the last check of each run, and the step that counted as copied."""
         self._lonely: set[str] = set()
-        """Runs of which a shard could have no copy at some moment since the last look."""
+        """Runs of which a shard could have no copy at some moment since the last check."""
         self.promised = 0
         """How often another step counted as copied."""
         self.resumed = 0
         """How many rounds began from a step that was kept."""
 
     def note_event(self, event: Event) -> None:
-        """Note what a node says, which the coordinator is about to handle."""
+        """Note a report that the coordinator is about to handle."""
         self._note_lonely()
         if self._world.scenario.persist_every_s is not None:
             self.persisted.note_state(self._world.daemon.machine)
@@ -84,7 +84,7 @@ class KeptStateInvariants:
             parts = [*self._parts_of(run, members, gone=True), *self._unheard_parts(run)]
             whole = self._whole_of(run, parts)
             self.persisted.judge_last(run, record, max((at for at in whole if at.round), default=None))
-        # One that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
+        # A node that ended while nothing could be recorded is forgotten in the same decision, and can give nothing.
         if isinstance(record, NodeReleased) and record.node in run.members:
             if record.outcome.result is Result.LEFT:
                 self._judge_released(run, record.node)
@@ -100,10 +100,10 @@ class KeptStateInvariants:
             self._judge_named((record.run, record.round - 1), nodes, chosen)
 
     def _judge_released(self, run: Run, node: str) -> None:
-        """Check that a node that leaves takes no step along that would be whole without that.
+        """Check that a node which leaves takes along no step that would be whole if it had stayed.
 
-        Nobody has to get it where all leave. Where a round has it, or can begin without it, it is given; and a node
-        that waits to give it does not do so for ever.
+        Nothing is checked where all nodes leave, where a round has its state or can begin without it, and where the
+        node has waited long enough to give its state.
         """
         member, others = run.members[node], [member for member in run.members.values() if member.node != node]
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
@@ -120,13 +120,13 @@ class KeptStateInvariants:
         self._check(newest is None or newest in whole, "%s leaves, and takes %s along", node, newest)
 
     def _judge_taken_along(self, run: Run, record: NodeReleased) -> None:
-        """Check that no node that has the last step leaves with all others before the disk has it."""
+        """Check that no node with the last step leaves with all others before the step is on the disk."""
         newest = self._newest_with(run, record.node)
         if any(part.big and part.at == newest for part in self._parts_of(run, [run.members[record.node]], gone=True)):
             self.persisted.judge_last(run, record, newest)
 
     def _newest_with(self, run: Run, node: str) -> KeptStep | None:
-        """Return the newest step of the run that a node which goes and those that can be reached have all of."""
+        """Return the newest step that is whole on a node that goes and the reachable ones together."""
         reachable = [member for member in run.members.values() if member.session is not None and not member.expired]
         parts = [*self._parts_of(run, reachable), *self._parts_of(run, [run.members[node]], gone=True)]
         return max((at for at in self._whole_of(run, parts) if at.round), default=None)
@@ -136,7 +136,7 @@ class KeptStateInvariants:
         return kept is not None and kept.restoring is Restoring.READY
 
     def _parts_of(self, run: Run, members: Iterable[Member], *, gone: bool = False) -> list[KeptParts]:
-        """Return what members of a run say that they keep of it, unless they are released."""
+        """Return the parts of a run that its members report, without released ones unless `gone`."""
         return [
             part
             for member in members
@@ -146,7 +146,7 @@ class KeptStateInvariants:
         ]
 
     def _unheard_parts(self, run: Run) -> list[KeptParts]:
-        """Return what members keep that have not been heard since the coordinator was started: it waits for them."""
+        """Return the parts of members that have not been heard since the coordinator was started: it waits for them."""
         unheard = self.persisted.unheard.get(run.id, {})
         there = [host for host in self._world.hosts.values() if unheard.get(host.node) == host.incarnation]
         memories = [host.memory for host in there if host.memory is not None]
@@ -160,19 +160,19 @@ class KeptStateInvariants:
         self._check(chosen == best, "%s is chosen, and %s is the newest that is whole", chosen, best)
 
     def named(self, host: Host, key: Round, step: int, promised: int | None) -> None:
-        """Check which step the workers of a node are told to keep: one for all, which none of them has passed."""
+        """Check the step that the workers of a node are to keep: one for all nodes, which no worker has passed."""
         self._check(
-            promised is not None and promised <= step, "%s is told step %d, %s has passed", host.name, step, promised
+            promised is not None and promised <= step, "%s keeps step %d and promised %s", host.name, step, promised
         )
         known = self._named.setdefault(key, step)
-        self._check(known == step, "%s is told step %d of round %d, others %d", host.name, step, key[1], known)
+        self._check(known == step, "%s is to keep step %d of round %d, and others %d", host.name, step, key[1], known)
 
     def finds_place(self, host: Host, step: int, place: int | None) -> None:
-        """Check that the last step of a round can be saved: not all places of a node are protected."""
+        """Check that a node has a place for the last step of a round."""
         self._check(place is not None, "%s has no place for step %d, the last one of its round", host.name, step)
 
     def keeps_named(self, host: Host, key: Round) -> None:
-        """Note that a node keeps the step that it was told, the last one of a round; it may be in another one now."""
+        """Note that a node keeps the named step, the last one of a round; it may be in another round by now."""
         assert host.memory is not None
         self._keep_named.setdefault(key, {})[host.node] = (host, host.memory)
 
@@ -195,7 +195,7 @@ class KeptStateInvariants:
         return self._whole_of(run, self._parts_of(run, reachable))
 
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
-        """Return the steps of which these parts are all, and that have not proved useless."""
+        """Return the steps of which these parts are whole, and that have not proved useless."""
         useless = self._useless.get(run.id)
         for at in {part.at for part in parts}:
             tried = useless is not None and at.round < useless[1] and at >= useless[0]
@@ -203,11 +203,11 @@ class KeptStateInvariants:
                 yield at
 
     def fetched(self, host: Host, resume: Resume, chains: set[Chain]) -> None:
-        """Check what a node has got."""
+        """Check that a node has fetched one state."""
         self._check(len(chains) == 1, "%s has a mixture of %d states of step %d", host.name, len(chains), resume.step)
 
     def begins(self, training: Training) -> None:
-        """Check that all workers of a round begin from one state: that which is on record, or nothing."""
+        """Check that all workers of a round begin from one state: the recorded one, or none."""
         states = {None if host.memory is None else host.memory.resumed for host in training.hosts.values()}
         steps = {None if state is None else state[0] for state in states}
         self._check(len(steps) == 1, "round %d begins from %s", training.key[1], steps)
@@ -219,7 +219,7 @@ class KeptStateInvariants:
         self.resumed += at is not None
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that what was whole and protected is still there."""
+        """Check that whole and protected steps are still there."""
         self.persisted.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
@@ -236,7 +236,7 @@ class KeptStateInvariants:
                 continue
             known = self._safe.get(run.id)
             if known is None or known[:2] != (self._world.daemon.life, whole):
-                known_to_have = run.kept.holders(whole)  # one that is out of reach may have it too, and goes on
+                known_to_have = run.kept.holders(whole)  # a node that is out of reach may have it too, and overwrite it
                 there = [
                     holder
                     for holder in self._holders(run.id, whole)
@@ -252,7 +252,7 @@ class KeptStateInvariants:
                 self._check(has_it or whole in memory.withdrawn, "%s has overwritten %s", host.name, whole)
 
     def _judge_failed(self, run: Run, *, recording: bool) -> None:
-        """Check that no round goes on of which a node cannot get its state."""
+        """Check that a round ends if one of its nodes cannot get its state."""
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
         for member in run.inside if recording and goes_on else ():
             observed, kept = member.observed, member.observed.kept
@@ -261,19 +261,19 @@ class KeptStateInvariants:
             self._check(not failed, "%s cannot get its state, and round %d goes on", member.node, run.durable.round)
 
     def _judge_index(self, run: Run) -> None:
-        """Check that the coordinator counts what the members last said that they keep of this run, and nothing else."""
+        """Check that the coordinator counts the last reports of members about this run, and nothing else."""
         for member in () if run.durable.state.ended else run.members.values():
-            said = self._heard.get((member.node, member.incarnation))
-            if said is None or member.session is None or member.durable.outcome is not None:
+            last = self._heard.get((member.node, member.incarnation))
+            if last is None or member.session is None or member.durable.outcome is not None:
                 continue
-            kept = said.kept.parts if said.kept is not None and said.run == run.id else ()
+            kept = last.kept.parts if last.kept is not None and last.run == run.id else ()
             counted = run.kept._of_node.get(member.node, ())
             self._check(counted == kept, "of %s counts %s, and it keeps %s", member.node, counted, kept)
         gone = run.kept._of_node.keys() - run.members.keys()
         self._check(not gone, "what %s have kept counts, and they are gone", gone)
 
     def _judge_copied(self, run: Run) -> None:
-        """Check that what counts as copied outlives the loss of any one host, and of a rack where there are several."""
+        """Check that a copied step outlives the loss of any one host, and of any one rack where there are several."""
         at = None if run.durable.state.ended else run.kept.copied
         self._judge_promise(run, at)
         hosts = {host.node: host for host in self._world.hosts.values() if host.memory is not None}
@@ -303,9 +303,9 @@ class KeptStateInvariants:
                 self._check(left and _is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
 
     def _judge_copies(self, run: Run) -> None:
-        """Check that the node which is shown to have a copy of what another one alone keeps really has it.
+        """Check that the node which is shown to have a copy of another one's shards really has it.
 
-        Where messages come out of order, an old one may have told it to protect other steps.
+        It is called only where messages come in order: an old message may change the protected steps.
         """
         for node in () if run.durable.state.ended else run.members:
             taker, at = run.kept.copy_of(node) or ("", None)
@@ -315,7 +315,7 @@ class KeptStateInvariants:
             if at is None or host is None or host.memory is None or at in host.memory.withdrawn:
                 continue
             if host.incarnation != run.members[taker].incarnation or host.memory.key[0] != run.id:
-                continue  # the coordinator has not heard yet that the one which had it is gone
+                continue  # the coordinator does not know yet that the node which had it is gone
             others = [parts for holder, parts in run.kept.holders(at).items() if holder not in {node, taker}]
             alone = _shards(run.kept.holders(at).get(node, ())) - _shards(part for parts in others for part in parts)
             there = _shards(
@@ -326,14 +326,14 @@ class KeptStateInvariants:
     def _judge_promise(self, run: Run, at: KeptStep | None) -> None:
         """Check that no older step counts as copied than a moment ago, while nobody comes, goes or lacks memory.
 
-        This may be otherwise while a shard can have no copy: without a taker a newer step is preferred to an older one
-        that had copies. A step with which a round could not begin does not count: what was kept of it was damaged.
-        Where messages come out of order, an older report may say less than is there.
+        Nothing is checked while a shard can have no copy: a newer step without copies is preferred then. A step from
+        which a round could not resume does not count: it was damaged. Where messages come out of order, an older report
+        may hide what is there.
         """
         members = ((member.node, member.incarnation, member.session) for member in run.members.values())
         circumstances = (self._world.daemon.life, run.durable.round, *sorted(members, key=str))
         before, promised = self._copied.get(run.id, ((), None))
-        # One that stays protected for the disk alone may go as soon as it is written, or not wanted there any more.
+        # A step that is protected for the disk alone may go as soon as it is written, or no longer to be written.
         self._copied[run.id] = circumstances, at if at in {run.kept.whole, run.kept.candidate} else None
         was_lonely = run.id in self._lonely
         self._lonely.discard(run.id)
@@ -380,9 +380,9 @@ def _shards(parts: Iterable[KeptParts]) -> set[int]:
 
 
 def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
-    """Whether a node that was left behind has workers that go on until it hears what it is to protect.
+    """Whether a node that was left behind has workers that go on, and does not know yet that it is to protect a step.
 
-    If they overwrite it before that, the next round cannot get it, and another step is chosen.
+    If they overwrite the step, the next round cannot get it, and another step is chosen.
     """
     memory = host.memory
     return (

@@ -1,4 +1,4 @@
-"""What is said to nodes: each has last heard what is wanted of it, and no message is sent again that has got old."""
+"""Invariants of messages to nodes: the last one has the present goal, and no outdated message is sent again."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ GOAL_OF = {
     State.RUNNING: Goal.RUN,
     State.STOPPING: Goal.STOP,
 }
-"""What a node of the round is to hear."""
+"""The goal of a node in the round, by the state of the run."""
 
 
 class MessageInvariants(RoundInvariants):
-    """Watches what the nodes of one world are told."""
+    """Watches the messages to the nodes of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._last_said: dict[tuple[int, int], Desired] = {}
+        self._last_sent: dict[tuple[int, int], Desired] = {}
         """The last message to each session, keyed by (life of the coordinator, session)."""
-        self._said_as: dict[tuple[int, int], MemberState] = {}
-        """Where the node of each session stood when that message was first sent."""
+        self._sent_as: dict[tuple[int, int], MemberState] = {}
+        """The member state at the first sending of that message."""
 
     def sent(self, session: Session, message: Desired | Degraded) -> None:
-        """Check that what is said to a node rests on what is durable, and that what is said again is still so."""
+        """Check that a message rests on durable records, and that a repeated one is still current."""
         super().sent(session, message)
         if not isinstance(message, Desired):
             return
         key = session.life, session.number
         run, member = self.world.daemon.machine._sessions.get(session.number, (None, None))
-        again = self._last_said.get(key) is message
-        self._last_said[key] = message
+        again = self._last_sent.get(key) is message
+        self._last_sent[key] = message
         if run is None or member is None:
             return
         if not again:
-            self._said_as[key] = member.state
-        elif self._said_as.get(key, member.state) is not member.state and not self.world.daemon.writing:
+            self._sent_as[key] = member.state
+        elif self._sent_as.get(key, member.state) is not member.state and not self.world.daemon.writing:
             self._judge_again(run, member, message)
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that the nodes have heard of all that is durable."""
+        """Check that the nodes were sent all that is durable."""
         super().settled(machine)
         for run_id, node in machine._leases._at:
             self.check(node in machine._registry.live[run_id].members, "%s has a lease, and is no member", node)
@@ -65,20 +65,20 @@ class MessageInvariants(RoundInvariants):
             self.check(not missed, "%s knows of round %d, and none is recorded", member.node, observed.round)
             waits = run.durable.state is State.FORMING and member.state is MemberState.READY
             forever = waits and run.give_up.get(member.node) is None
-            self.check(not forever, "%s waits for a round, and for no limit of time", member.node)
+            self.check(not forever, "%s waits for a round without a time limit", member.node)
             self._judge_revision(run, member)
-            said = self._last_said.get((self.world.daemon.life, number))
-            if said is not None and not member.expired:
+            last = self._last_sent.get((self.world.daemon.life, number))
+            if last is not None and not member.expired:
                 wanted = _wanted(run, member)
-                heard = (
-                    said.goal,
-                    said.round if said.goal in {Goal.RUN, Goal.STOP} else run.durable.round,
-                    said.planned,
+                received = (
+                    last.goal,
+                    last.round if last.goal in {Goal.RUN, Goal.STOP} else run.durable.round,
+                    last.planned,
                 )
-                self.check(heard == wanted, "%s was told %s, and %s is wanted", member.node, heard, wanted)
+                self.check(received == wanted, "%s was sent %s, and %s is wanted", member.node, received, wanted)
 
     def _judge_revision(self, run: Run, member: Member) -> None:
-        """Check that a message which would be sent again is the one that would be made anew."""
+        """Check that a message which would be repeated equals one that is made anew."""
         sent = member.sent
         if (
             sent is None
@@ -98,7 +98,7 @@ class MessageInvariants(RoundInvariants):
 
 
 def _wanted(run: Run, member: Member) -> tuple[Goal, int, bool]:
-    """Return goal, round, and whether it is on purpose, as a node ought to have heard them."""
+    """Return the goal and round that a node must have been sent, and whether they are planned."""
     if run.durable.state.ended or member.durable.outcome is not None:
         outcome = member.durable.outcome or run.durable.outcome
         return Goal.EXIT, run.durable.round, outcome is not None and outcome.result in {Result.LEFT, Result.STOPPED}

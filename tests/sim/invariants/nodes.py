@@ -1,4 +1,4 @@
-"""What must be true of nodes' goals and actions."""
+"""Invariants of nodes' goals and actions."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class NodeInvariants:
         """Rounds in which a worker failed by itself."""
         self.unseen: set[Round] = set()
         """Rounds of which a node's workers ended while it could not be heard: the coordinator cannot know what came
-        first, and may take the consequences among their peers for the cause."""
+        first, and may take the failures of their peers for the root cause."""
         self.charged_unseen = 0
-        """How many rounds were charged to the budget for that. None should be; see "How it is proved" in DESIGN.md."""
+        """How many of these rounds were charged. None should be; see "How it is proved" in DESIGN.md."""
         self.disturbed: set[Round] = set()
         """Rounds of which a node ended its workers of its own accord."""
         self._sent: dict[tuple[str, int, str], int] = {}
@@ -48,7 +48,9 @@ class NodeInvariants:
         if desired.round > self._sent.get(key, -1):
             self._sent[key] = desired.round
             self.world.touch()
-            self.world.trace.note("%s: hears %s round %d: %s", host.name, desired.goal, desired.round, desired.reason)
+            self.world.trace.note(
+                "%s: receives %s round %d: %s", host.name, desired.goal, desired.round, desired.reason
+            )
 
     def starts(self, host: Host, start: Start) -> None:
         """Check that a node may start a round."""
@@ -57,7 +59,7 @@ class NodeInvariants:
         self.check(host.prepared, "%s starts round %d, and still imports", host.name, start.round)
         self.check(not alive, "%s starts round %d over workers of %s", host.name, start.round, host.workers.round)
         latest = self._sent[host.name, host.incarnation, start.run]
-        self.check(start.round == latest, "%s starts round %d, and heard of %d", host.name, start.round, latest)
+        self.check(start.round == latest, "%s starts round %d, and was sent %d", host.name, start.round, latest)
         once = (host.name, host.incarnation, key)
         self.check(once not in self._started, "%s starts round %d twice", host.name, start.round)
         self._started.add(once)
@@ -81,12 +83,12 @@ class NodeInvariants:
             grace = self.world.scenario.policy.outage_grace_s
             self.check(alone >= grace, "%s ends its workers, cut off for %.1f s", host.name, alone)
 
-    def exits(self, host: Host, last_word: Exit) -> None:
+    def exits(self, host: Host, end: Exit) -> None:
         """Check how a nodeclient ends."""
         self.check(not host.workers.alive, "%s ends with workers alive", host.name)
-        self.check(bool(last_word.message), "%s ends without a word", host.name)
+        self.check(bool(end.message), "%s ends without a message", host.name)
         self.world.invariants.kept.persisted.exits(host)
-        if last_word.code == 0:
+        if end.code == 0:
             well = any(outcome.result is Result.SUCCEEDED for outcome in self.replica.outcomes.values())
             done = self._has_done_all(host)
             self.check(well or done, "%s exits with 0, and no run has succeeded", host.name)
@@ -104,7 +106,7 @@ class NodeInvariants:
         self.genuine.add(key)
 
     def gone(self, host: Host) -> None:
-        """Note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone, so that their peers fail or hang."""
         if self._hidden(host):
             self.unseen.add(host.workers.round)
 
@@ -119,7 +121,7 @@ class NodeInvariants:
     # The end
 
     def judge_end(self) -> None:
-        """Check that nothing is stuck, some time after the last fault with the network healed."""
+        """Check that nothing is stuck, some time after all faults have ended."""
         for run in self.world.daemon.machine.jobs.values():
             stands = run.durable.state.ended or run.durable.state.value == "running"
             self.check(stands, "stuck: %s", self.world.situation)

@@ -1,4 +1,4 @@
-"""What must be true of steps on a disk: what is whole stays whole, and no training begins anew beside one."""
+"""Invariants of steps on a disk: a whole step stays whole, and no training begins anew beside one."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 STANDS_STILL_S = 5.0
-"""A coordinator that has done nothing for so long, in seconds, stood still."""
+"""A coordinator without an event for so long stood still."""
 
 
 class PersistedStateInvariants:
-    """Watches the directory of one world, and what is decided about it."""
+    """Watches the directory of one world, and the decisions about it."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._newest: dict[int, OnDisk] = {}
-        """The newest step that was whole in each directory, by its identity."""
-        self._sent: set[tuple[str, int]] = set()
-        """Runs of which the coordinator was told in this life that the disk has a step of theirs."""
+        """The newest step that was whole in each directory, keyed by the directory's `id`."""
+        self._on_disk: set[tuple[str, int]] = set()
+        """Runs with a step on the disk, by the reports to the coordinator, with its life."""
         self._finders: dict[tuple[str, int], set[str]] = {}
-        """The nodes that have told this life of the coordinator that they find a step, of whatever run; by their own
-        run. They may be gone. When one of them finds nothing any more, all are forgotten: it may have been deleted."""
+        """The nodes that have reported a step of any run, keyed by their own run and the life of the coordinator. They
+        may be gone. When one of them finds nothing any more, all are forgotten: the step may have been deleted."""
         self._read: dict[tuple[str, int], int] = {}
         """The serial of the step that the nodes of a round have read."""
         self._stopped: dict[str, float] = {}
         """When the last round of each run was stopped."""
         self._wrote_at: dict[str, float] = {}
-        """When a node of each run last wrote something, by the coordinator's clock; infinite if none has to."""
+        """When a node of each run last wrote to the disk, by the coordinator's clock; infinite if nothing is to be
+        written."""
         self.unheard: dict[str, dict[str, int]] = {}
-        """The members of each run that have not been heard since the coordinator was started, before the next event, by
-        node with their incarnation: once a run has ended, it has no such members."""
+        """The incarnation of each member that has not been heard since the coordinator was started, by run and node."""
         self._waits: dict[str, tuple[int, float]] = {}
-        """The time since which a step of each run waits that the disk lacks, with the life of the coordinator."""
+        """The life of the coordinator, and the time since which a step of each run waits for the disk."""
         self._heard_at = 0.0
-        """When the coordinator last heard anything."""
+        """When the coordinator last received anything."""
         self.written = 0
         """How many steps became whole."""
         self.written_alone = 0
@@ -60,10 +60,10 @@ class PersistedStateInvariants:
         self.resumed = 0
         """How many rounds were to resume from the disk."""
 
-    # What happens on the disk
+    # The disk
 
     def is_whole(self, directory: Directory, of: Step) -> None:
-        """Check a step that has just become whole, or was so already, before older ones are dropped."""
+        """Check a step that is made whole, before older ones are dropped."""
         found = directory.find(of)
         assert found is not None
         shards = {part.first_shard for part in found.parts if part.big}
@@ -76,15 +76,15 @@ class PersistedStateInvariants:
         self._newest[id(directory)] = directory.whole[0]
 
     def read(self, host: Host, found: OnDisk) -> None:
-        """Check that all nodes of a round read the same."""
+        """Check that all nodes of a round read the same step."""
         assert host.memory is not None
         serial = self._read.setdefault(host.memory.key, found.serial)
         self._check(serial == found.serial, "%s reads number %d, and others %d", host.name, found.serial, serial)
 
     def exits(self, host: Host) -> None:
-        """Check that a node which ends without a coordinator takes no step along that it has whole by itself.
+        """Check that a node which ends without a coordinator takes along no step that it has whole by itself.
 
-        A second signal gives it no time, and what another run has written since then is newer.
+        Nothing is checked after a second signal, which gives it no time, and where another run has written since.
         """
         agent, memory = host.agent, host.memory
         if agent is None or memory is None or not agent._settings.persists or agent.phase is Phase.SUCCEEDED:
@@ -101,7 +101,7 @@ class PersistedStateInvariants:
     # Decisions
 
     def chooses(self, run: Run, record: RoundFormed, nodes: list[Member], memory: KeptStep | None) -> KeptStep | None:
-        """Return what a round is to resume from, given what memory has; check that it does not begin anew in vain."""
+        """Return the step to resume from, given the one in memory; check that the round does not begin anew."""
         chosen = record.resume
         found = {member.node: self._found(member) for member in nodes}
         all_find = set.intersection(*(set(steps) for steps in found.values())) if found else set()
@@ -112,8 +112,8 @@ class PersistedStateInvariants:
         if chosen is None:
             some = next((member.node for member in nodes if found[member.node] or self._is_hindered(member)), None)
             self._check(some is None, "round %d begins anew, and %s sees a step", record.round, some)
-            told = (run.id, self._world.daemon.life) in self._sent
-            self._check(not told, "round %d begins anew, and its run has a step on the disk", record.round)
+            is_on_disk = (run.id, self._world.daemon.life) in self._on_disk
+            self._check(not is_on_disk, "round %d begins anew, and its run has a step on the disk", record.round)
             finders = self._note_finders(run)
             self._check(not finders, "round %d begins anew, and %s had found a step", record.round, finders)
         from_disk = disk is not None and (memory is None or disk > memory)
@@ -130,8 +130,8 @@ class PersistedStateInvariants:
     def judge_last(self, run: Run, record: RunEnded | NodeReleased, kept: KeptStep | None) -> None:
         """Check that a run which is stopped, or whose nodes all leave, has its last whole step on the disk.
 
-        It is tried until there is no time for another attempt, or until nobody has written anything for long. Then the
-        last words say that it is lost.
+        Attempts go on until there is no time for another one, or nothing was written for long. Then the reason of the
+        end names the lost step.
         """
         waited_s = self._world.queue.now - self._stopped.get(run.id, 0.0)
         if not self._is_stuck(run) and waited_s < ROUGHLY * (END_S - RETRY_S):
@@ -140,17 +140,17 @@ class PersistedStateInvariants:
             self._check("is not on the disk" in record.reason, "%r, and nothing about %s", record.reason, kept)
 
     def judge_in_vain(self, run: Run, record: NodeReleased, kept: KeptStep | None) -> None:
-        """Check that a node which has waited in vain takes no step along that it was to write to the disk.
+        """Check that a node which has waited in vain takes along no step that it was to write to the disk.
 
-        That is not asked of a coordinator that does not know all yet, because it was started again. If an attempt has
-        failed, the node says so and does not wait for the next one.
+        Nothing is checked while a restarted coordinator has not heard all nodes. If an attempt has failed, the reason
+        has to name the lost step, and the node does not wait for the next attempt.
         """
         work = run.kept.disk.work
         if self.unheard.get(run.id) or (work is not None and record.node not in work.writers):
             return
         if run.kept.disk.problem or self._is_stuck(run):
-            said = "is not on the disk" in record.reason or self._is_there(run, kept)
-            self._check(said, "%r, and nothing about %s", record.reason, kept)
+            is_named = "is not on the disk" in record.reason or self._is_there(run, kept)
+            self._check(is_named, "%r, and nothing about %s", record.reason, kept)
         else:
             self._judge_there(run, kept, f"{record.node} has gone")
 
@@ -158,12 +158,12 @@ class PersistedStateInvariants:
         idle_s = self._world.daemon.clock.read() - self._wrote_at.get(run.id, math.inf)
         return idle_s >= ROUGHLY * STALL_S
 
-    def _judge_there(self, run: Run, kept: KeptStep | None, what: str) -> None:
+    def _judge_there(self, run: Run, kept: KeptStep | None, event: str) -> None:
         there = self._newest_there(run)
-        self._check(self._is_there(run, kept), "%s with %s on the disk, not %s", what, there, kept)
+        self._check(self._is_there(run, kept), "%s with %s on the disk, not %s", event, there, kept)
 
     def _is_there(self, run: Run, kept: KeptStep | None) -> bool:
-        """Whether a step is on the disk; where messages come out of order or a host sees another one, nobody knows."""
+        """Whether a step is on the disk, or that is not known: messages out of order, or another directory."""
         if kept is None or self._world.scenario.network.harsh or self._world.disks.was_unmounted:
             return True
         there = self._newest_there(run)
@@ -183,9 +183,9 @@ class PersistedStateInvariants:
     # At any time
 
     def note_state(self, machine: Coordinator) -> None:
-        """Note which nodes find a step on the disk, and who is not heard yet, as it is known before the next event.
+        """Note which nodes find a step on the disk, and which are not heard yet, before the next event.
 
-        Check that no step waits for the disk: there may be no record for long.
+        Check here that no step waits for the disk, since there may be no record for long.
         """
         for run in machine.jobs.values():
             self._note_finders(run)
@@ -212,17 +212,17 @@ class PersistedStateInvariants:
         self._check(there, "the last whole step is gone: %s", last)
         for run in machine.jobs.values():
             if any(of == run.id for member in run.members.values() for of, _ in self._found(member)):
-                self._sent.add((run.id, self._world.daemon.life))
+                self._on_disk.add((run.id, self._world.daemon.life))
             self._judge_work(run)
-            said = run.kept.disk.step
+            shown = run.kept.disk.step
             newest = max((step.of[1] for step in directory.whole if step.of[0] == run.id), default=None)
-            if said is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
-                self._check(newest is not None and newest >= said, "%s counts as on the disk, not %s", said, newest)
+            if shown is not None and not self._world.disks.was_unmounted and not run.durable.state.ended:
+                self._check(newest is not None and newest >= shown, "%s counts as on the disk, not %s", shown, newest)
 
     def _judge_wait(self, machine: Coordinator, run: Run) -> None:
-        """Check that a step of a round that goes on does not wait for the disk much longer than nodes asked for.
+        """Check that a step of a running round waits for the disk little longer than the interval of its nodes.
 
-        While the coordinator stands still, or cannot record anything, nothing is written either.
+        While the coordinator stands still, or cannot record anything, no step is written either.
         """
         now, every_s, disk, whole = self._world.queue.now, self._world.scenario.persist_every_s, run.kept.disk, None
         if every_s is not None and run.durable.state is State.RUNNING and machine.store_error is None:
@@ -239,7 +239,7 @@ class PersistedStateInvariants:
         self._check(not late, "%s waits for the disk since %.1f s", whole, now - since)
 
     def _judge_work(self, run: Run) -> None:
-        """Check that what is being written is overwritten by nobody, and made whole when all have written it."""
+        """Check that a step which is being written is protected, and made whole only when all parts are written."""
         work = run.kept.disk.work
         if work is None or run.durable.state.ended:
             return
@@ -253,9 +253,9 @@ class PersistedStateInvariants:
             self._check(there or later, "%s is to be whole, and not all of it is written", work.at)
 
     def judge_missing(self, memory: KeptMemory, of: Step) -> None:
-        """Check that a node has what it is to write, unless nobody wants that any more or it was damaged.
+        """Check that a node has the step that it is to write, unless that is no longer wanted, or was damaged.
 
-        Where messages come out of order, an old one may have told the node to protect other steps.
+        Nothing is checked where messages come out of order: an old one may change the protected steps.
         """
         if self._world.scenario.network.harsh:
             return

@@ -1,7 +1,7 @@
-"""What must be true of rounds that wait for nodes which prepare: for none of them longer than for any other arrival.
+"""Invariants of rounds that wait for nodes which prepare: they wait no longer than for any other arrival.
 
-By the coordinator's own clock, and by what it heard. What others might need more time for (a pause after an error, a
-node that may be back, a store that fails) is left out.
+They are checked by the messages to the coordinator, at times of its own clock. Nothing is checked where a round may
+wait for something else: a pause after an error, a node that may come back, a store that fails.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ ALIKE_S = 0.05
 
 
 class PreparingNodes:
-    """Watches when nodes come, and when they are ready."""
+    """Watches when nodes join, and when they are ready."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._life = 0
-        self._came_at = self._ready_at = -math.inf
-        """When a node last came, and when one that had prepared was ready, in this life of the coordinator."""
+        self._came_at = -math.inf
+        """When a node last came, in this life of the coordinator."""
+        self._ready_at = -math.inf
+        """When a node that had prepared was last ready, in this life of the coordinator."""
         self._first_ready: dict[tuple[str, int], float] = {}
-        """When the coordinator first heard that a node does not prepare, in the world's time; by node and
-        incarnation."""
+        """When a report first showed that a node does not prepare, by the queue; keyed by node and incarnation."""
 
     def ready_at(self, member: Member) -> float:
-        """Return when a node became ready for the first time, in the world's time."""
+        """Return when a node became ready for the first time, by the queue."""
         return self._first_ready[member.node, member.incarnation]
 
     def ready_after(self, since: float) -> float:
-        """Return when the first node became ready from a moment on, by the world's time; infinite if none did."""
+        """Return when the first node became ready at `since` or later, by the queue; infinite if none did."""
         return min((at for at in self._first_ready.values() if at >= since), default=math.inf)
 
     def note_event(self, event: Event) -> float | None:
         """Take in an event that the coordinator is about to handle.
 
-        Return by how many seconds more than they may enough nodes wait until then, if they do.
+        Return by how many seconds too long enough nodes wait, or None.
         """
         daemon = self._world.daemon
         machine, now = daemon.machine, daemon.clock.read()
@@ -63,7 +64,7 @@ class PreparingNodes:
             node, incarnation = member.node, member.incarnation
             if member.state is MemberState.PREPARING and not member.arrived:
                 self._ready_at = now
-            elif member.state is not MemberState.READY:  # also one whose messages overtook each other
+            elif member.state is not MemberState.READY:  # also a node whose messages overtook each other
                 self._came_at = now
         else:
             if isinstance(event, AdminRequested) and isinstance(event.request, UndrainNode):
@@ -91,7 +92,7 @@ def _may_form(run: Run) -> bool:
 
 
 def _waits_for_disk(run: Run) -> bool:
-    """Whether nodes do not find the same on the disk, or not what is known to be there, or cannot read it."""
+    """Whether nodes find different steps on the disk, or lack one that is known to be there, or cannot read one."""
     held = [kept for member in run.members.values() if (kept := member.observed.kept) is not None]
     views = {kept.persisted for kept in held} | ({()} if len(held) < len(run.members) else set())
     gone = run.kept.disk.missed is not None or (run.kept.disk.step is not None and not any(views))

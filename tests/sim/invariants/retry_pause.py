@@ -1,7 +1,7 @@
-"""What must be true of the pause before a round that follows the same error, twice or more in a row.
+"""Invariants of the pause before a round that follows the same error, twice or more in a row.
 
-Counted anew from the records, by the world's clock. Where something changed in between (a node came, or was left
-behind, another coordinator decides, the settings are others) nothing is demanded.
+The pause is computed anew from the records, by the queue's clock. Nothing is checked where something changed in
+between: a node came or was left behind, another coordinator decides, or the settings changed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 CLEARLY_SHORT = 0.8
-"""The part of the time within which a round got nowhere that is clearly short: clocks differ, and so do the ends of
-what they measure."""
+"""The part of `repeat_within_s` in which a round clearly was short. Clocks differ, and so do the moments that they
+measure from."""
 
 
 class RetryPauses:
@@ -33,10 +33,10 @@ class RetryPauses:
         self._repeats = 0
         self._last: Report | None = None
         self._quiet = False
-        """Nothing has happened since that calls for another try at once."""
+        """Whether nothing has happened since that calls for another try at once."""
         self._stepped = False
         self._behind: set[str] = set()
-        """Nodes that were left behind: each comes back when it likes."""
+        """Nodes that were left behind: each may come back at any time."""
 
     def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle: an operator's restart ends a pause."""
@@ -44,7 +44,7 @@ class RetryPauses:
             self._quiet = False
 
     def too_early(self, record: Record) -> float | None:
-        """Take in what is decided; return by how many seconds a round is formed too early, if one is."""
+        """Take in a decided record; return by how many seconds a round is formed too early, or None."""
         now, daemon = self._world.queue.now, self._world.daemon
         match record:
             case NodeJoined():
@@ -57,7 +57,7 @@ class RetryPauses:
                 self._stepped = True
             case RoundEnded():
                 self._note_end(record, now)
-                self._quiet &= self._life == daemon.life  # to one that was started again, a spare is a newcomer
+                self._quiet &= self._life == daemon.life  # to a restarted coordinator, a spare is a newcomer
                 self._ended_at, self._life = now, daemon.life
             case RoundFormed():
                 early = self._early(now) if self._quiet and self._life == daemon.life else 0.0
@@ -70,7 +70,7 @@ class RetryPauses:
     def _note_end(self, record: RoundEnded, now: float) -> None:
         last, self._last = self._last, record.report
         policy = self._world.scenario.policy
-        # A coordinator that was started again knows by the clock on the wall alone how long ago that was.
+        # A restarted coordinator knows only by the wall clock how long ago that was.
         short = self._life == self._world.daemon.life and now - self._formed_at < CLEARLY_SHORT * policy.repeat_within_s
         again = last is not None and self._last is not None and _error(last) == _error(self._last)
         follows = last is not None and last.round == record.round - 1

@@ -1,7 +1,7 @@
-"""What must be true of the coordinator's judgement on why a round or a run ended, by what really happened.
+"""Invariants of the coordinator's verdicts on why a round or a run ended, by what really happened.
 
-It is judged by which workers failed by themselves, and when nothing else did. `decisions` has other decisions, `rounds`
-the budget.
+They are checked by which workers failed by themselves, and whether anything else did. `decisions` has other decisions,
+and `rounds` the budget.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 ROUGHLY = 0.93
-"""The least part of a time in one clock that it may be in another one."""
+"""The least ratio of one time by two clocks."""
 
 ALIKE_S = 0.05
 """Two readings of the coordinator's clock in the same moment differ by less."""
 
 REMEMBERED_S = 0.5
-"""The time beyond that within which a loss excuses a failure: until the messages of both arrive."""
+"""The time beyond the collateral window within which a loss may excuse a failure: until the messages of both arrive."""
 
 
 class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, ProgressInvariants, AgentInvariants):
@@ -49,25 +49,25 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         self._culprits: dict[Round, set[str]] = {}
         """Nodes of which a worker failed by itself."""
         self._failed_at: dict[Round, dict[str, float]] = {}
-        """When a worker of each of them first did, in the queue's `now`."""
+        """When a worker of each of these first failed, in the queue's `now`."""
         self._complained: dict[Round, set[str]] = {}
-        """Nodes that told this life of the coordinator of a worker's failure, other than a lost connection."""
+        """Nodes that reported a worker's failure, other than a lost connection, to this life of the coordinator."""
         self._vague: set[Round] = set()
         """Rounds in which a worker failed by itself while its node could not be heard."""
         self._to_charge: set[Round] = set()
-        """Rounds that ended by a failure, and by nothing else."""
+        """Rounds that broke by a failure alone."""
         self._absent: dict[Round, set[str]] = {}
-        """Nodes whose workers ended while there was no coordinator, and that did not come to report it; by round."""
+        """Nodes whose workers ended while there was no coordinator, and that have not joined since; by round."""
         self._lost_of: set[Round] = set()
         """Rounds of which nodes were lost or left behind."""
         self._life_of_stop: dict[Round, int] = {}
-        """Which coordinator stopped each round."""
+        """The life of the coordinator that stopped each round."""
         self._done: dict[Round, set[str]] = {}
-        """Nodes that have succeeded, by round: what becomes of them later is no reason for anything."""
+        """Nodes that have succeeded, by round: their later fate excuses no failure."""
         self._at_fault: set[Round] = set()
         """Rounds in which a worker failed by itself before its node was asked to end it."""
         self._dated: dict[tuple[str, int, str], float] = {}
-        """When a node's worker failed, by its first report of it; keyed by run, round and node."""
+        """When a node's worker failed, by its first report of that; keyed by run, round and node."""
         self._codes: dict[tuple[str, int, str], int] = {}
         """The exit code of that worker."""
         self.hangs = HangInvariants(world)
@@ -75,7 +75,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
     # Evidence
 
     def _note_failure(self, node: str, observed: Observed) -> None:
-        """Note what a node says of its workers, when the coordinator hears it."""
+        """Note a node's report of a failure, when the coordinator receives it."""
         if observed.failure is not None:
             key = observed.run, observed.round, node
             self._dated.setdefault(key, self.world.daemon.clock.read() - observed.failure.age_s)
@@ -91,7 +91,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self.hangs.note_run(run)
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Note which nodes have done their part."""
+        """Note which nodes have succeeded; check verdicts."""
         super().decided(records)
         run = self.world.daemon.machine.jobs.get("job")
         for record in records:
@@ -103,9 +103,9 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
                 self._judge_first(record, record.report.node)
 
     def _judge_first(self, record: RoundEnded, charged: str) -> None:
-        """Check that of all nodes that told of a failure, the one that is charged failed first.
+        """Check that of all nodes that reported a failure, the charged one failed first.
 
-        How long ago that was is told by the clock of each host.
+        Each node reports by its own clock how long ago its failure was.
         """
         key = (record.run, record.round)
         failed_at, complained = self._failed_at.get(key, {}), self._complained.get(key, ())
@@ -116,13 +116,13 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         self.check(not earlier, "round %d was charged to %s, and %s failed before", record.round, charged, earlier)
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
-        """Take note that a coordinator has started, which has heard nothing yet."""
+        """Note that a coordinator has started, which has received nothing yet."""
         super().restored(machine, past)
         self._dated.clear()
         self._complained.clear()
 
     def failed(self, host: Host, key: Round) -> None:
-        """Note that a worker fails by itself; if nothing else happens, that is to be charged."""
+        """Note that a worker fails by itself, which is to be charged if nothing else happens."""
         first = key not in self.genuine
         super().failed(host, key)
         self._culprits.setdefault(key, set()).add(host.node)
@@ -139,19 +139,19 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self.world.queue.plan(wait, self._look_again, key)
 
     def hung(self, key: Round, node: str, exit_code: int) -> None:
-        """Note that a worker was found to hang: from here on that is a failure like any other."""
+        """Note that a worker was found to hang, which counts as a failure from now on."""
         self.genuine.add(key)
         self._culprits.setdefault(key, set()).add(node)
         self._codes[(*key, node)] = exit_code
 
     @property
     def upset_at(self) -> float:
-        """When the coordinator was last not up and awake and able to decide."""
+        """When the coordinator was last down, stopped or unable to decide."""
         return self._upset_at
 
     @property
     def _is_prompt(self) -> bool:
-        """Whether the first event also arrives first: peers of a worker that failed do so 10 ms later."""
+        """Whether the first failure is also reported first: peers of a failed worker fail 10 ms later."""
         network = self.world.scenario.network
         slow = network.harsh or network.spike_chance or network.spread_s > 0.01 or self.world.scenario.skew > 0.001
         return not slow and not self.world.faults["network slow"]
@@ -164,7 +164,7 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
             self._to_charge.add(key)
 
     def gone(self, host: Host) -> None:
-        """Note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone, so that their peers fail or hang."""
         super().gone(host)
         if not self.world.daemon.up and self._is_prompt:
             self._absent.setdefault(host.workers.round, set()).add(host.node)
@@ -177,12 +177,12 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
     # Verdicts
 
     def _judge_evidence(self, run: Run, record: RoundStopped) -> None:
-        """Check which failure is recorded with the end of a round: a crash forgets all others."""
+        """Check that the first failure is recorded with the end of a round: a crash forgets all others."""
         key = (record.run, record.round)
         if (run.id, run.durable.round, run.durable.state) == (*key, State.STOPPING):
             for node, failure in run.failures.items():
-                said = self._dated.get((*key, node), failure.at)
-                self.check(abs(failure.at - said) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - said)
+                dated = self._dated.get((*key, node), failure.at)
+                self.check(abs(failure.at - dated) < ALIKE_S, "%s failed %.2f s earlier", node, failure.at - dated)
             known = record.first_failure is not None or not run.failures
             self.check(known, "what failed in round %d is not recorded", record.round)
         if record.first_failure is not None:
@@ -222,7 +222,9 @@ class RootCauseInvariants(SuccessorInvariants, TimeInvariants, AdminInvariants, 
         done = frozenset(self._done.get(key, ()))
         at_fault = bool(done) and key in self._at_fault - self.stopped_on_purpose - self.disturbed
         due = at_fault and same_life and self._was_quiet(key, but_for=done)
-        self.check(record.charged or not due, "a failure in round %d is excused by who had done his part", record.round)
+        self.check(
+            record.charged or not due, "a failure in round %d is excused by a node that had done its part", record.round
+        )
         unheard = bool(self._absent.get(key)) and key not in self.genuine
         self.check(not (record.charged and unheard), "round %d was charged for a node that died unheard", record.round)
 

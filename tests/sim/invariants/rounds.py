@@ -1,7 +1,7 @@
-"""What must be true of every history, checked after every event: the invariants of DESIGN.md.
+"""Invariants of every history, checked after every event: those of DESIGN.md.
 
-Here are the coordinator's decisions, records and messages; `nodes` has what nodes do about them. Raises `BrokenError`
-with the history at the first thing that must not be.
+Here are the coordinator's decisions, records and messages; `nodes` checks how nodes carry them out. The first violation
+raises `BrokenError`, with the history.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 WHOLE_EVERY = 8
-"""All that is durable is compared once in so many commits, and otherwise only what the commit named."""
+"""The interval in commits of the checks of every member."""
 
 FEW_NODES = 16
-"""What looks at every node is judged at each commit where there are no more than so many; else once in `WHOLE_EVERY`,
-or a thousand nodes would be looked at as often as there are commits."""
+"""The largest number of nodes with which every member is checked at each commit, since a thousand of them
+would take too long."""
 
 ENCODED_EVERY = 97
 """One in so many messages to a node is encoded and decoded."""
 
 WELL_FOR_S = 12.0
-"""A node that was well for so long must not be lost: twice a lease, and some seconds to connect."""
+"""A node that was healthy for so long must not be lost: twice a lease, and some seconds to connect."""
 
 
 class RoundInvariants(NodeInvariants):
@@ -64,19 +64,19 @@ class RoundInvariants(NodeInvariants):
         """Restarts that were charged to each run."""
         self.stopped_on_purpose: set[Round] = set()
         self.records: Counter[str] = Counter()
-        """How many became durable, by kind."""
+        """The number of durable records, by kind."""
         self.done_without = 0
-        """Runs that succeeded though a node that had done its part was no longer there."""
+        """Runs that succeeded after a node that had done its part was gone."""
         self._succeeded: set[tuple[Round, str]] = set()
         """The nodes of each round that had done their part, by the records."""
-        self._spoken: dict[str, int] = {}
-        """The last round of each run that any node received."""
+        self._rounds_sent: dict[str, int] = {}
+        """The last round of each run that was sent to any node."""
         self._back: set[tuple[str, int]] = set()
         """Node and incarnation of those that have joined since the coordinator started."""
         self._newest: dict[tuple[str, str], int] = {}
         """The incarnation that joined last, by run and node: an older one stays replaced when that one has left."""
         self._settled = 0
-        self._said = 0
+        self._messages_sent = 0
 
     # Decisions
 
@@ -187,7 +187,7 @@ class RoundInvariants(NodeInvariants):
         self.formed[record.run, record.round] = record
 
     def _judge_places(self, run: DurableRun, record: RoundFormed) -> None:
-        """Check that nobody moves where as many nodes have come as are gone; all have the same number of workers."""
+        """Check that no survivor changes its rank if as many nodes have come as are gone; all have as many workers."""
         for ranks in record.nodes:
             was = run.order.get(ranks.node, ranks)
             same = (was.group_rank, was.first_rank) == (ranks.group_rank, ranks.first_rank)
@@ -224,7 +224,7 @@ class RoundInvariants(NodeInvariants):
         self.ended[record.run] = record
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that what the store holds, replayed, is the state in memory."""
+        """Check that the replayed records give the state in memory."""
         self._settled += 1
         durable, replayed = machine.cluster.durable, self.replica.cluster
         if durable != replayed:
@@ -234,7 +234,7 @@ class RoundInvariants(NodeInvariants):
                 self._judge_index(run)
 
     def leaves_out(self, machine: Coordinator) -> bool:
-        """Whether the nodes are too many to be judged one by one at this commit."""
+        """Whether there are too many nodes to check each at this commit."""
         return machine.sessions > FEW_NODES and self._settled % WHOLE_EVERY != 0
 
     def _judge_index(self, run: Run) -> None:
@@ -250,10 +250,10 @@ class RoundInvariants(NodeInvariants):
         self._back.clear()
 
     def set_back(self, records: Sequence[Record], now: float) -> None:
-        """Take note that the store holds these records alone, and no longer all that was said."""
+        """Note that the store holds these records alone, and no longer all that was sent."""
         self.replica = DurableReplica()
         self.replica.apply((now, record) for record in records)
-        self._spoken.clear()
+        self._rounds_sent.clear()
         done = [record for record in records if isinstance(record, NodeSucceeded)]
         self._succeeded = {((record.run, record.round), record.node) for record in done}
         self.disturbed |= set(self.formed)
@@ -265,16 +265,16 @@ class RoundInvariants(NodeInvariants):
         self._back.add((join.node, join.incarnation))
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
-        """Check what a coordinator that starts knows: all that its forerunner recorded, and so all that it said."""
+        """Check that a coordinator which starts knows all that its forerunner recorded, and so all that was sent."""
         before = timeless(self.replica.cluster)
         self.replica.begin_life(past)
         found = differences(timeless(self.replica.cluster), before)
         self.check(not found, "the coordinator comes back different: %s", "; ".join(found))
         for run in machine.jobs.values():
-            spoken = self._spoken.get(run.id, 0)
-            # Nothing follows on the last round of a run that is over.
-            known = run.durable.state.ended or run.durable.round >= spoken
-            self.check(known, "round %d was told of, and %d is remembered", spoken, run.durable.round)
+            sent = self._rounds_sent.get(run.id, 0)
+            # No round follows in a run that is over.
+            known = run.durable.state.ended or run.durable.round >= sent
+            self.check(known, "round %d was sent, and %d is remembered", sent, run.durable.round)
             self.check(
                 run.durable.restarts_used == self.charged[run.id],
                 "%d charges are remembered",
@@ -286,8 +286,8 @@ class RoundInvariants(NodeInvariants):
     def sent(self, session: Session, message: Desired | Degraded) -> None:
         """Check that a message to a node rests on what is durable."""
         host = session.host
-        self._said += 1
-        if self._said % ENCODED_EVERY == 0:
+        self._messages_sent += 1
+        if self._messages_sent % ENCODED_EVERY == 0:
             self.check(decode(encode(message), Desired, Degraded) == message, "the wire changes %s", message)
         if isinstance(message, Degraded):
             return
@@ -295,15 +295,15 @@ class RoundInvariants(NodeInvariants):
             mine = self.replica.released.get((message.run, host.node, session.incarnation))
             known_outcomes = {self.replica.outcomes.get(message.run), mine}
             known = message.outcome in known_outcomes or self.came_late(session, message)
-            self.check(known, "%s hears an outcome that is not durable: %s", host.name, message)
+            self.check(known, "%s is sent an outcome that is not durable: %s", host.name, message)
             return
         run = self.replica.jobs.get("job")
         known = run is not None and run.id == message.run
-        self.check(known, "%s hears of run %s, which a crash could forget", host.name, message.run)
+        self.check(known, "%s is sent run %s, which a crash could forget", host.name, message.run)
         assert run is not None
-        self.check(message.round <= run.round, "%s hears of round %d, not durable", host.name, message.round)
-        if message.round > self._spoken.get(run.id, 0):
-            self._spoken[run.id] = message.round
+        self.check(message.round <= run.round, "%s is sent round %d, which is not durable", host.name, message.round)
+        if message.round > self._rounds_sent.get(run.id, 0):
+            self._rounds_sent[run.id] = message.round
         if message.goal is Goal.RUN:
             self._judge_assignment(session, message)
         elif message.goal is Goal.STOP:
@@ -313,12 +313,12 @@ class RoundInvariants(NodeInvariants):
             self.check(not (goes_on and inside), "%s is to stop a round that goes on", host.name)
 
     def came_late(self, session: Session, message: Desired) -> bool:
-        """Whether a node rightly receives the end of a run that it took no part in: see `successors`."""
+        """Whether a node may receive the end of a run that it took no part in: see `successors`."""
         raise NotImplementedError
 
     def _judge_assignment(self, session: Session, message: Desired) -> None:
         formed = self.formed.get((message.run, message.round))
-        self.check(formed is not None, "%s hears of a round that is not durable", session.host.name)
+        self.check(formed is not None, "%s is sent a round that is not durable", session.host.name)
         assert formed is not None
         part = message.assignment
         assert part is not None
@@ -347,6 +347,6 @@ class RoundInvariants(NodeInvariants):
             known = newest is not None and newest != session.incarnation
             self.check(
                 known or self.replica.jobs["job"].state.ended,
-                "%s is superseded by nobody who is durable",
+                "%s is superseded by no process that is recorded",
                 session.host.name,
             )

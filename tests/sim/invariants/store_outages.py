@@ -1,6 +1,6 @@
 """The times in which the coordinator could not record, and so not decide: they must count against no node.
 
-A node that receives no goal cannot pursue it, and nodes that come are refused, so no other node can fill the round.
+Meanwhile nodes receive no new goals, and newcomers are refused, so no other node can complete the round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StoreOutages:
             self._since = now
 
     def end(self, now: float) -> None:
-        """Note that the coordinator has died: the next one finds out by itself whether it can record."""
+        """Note that the coordinator has died: the next life begins with a store that works."""
         self._close(now)
         self.over_at = None
 

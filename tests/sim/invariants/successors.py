@@ -1,6 +1,6 @@
-"""What must be true of nodes that come when a run has ended: which receive its end, and which begin another.
+"""Invariants of nodes that join when a run has ended: which receive its end, and which begin another run.
 
-It is judged by when each nodeclient process began, as it was in the world, and when the end was decided.
+They are checked by when each nodeclient really began, and when the end was decided.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ if TYPE_CHECKING:  # the world imports its invariants
     from tests.sim.world import World
 
 ROUGHLY_S = 1.0
-"""The tolerance beside the time that the message with an age takes, and what clocks of different paces make of the
-age."""
+"""The tolerance, beside the delay of the message with the age, and the difference of the clocks' rates."""
 
 
 class SuccessorInvariants(RoundInvariants):
@@ -28,10 +27,10 @@ class SuccessorInvariants(RoundInvariants):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._over: dict[str, tuple[RunEnded, float, int]] = {}
-        """How a run ended, when that was decided, and in which life of the coordinator; by run."""
+        """The end of each run, when it was decided, and in which life of the coordinator."""
 
     def decided(self, records: Sequence[Record]) -> None:
-        """Check that no process begins anew what ended with the job while it was running."""
+        """Check that no process opens another run if it was running when the job ended."""
         super().decided(records)
         for record in records:
             if isinstance(record, RunEnded):
@@ -48,10 +47,10 @@ class SuccessorInvariants(RoundInvariants):
         if ended.outcome.result in {Result.SUCCEEDED, Result.STOPPED}:
             openers = [host for host in self._alive if host.node == record.opener]
             early = bool(openers) and all(host.booted_at < at - self._vague_s(host) for host in openers)
-            self.check(not early, "%s begins a job anew that %s as it was on its way", record.opener, ended.reason)
+            self.check(not early, "%s, which was running by then, begins a job anew: %s", record.opener, ended.reason)
 
     def _vague_s(self, host: Host) -> float:
-        """Return how far off the coordinator may be about when a nodeclient began: an age is as of its message."""
+        """Return the coordinator's error about when a nodeclient began: an age is as of its message."""
         now = self.world.queue.now
         return ROUGHLY_S + now - host.joined_at + 2 * self.world.scenario.skew * (now - host.booted_at)
 
@@ -60,7 +59,7 @@ class SuccessorInvariants(RoundInvariants):
         return [host for host in self.world.hosts.values() if host.agent is not None]
 
     def came_late(self, session: Session, message: Desired) -> bool:
-        """Whether a node rightly receives the end of a run that it took no part in."""
+        """Whether a node may receive the end of a run that it took no part in."""
         ended = self.replica.outcomes.get(message.run)
         received = message.outcome
         if (

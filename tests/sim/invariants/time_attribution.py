@@ -1,7 +1,7 @@
-"""What must be true of where each second of a run went, by what really happened to nodes and workers.
+"""Invariants of where each second of a run went, by what really happened to nodes and workers.
 
-The invariants know when workers lived, when a round broke and when nodes were there; none of them asks the ledger how
-it came to its numbers. `time_ledger` checks that these add up.
+They know when workers lived, when a round broke and when nodes were there. They do not know how the ledger came to its
+numbers. `time_ledger` checks that these add up.
 """
 
 from __future__ import annotations
@@ -47,52 +47,52 @@ LOOSE_S = 26.0
 """The longest lease, and the longest that messages are delayed where the network is bad."""
 
 LOOK_EVERY_S = 0.4
-"""How often it is looked whether a round is undisturbed."""
+"""The interval at which it is checked whether a round is undisturbed."""
 
 CALM_S = 2.0
-"""The time within which a message of a node that is well arrives."""
+"""The time within which a message of a healthy node arrives."""
 
 JOINS_WITHIN_S = 0.5
-"""The time that a join takes on its way: a node that comes back waits, by its own books, from when it sends it."""
+"""The time that a `Join` takes on its way: a node that comes back counts as waiting from its sending on."""
 
 
 class TimeInvariants(LedgerInvariants):
-    """Watches what the seconds of one world went to."""
+    """Watches the activities of one world."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._formed_at: dict[Round, tuple[float, Spent]] = {}
-        """When each round was formed, and what its run had spent by then."""
+        """When each round was formed, and the ledger of its run by then."""
         self._started_at: dict[Round, float] = {}
         """When all workers of each round were known to be started."""
         self._running_at: dict[Round, float] = {}
-        """The time from which each round trained, as far as it was well."""
+        """The time from which each round trained, if it was not broken."""
         self._quiet_until: dict[Round, float] = {}
-        """The time until which nothing at all has disturbed it."""
+        """The time until which nothing has disturbed each round."""
         self._known_after: dict[Round, float] = {}
-        """When the coordinator was well for the first time since a round broke."""
+        """When the coordinator could first know that a round had broken."""
         self._stalled_at: dict[Round, float] = {}
-        """When a stall of each round was recorded: it settles the time before, and no break is dated back beyond it."""
+        """When a stall of each round was recorded: it settles the time before, so no break is dated before it."""
         self._unseen_break: set[Round] = set()
         """Rounds that broke while the nodeclient which could have reported it was stopped, or cut off."""
         self._broken_twice: set[Round] = set()
-        """Rounds of which a worker failed by itself when another was gone and that was not known yet."""
+        """Rounds of which a worker failed by itself after another one was gone."""
         self._reached: dict[str, int] = {}
-        """The furthest step that the rounds of each run have come to, by their records."""
+        """The furthest step that each run has reached, by its records."""
         self._replaces = False
-        """What is decided follows from a node that was replaced: what broke the round before may not be known yet."""
+        """Whether a node was replaced in this decision: what broke the round before may not be known yet."""
         self._upset_at = 0.0
-        """When the coordinator was last not up and awake and able to decide."""
+        """When the coordinator was last down, stopped or unable to decide."""
         self._event_seen_at = 0.0
         self._looked_at = 0.0
         self._enough_from: dict[str, float] = {}
         """The time since which enough nodes have evidently been ready, by run."""
         self._few_from: dict[str, float] = {}
-        """The time since which fewer nodes have been in touch than a round needs, by run."""
+        """The time since which fewer nodes have been connected than a round needs, by run."""
         self._few_at: dict[str, float] = {}
-        """When the coordinator could last see that fewer nodes were in touch than a round needs, by run."""
+        """When the coordinator could last see that fewer nodes were connected than a round needs, by run."""
 
-    # What happens
+    # Events
 
     def note_event(self, event: Event) -> None:
         """Note an event that the coordinator is about to handle."""
@@ -129,10 +129,10 @@ class TimeInvariants(LedgerInvariants):
             self._few_from.pop(run.id, None)
         elif self.world.daemon.machine.store_error is None:
             since = self._few_from.setdefault(run.id, now)
-            if now - since >= self._lease_s:  # before, it could not see that nodes were out of touch
+            if now - since >= self._lease_s:  # before, it could not see that nodes were not connected
                 self._few_at[run.id] = now
         enough = are_so_many(run.spec.nodes_min, hosts, lambda host: self._evidently_waits(host, run, now))
-        if not enough or now - self._upset_at < CALM_S or not self._tells_at_once:
+        if not enough or now - self._upset_at < CALM_S or not self._reports_at_once:
             self._enough_from.pop(run.id, None)
         else:
             self._enough_from.setdefault(run.id, now)
@@ -148,7 +148,7 @@ class TimeInvariants(LedgerInvariants):
         return waits and calm and not leaves and agent._connection.connected and host.name == host.node
 
     @property
-    def _tells_at_once(self) -> bool:
+    def _reports_at_once(self) -> bool:
         network = self.world.scenario.network
         return not (network.harsh or network.spike_chance or self.world.faults["network slow"])
 
@@ -161,7 +161,7 @@ class TimeInvariants(LedgerInvariants):
             self._broken_twice.add(key)
 
     def gone(self, host: Host) -> None:
-        """Note that workers of a host are gone in a way that breaks their peers."""
+        """Note that workers of a host are gone, so that their peers fail or hang."""
         super().gone(host)
         if host.paused or host.is_cut:
             self._unseen_break.add(host.workers.round)
@@ -169,7 +169,7 @@ class TimeInvariants(LedgerInvariants):
     # The coordinator's lives
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
-        """Take note that a coordinator has started."""
+        """Note that a coordinator has started."""
         super().restored(machine, past)
         self._upset_at = self._event_seen_at = self.world.queue.now
         self._enough_from.clear()
@@ -220,7 +220,7 @@ class TimeInvariants(LedgerInvariants):
                 self._judge_reached(record)
 
     def _judge_wait(self, page: Page, record: RoundFormed) -> None:
-        """Check that a run that waits for nodes has too few, and one that waits for more has enough."""
+        """Check that time counts as waiting where nodes are too few, and as rendezvous where they are enough."""
         now = self.world.queue.now
         gathered = record.spent.rendezvous - page.spent.rendezvous
         enough = self._enough_from.pop(record.run, None)
@@ -231,7 +231,7 @@ class TimeInvariants(LedgerInvariants):
         few = self._few_at.pop(record.run, None)
         if few is not None:
             most = (now - few) * (1 + self.world.scenario.skew)
-            most += self._lease_s if self._tells_at_once and self._upset_at < page.now else LOOSE_S
+            most += self._lease_s if self._reports_at_once and self._upset_at < page.now else LOOSE_S
             self.check(
                 gathered <= most, "%.3f s of rendezvous, and there were too few for all but %.3f", gathered, most
             )
@@ -250,7 +250,7 @@ class TimeInvariants(LedgerInvariants):
         self.check(stepped, "round %d trains, and no worker has taken a step", record.round)
         grew = record.spent.redone > self._formed_at[key][1].redone
         repeats = any(training.first_step < step for step in self._reached_before(key))
-        self.check(repeats or not grew, "round %d is said to repeat steps, and begins with new ones", record.round)
+        self.check(repeats or not grew, "round %d counts as repeating steps, and begins with new ones", record.round)
         assert training.whole_at is not None
         assert first_s is not None
         stepped_at = training.whole_at + first_s
@@ -267,14 +267,14 @@ class TimeInvariants(LedgerInvariants):
         return [stepped[0] for stepped in (training.stepped() for training in trainings) if stepped is not None]
 
     def _judge_new_steps(self, record: TrainingCaughtUp) -> None:
-        """Check that a round whose time is no longer redone has come to where one before it had been."""
+        """Check that a round whose time no longer counts as redone has reached the furthest step of earlier rounds."""
         stepped, reached = self.world.trainings[record.run, record.round].stepped(), self._reached.get(record.run)
         known = stepped is not None and reached is not None and stepped[0] >= reached
-        late = self.world.scenario.network.harsh  # an old report that comes late looks like steps that count anew
+        late = self.world.scenario.network.harsh  # a late report looks like steps that are counted anew
         self.check(known or late, "round %d has come to step %s again, and is at %s", record.round, reached, stepped)
 
     def _judge_reached(self, record: RoundEnded) -> None:
-        """Check that the end of a round has the furthest step that is known of it, and of the rounds before."""
+        """Check that the end of a round records the furthest step of this round and of those before."""
         here = [member.observed for member in self.world.run.members.values()]
         steps = [step for seen in here if (seen.run, seen.round) == (record.run, record.round) for step in seen.steps]
         known = max([-1, self._reached.get(record.run, -1), *(step for step in steps if step is not None)])
@@ -283,7 +283,7 @@ class TimeInvariants(LedgerInvariants):
             self._reached[record.run] = record.reached
 
     def _judge_stall(self, record: TrainingStalled) -> None:
-        """Check that training that is recorded as stalled has done no step for long."""
+        """Check that training which is recorded as stalled has done no step for long."""
         key = (record.run, record.round)
         self._stalled_at[key] = self.world.queue.now
         stepped = self.world.trainings[key].stepped()
@@ -303,18 +303,16 @@ class TimeInvariants(LedgerInvariants):
             return  # see `hangs`
         idle_s, stalled = stepped[1], run.health is Health.STALLED
         patience_s = run.progress.patience_s * (1 + self.world.scenario.skew) + 2 * CALM_S
-        self.check(
-            stalled or idle_s < patience_s, "no step for %.3f s, and round %d is said to be well", idle_s, key[1]
-        )
+        self.check(stalled or idle_s < patience_s, "no step for %.3f s, and round %d counts as well", idle_s, key[1])
         longest_s = max((end - begin for begin, end in training.stalls), default=0.0)
         over = self.world.queue.now > training.stalls_until + CALM_S
         # Between the end of the training and that of its workers there is no step either.
         usual = training.done_at == math.inf and (longest_s < STALL_S_MIN - CALM_S or over)
-        self.check(not stalled or not usual, "round %d does steps, and is said to have stalled", key[1])
+        self.check(not stalled or not usual, "round %d does steps, and counts as stalled", key[1])
         self._look_at_repeated_steps(run, stepped[0])
 
     def _look_at_repeated_steps(self, run: Run, step: int) -> None:
-        """Check that steps which are done again are known to be, and that others are not taken for such."""
+        """Check that repeated steps count as redone, and that new ones do not."""
         reached, repeats = self._reached.get(run.id), run.durable.activity_at_work is Activity.REDONE
         late = CALM_S / STEP_S
         self.check(
@@ -328,22 +326,22 @@ class TimeInvariants(LedgerInvariants):
         )
 
     def _is_plain(self, key: Round) -> bool:
-        """Whether the reports of a round's nodes come at once, and have ever since it was formed."""
+        """Whether all reports of a round's nodes have come at once since it was formed."""
         formed = self._formed_at.get(key)
-        if formed is None or not self._tells_at_once or key in self.disturbed:
+        if formed is None or not self._reports_at_once or key in self.disturbed:
             return False
         return (
             self._upset_at < formed[0] and self._was_heard(key, formed[0]) and not self.world.faults["other settings"]
         )
 
     def _was_heard(self, key: Round, since: float) -> bool:
-        """Whether no report of a round's nodes was held up, also of those that have died: a late one has more time."""
+        """Whether no report of a round's nodes was delayed since then, also of nodes that have died."""
         training = self.world.trainings.get(key)
         hosts = training.hosts.values() if training is not None else ()
         return all(_held_up_until(host) < since for host in hosts)
 
     def _judge_round_time(self, key: Round, record: RoundStopped | RunEnded) -> None:
-        """Check that a round was at work from when it was formed until it broke, as closely as that could be known."""
+        """Check that a round was at work from its formation until it broke, as exactly as that could be known."""
         formed = self._formed_at.get(key)
         training = self.world.trainings.get(key)
         if formed is None:
@@ -353,38 +351,38 @@ class TimeInvariants(LedgerInvariants):
         formed_at, before = formed
         trained = record.spent.at_work - before.at_work
         worked = trained + record.spent.starting - before.starting
-        tight = self._tells_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
-        # The round was stopped for something else than what broke it, which nobody had seen yet.
+        tight = self._reports_at_once and self._upset_at < formed_at and self._was_heard(key, formed_at)
+        # The round was stopped for another reason than what broke it, which was not known yet.
         by_chance = key in self._broken_twice or (isinstance(record, RoundStopped) and record.planned)
         close_s = TIGHT_S if tight else LOOSE_S
         slack = odd_s + (max(self._lease_s * policy.lease_stretch_max, close_s) if by_chance else close_s)
-        # The time is no longer than the round lived
+        # At work no longer than the round lived.
         whole = training is not None and len(training.hosts) == len(self.formed[key].nodes)
         self.check(whole or trained < EXACT_S, "round %d trained before it was whole", key[1])
         if training is not None and training.broken and not (self._replaces or key in self._unseen_break):
             self._note_known(key, now)
             known = max(training.broken_at, self._known_after.get(key, now))
             most = max(training.broken_at if tight else known, self._stalled_at.get(key, 0.0))
-            # The recorded start stands, also if a node of it was gone by then.
+            # The recorded start counts, also if a node of the round was gone by then.
             lived = max(0.0, max(most, self._running_at.get(key, 0.0)) - formed_at) * (1 + skew) + slack
             self.check(worked <= lived, "round %d worked for %.3f s, and lived for %.3f", key[1], worked, lived)
             from_ = self._running_at.get(key, formed_at)
             lived = max(0.0, most - from_) * (1 + skew) + slack
             self.check(trained <= lived, "round %d trained for %.3f s, and lived for %.3f", key[1], trained, lived)
-        # It was no more than a start before the first step of workers that were to report it.
+        # Until the first step of workers that report steps, all time counts as starting.
         ended_well = isinstance(record, RunEnded) and record.outcome.result is Result.SUCCEEDED
         if self.world.scenario.workers.announces_in(key[1]) and tight and not ended_well:
             ran = record.spent.running - before.running
             self.check(ran <= slack, "round %d ran for %.3f s, and was to report its steps", key[1], ran)
-        # A stall lasts no longer than no step is done.
+        # Stalled no longer than no step was done.
         if tight and training is not None:
             since_s = max(0.0, now - min(training.broken_at, training.done_at))
             most = (training.stalled_s(now) + since_s + len(training.stalls) * STEP_S) * (1 + skew) + slack
             stalled = record.spent.stalled - before.stalled
             self.check(stalled <= most, "round %d stalled for %.3f s, of %.3f", key[1], stalled, most)
-        # No shorter than it was well
+        # At work no shorter than the round was undisturbed.
         quiet = self._quiet_until.get(key)
-        slack = (TIGHT_S if self._tells_at_once else LOOSE_S) + odd_s
+        slack = (TIGHT_S if self._reports_at_once else LOOSE_S) + odd_s
         if quiet is not None and key not in self._silent:
             least = (quiet - formed_at) * (1 - skew) - slack
             self.check(worked >= least, "round %d worked for %.3f s, and was well for %.3f", key[1], worked, least)
@@ -394,7 +392,7 @@ class TimeInvariants(LedgerInvariants):
 
 
 def _held_up_until(host: Host) -> float:
-    """Return until when reports of a host may have been held up: not by its end, if nothing else was wrong."""
+    """Return until when reports of a host may have been delayed, not counting its end."""
     if host.agent is None:
         return host.troubled_before
     return host.troubled_until if host.well else math.inf

@@ -1,7 +1,7 @@
-"""What must be true of a run's ledger as a book: it adds up, nothing is taken back, and each activity fits the state.
+"""Invariants of a run's ledger as a book: it adds up, no sum shrinks, and each activity fits the state.
 
-It is checked when the records that carry the sums are decided, and for the status, whenever all is durable.
-`time_attribution` checks whether the activities are true to what happened in the world.
+They are checked when records with sums are decided, and for the status whenever all is durable. `time_attribution`
+checks whether the activities agree with what happened in the world.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EXACT_S = 1e-6
 """Sums of floats differ by less."""
 
 SHOWN_S = 0.004
-"""The tolerance of the status, which is rounded to milliseconds for each activity by itself."""
+"""The tolerance of the status, which rounds each activity to milliseconds."""
 
 _DETECTED = {Activity.DETECTING}
 
@@ -70,7 +70,7 @@ _GOES_TO: dict[type[Record], set[Activity]] = {
     NodesSilent: {Activity.SILENT},
     NodesHeard: {Activity.STARTING, Activity.RUNNING, Activity.TRAINING, Activity.REDONE},
 }
-"""The activities to which the time after a record of a round goes, until it is known better."""
+"""The activities to which the time after a record of a round goes at first."""
 
 _KNOWN_BY: dict[type[Record], set[Activity]] = {
     RoundStarted: set(),
@@ -84,7 +84,7 @@ _KNOWN_BY: dict[type[Record], set[Activity]] = {
     RoundStopped: _DETECTED,
     RunEnded: _DETECTED,
 }
-"""The activities to which the next record of the round may find that it went instead."""
+"""The activities to which the next record of the round may move that time."""
 
 MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
     RunOpened: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
@@ -118,11 +118,11 @@ Accounted = (
 
 @dataclass(slots=True)
 class Page:
-    """The time in the last record of a run, and when that was made."""
+    """The sums in the last record of a run, and when that was made."""
 
     kind: type[Record]
     round: int
-    """The last one that was formed."""
+    """The last round that was formed."""
     spent: Spent
     life: int
     clock: float
@@ -142,23 +142,25 @@ class LedgerInvariants(RoundInvariants):
         self._written: deque[Page] = deque()
         """The pages that are decided and not durable yet."""
         self._odd_s: dict[str, float] = {}
-        """The error in the time of a run because a clock was set while there was no coordinator; by run."""
+        """The error in the time of each run by clocks that were set while there was no coordinator."""
         self._silent: set[Round] = set()
         """Rounds of which all nodes were silent at some time."""
-        self._heard_at = self._unheard_s = 0.0
-        """When a member of a live run last reported, and the longest time since the last page in which none did."""
+        self._heard_at = 0.0
+        """When a member of a live run last reported."""
+        self._unheard_s = 0.0
+        """The longest time since the last page in which none reported."""
         self._tally = JobTally()
-        """What the present coordinator has shown in metrics."""
+        """The figures that the present coordinator has shown in metrics."""
         self._life_began = (0.0, 0.0, 0.0)
         """When the coordinator last started by its clock and by the queue, and the offset of its wall clock."""
 
     # The coordinator's lives
 
     def restored(self, machine: Coordinator, past: Sequence[Decided]) -> None:
-        """Take note that a coordinator has started."""
+        """Note that a coordinator has started."""
         super().restored(machine, past)
         daemon = self.world.daemon
-        self._pages = dict(self._durable_pages)  # what was not durable has never been
+        self._pages = dict(self._durable_pages)  # records that were not durable do not count
         self._written.clear()
         self._tally = JobTally()
         self._life_began = daemon.clock.read(), self.world.queue.time, daemon.wall_offset
@@ -176,7 +178,7 @@ class LedgerInvariants(RoundInvariants):
             now = self.world.queue.now
             self._heard_at, self._unheard_s = now, max(self._unheard_s, now - self._heard_at)
         if self.world.daemon.machine.store_error is not None:
-            self._unheard_s = math.inf  # what is heard now is recorded later, if it is still so then
+            self._unheard_s = math.inf  # a report may be recorded later, or not at all
 
     # Records
 
@@ -202,7 +204,7 @@ class LedgerInvariants(RoundInvariants):
         """Check the sums of a record by what happened since the one before it."""
 
     def durable(self, decided: Sequence[Decided]) -> None:
-        """Take note of what the clock on the wall shows for what becomes durable."""
+        """Note the wall clock at which records become durable."""
         super().durable(decided)
         for _, record in decided:
             if isinstance(record, RunOpened | Accounted):
@@ -229,7 +231,7 @@ class LedgerInvariants(RoundInvariants):
         self._unheard_s = 0.0
 
     def _judge_silence(self, page: Page, record: Accounted) -> None:
-        """Check that no time was silent in which a member was heard."""
+        """Check that no time counts as silent in which a member was heard."""
         assert record.spent is not None
         silent_s = record.spent.silent - page.spent.silent
         if page.life == self.world.daemon.life:
@@ -278,7 +280,7 @@ class LedgerInvariants(RoundInvariants):
                 not (grows and activity in _DETECTED and (planned or well)), "%s was detected, and on purpose", record
             )
 
-    # What is shown
+    # The status
 
     def settled(self, machine: Coordinator) -> None:
         """Check the status."""
@@ -289,13 +291,13 @@ class LedgerInvariants(RoundInvariants):
                 self._judge_status(run, job_view(run, now, machine.store_error), now)
             if run.durable.state.ended or self._settled % WHOLE_EVERY == 0:
                 rounds = rounds_of(self.world.daemon.disk.rounds(run.job, run.id))
-                told = run.durable.state.ended or rounds == run.durable.rounds
-                self.check(told, "the store tells other rounds of %s: %s", run.id, list(rounds))
+                same = run.durable.state.ended or rounds == run.durable.rounds
+                self.check(same, "the store has other rounds of %s: %s", run.id, list(rounds))
                 self._judge_timeline(run, rounds_view(run, rounds, now))
             self._judge_metrics(run, now)
 
     def _judge_status(self, run: Run, view: JobStatus, now: float) -> None:
-        """Check that the seconds that are shown are those that have passed."""
+        """Check that the status shows exactly the seconds that have passed."""
         seconds = fields_of(view.ledger.seconds)
         least = min(seconds.values())
         self.check(least >= 0.0, "%s s were spent for %s", least, run.id)
@@ -310,7 +312,7 @@ class LedgerInvariants(RoundInvariants):
             self.check(abs(total - passed) < SHOWN_S, "%.3f s are shown of %s, of %.3f", total, run.id, passed)
 
     def _judge_metrics(self, run: Run, now: float) -> None:
-        """Check that metrics never go back within a run, and have as many seconds as have passed."""
+        """Check that metrics never fall within a run, and have exactly the seconds that have passed."""
         before = self._tally.shown if self._tally.shown_of == run.id else {}
         figures = dict(zip(Activity, figures_of(run, self._tally, now).seconds, strict=True))
         fell = [activity for activity, seconds in before.items() if figures[Activity(activity)] < seconds]
@@ -333,7 +335,7 @@ class LedgerInvariants(RoundInvariants):
 
 
 def are_so_many(number: int, hosts: Sequence[Host], is_so: Callable[[Host], bool]) -> bool:
-    """Return whether at least so many hosts are so; look at no more than it takes, for there may be a thousand."""
+    """Return whether `is_so` holds for at least so many hosts; call it no more often than needed."""
     others = len(hosts) - number
     for host in hosts:
         if others < 0:

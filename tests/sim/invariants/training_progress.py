@@ -1,4 +1,4 @@
-"""What must be true of the steps that the coordinator knows of, by the workers' steps and the nodes' reports.
+"""Invariants of the steps that the coordinator knows, by the workers' steps and the nodes' reports.
 
 `time_attribution` checks when a round began to train by them.
 """
@@ -22,8 +22,8 @@ Life = tuple[str, int, Round]
 """Node, incarnation, and the round of its report."""
 
 PACE_ROUGHLY = 1.3
-"""The factor by which the pace may be off where reports arrive at once: two of them, one a second after the other, and
-clocks that differ."""
+"""The factor by which the pace may be off where reports arrive at once, since clocks differ, and reports are a second
+apart."""
 
 
 LATE_S = 2.5
@@ -35,22 +35,22 @@ class ProgressInvariants(RoundInvariants):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._steps_said: dict[Life, set[Steps]] = {}
+        self._steps_reported: dict[Life, set[Steps]] = {}
         """All reports of each node of the steps of each round."""
         self._steps_last: dict[Life, Steps] = {}
         self._steps_known: dict[tuple[int, Life], Steps] = {}
-        """The present coordinator's last knowledge of it."""
+        """The last of these reports that each life of the coordinator has received."""
 
     def note_sent(self, host: Host, observed: Observed) -> None:
         """Check a node's report of its workers."""
         key = (host.node, host.incarnation, (observed.run, observed.round))
         before = self._steps_last.get(key, ())
-        self.check(_has_grown(before, observed.steps), "%s says %s after %s", host.name, observed.steps, before)
+        self.check(_has_grown(before, observed.steps), "%s reports %s after %s", host.name, observed.steps, before)
         self._steps_last[key] = observed.steps
-        self._steps_said.setdefault(key, set()).add(observed.steps)
+        self._steps_reported.setdefault(key, set()).add(observed.steps)
 
     def settled(self, machine: Coordinator) -> None:
-        """Check that the coordinator knows of each worker the latest report of its node."""
+        """Check the coordinator's knowledge against the reports of the nodes."""
         super().settled(machine)
         for run in machine.jobs.values():
             if not self.leaves_out(machine):
@@ -62,7 +62,7 @@ class ProgressInvariants(RoundInvariants):
             observed = member.observed
             key = (member.node, member.incarnation, (observed.run, observed.round))
             steps = observed.steps
-            self.check(not steps or steps in self._steps_said[key], "%s never said %s", member.node, steps)
+            self.check(not steps or steps in self._steps_reported[key], "%s never reported %s", member.node, steps)
             here = (self.world.daemon.life, key)
             before = self._steps_known.get(here, ())
             late = self.world.scenario.network.harsh  # an old report may come after a new one
@@ -79,22 +79,24 @@ class ProgressInvariants(RoundInvariants):
         else:
             self.check(step is None or 0 <= step <= stepped[0], "step %s is known, of %s", step, stepped[0])
             self.check(pace is None or pace > 0, "%s steps a second", pace)
-            if self._nothing_was_kept:
+            if self._nothing_was_delayed:
                 self.check(pace is None or pace < PACE_ROUGHLY / STEP_S, "%s steps a second, of %s", pace, 1 / STEP_S)
                 least = stepped[0] - LATE_S / STEP_S
                 self.check(step is None or step > least, "step %s is known, of %s", step, stepped[0])
 
     def _judge_announcements(self, run: Run) -> None:
-        """Check that a round is only said to await its first step if a worker of it has announced steps."""
+        """Check that a round awaits its first step only if one of its workers has announced steps."""
         key = run.id, run.durable.round
         heard = [member.observed for member in run.members.values()]
         announced = any(observed.steps for observed in heard if (observed.run, observed.round) == key)
         known = announced or run.durable.reports_steps or self.world.scenario.network.harsh
-        self.check(known or run.shown_state is run.durable.state, "round %d awaits steps that nobody announced", key[1])
+        self.check(
+            known or run.shown_state is run.durable.state, "round %d awaits steps that were not announced", key[1]
+        )
 
     @property
-    def _nothing_was_kept(self) -> bool:
-        """Whether no report was ever kept from the coordinator."""
+    def _nothing_was_delayed(self) -> bool:
+        """Whether no report was ever delayed or lost."""
         network = self.world.scenario.network
         slow = network.harsh or network.spike_chance or network.spread_s > STEP_S / 4
         return not (slow or self.world.faults)

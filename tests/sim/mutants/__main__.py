@@ -1,6 +1,6 @@
-"""`python -m tests.sim.mutants`: plants known mistakes into the two pure machines, and lets the simulation find them.
+"""`python -m tests.sim.mutants`: plants known mistakes into the code, and lets the simulation find them.
 
-Ends with 1 if it finds too few, or finds something in the code as it is.
+Exits with 1 if it finds too few, or finds a mistake in the unchanged code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.sim.mutants.hunt import Fate, hunt
 from tests.sim.mutants.mutant import Mutant
 
 SEEDS = 2_000
-"""The number of seeds, somewhat more than CI plays of the code as it is: a survivor would get past CI."""
+"""The number of seeds, somewhat more than CI plays of the unchanged code: a survivor would get past CI."""
 
 SCORE_MIN = 0.95
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             fates.append(fate)
             sys.stdout.write(f"{line(fate)}\n")
             sys.stdout.flush()
-    finally:  # also of a hunt that its user ends
+    finally:  # also where the user interrupts it
         if options.record:
             found = {fate.name: fate.seed for fate in fates if fate.name != UNCHANGED and fate.killed}
             seeds.record(found, {mutant.name for mutant in MUTANTS})
@@ -55,9 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -> Iterator[Fate]:
     """Give each mutant a process of its own, and the unchanged code too; yield their fates as they are known."""
     known = seeds.recorded()
-    # Those that took the most seeds when all were played from 0 upward begin first, so that none is waited for alone.
+    # The mutants with the greatest seeds probably take longest. They begin first, so that none runs alone in the end.
     hardest = sorted(mutants, key=lambda mutant: known.get(mutant.name, sys.maxsize), reverse=True)
-    # Each process imports our own modules anew, with the mistake; it is forked from one that has the libraries.
+    # Each process imports our own modules anew, with the mistake. It is forked from one that has imported the
+    # libraries.
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload(["aiohttp", "msgpack", "prometheus_client"])
     with ProcessPoolExecutor(processes, mp_context=forkserver, max_tasks_per_child=1) as pool:
@@ -69,7 +70,7 @@ def hunt_all(mutants: Sequence[Mutant], first: int, most: int, processes: int) -
 
 def line(fate: Fate) -> str:
     """Return a line about the fate of a mutant."""
-    found = f"{fate.death}, seed {fate.seed}: {fate.what}"
+    found = f"{fate.death}, seed {fate.seed}: {fate.finding}"
     how = "nothing was found" if fate.death is None else found
     return f"{fate.name:<34} {fate.seeds:>5} seeds {fate.cpu_s:>6.1f} s  {how}"
 
@@ -80,7 +81,7 @@ def summary(fates: Sequence[Fate], mutants: Sequence[Mutant]) -> str:
     changed = [fate for fate in fates if fate.name != UNCHANGED]
     killed = [fate for fate in changed if fate.killed]
     lines = [f"survived: {fate.name}: {breaks[fate.name]}" for fate in changed if not fate.killed]
-    lines += [f"BROKEN: the code as it is: {fate.what}" for fate in fates if fate.name == UNCHANGED and fate.death]
+    lines += [f"BROKEN: the code as it is: {fate.finding}" for fate in fates if fate.name == UNCHANGED and fate.death]
     cpu_s = sum(fate.cpu_s for fate in fates)
     score = f"{len(killed)} of {len(changed)} mutants are found, {len(killed) / max(1, len(changed)):.0%}"
     lines.append(f"{score}; at least {SCORE_MIN:.0%} are wanted; {cpu_s:.0f} s of CPU")

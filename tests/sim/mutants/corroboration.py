@@ -1,4 +1,4 @@
-"""Mistakes in the proof that a node is gone: each lets something pass for a proof that is none."""
+"""Mistakes in the proof that a node is gone: each accepts something as a proof that is none."""
 
 from __future__ import annotations
 

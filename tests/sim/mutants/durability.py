@@ -1,4 +1,4 @@
-"""Mistakes about what is remembered, when it may be sent, and how one goes on after a crash or with a full disk."""
+"""Mistakes about records: what they hold, when effects may follow, and what happens after a crash or on a full disk."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "speaks-of-next-group",
         "coordinatord.core.journal",
-        "records that join a group which waits are written with it, their words go out with the one before",
+        "messages that rest on a waiting group of records are sent with the group before",
         "return tuple(group.effects.values())",
         "return tuple((group.effects | (self._waiting[0].effects if self._waiting else {})).values())",
     ),
@@ -44,7 +44,7 @@ MUTANTS = (
     Mutant(
         "repeats-what-waits",
         "coordinatord.core.journal",
-        "what a node is told again goes out, though it was not told the first time: the record is being written",
+        "a repeated message is sent while the record under the first one is being written",
         "return () if self._replace(batch) else batch.effects",
         "return batch.effects",
     ),
@@ -58,14 +58,14 @@ MUTANTS = (
     Mutant(
         "renews-what-is-being-written",
         "coordinatord.core.machine",
-        "what a node is told of the end counts as a renewal, before the record of it is durable",
+        "a message about the end counts as a renewal, and is sent before its record is durable",
         "    if message.goal is not Goal.RUN:\n        return False\n    return replace",
         "    return replace",
     ),
     Mutant(
         "word-lost",
         "coordinatord.core.journal",
-        "of two words for a node that wait, the older one is let out",
+        "of two messages for a node that wait, the older one is sent",
         "            self.effects.pop(effect.session, None)\n            self.effects[effect.session] = effect\n",
         "            self.effects.setdefault(effect.session, effect)\n",
     ),
@@ -73,21 +73,21 @@ MUTANTS = (
     Mutant(
         "success-not-recorded",
         "coordinatord.core.transitions.observations",
-        "that a node succeeded is known, but no record says so",
+        "that a node succeeded is known, but not recorded",
         "decision.record(NodeSucceeded(run.job, run.id, reason, member.node, member.incarnation, run.durable.round))",
         "member.durable.succeeded = bool(reason) and NodeSucceeded is not None\n            run.place(member)",
     ),
     Mutant(
         "release-not-recorded",
         "coordinatord.core.transitions.actions",
-        "that a node was let go is known, but no record says so",
+        "that a node was released is known, but not recorded",
         "decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
         "member.durable.outcome = outcome if NodeReleased is not None else None\n    run.place(member)",
     ),
     Mutant(
         "replacement-not-recorded",
         "coordinatord.core.machine",
-        "a younger process takes its forerunner's place, of which no record tells",
+        "a younger process takes its forerunner's place, and that is not recorded",
         "            known = observations.take_in(run, younger, join, decision)\n",
         "                run.add(younger)\n"
         "            else:\n"
@@ -105,7 +105,7 @@ MUTANTS = (
     Mutant(
         "last-failure-kept",
         "coordinatord.core.transitions.actions",
-        "of several failures the last one is kept for after a crash",
+        "of several failures the last one is recorded for a restart",
         "first = min(run.failures.values(), key=lambda failure: failure.at, default=None)",
         "first = max(run.failures.values(), key=lambda failure: failure.at, default=None)",
         "coincident_world",

@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant(
         "counters-not-compared",
         COMPARISON,
-        "who waits in both looks is taken to have waited in between",
+        "a worker that waits in both looks is taken to have waited in between",
         "    return moves or (first.group, first.number, first.state) != (second.group, second.number, second.state)",
         "    return moves",
         PLAYS,
@@ -50,7 +50,7 @@ MUTANTS = (
     Mutant(
         "verdict-outlives-its-round",
         "coordinatord.core.state.run",
-        "older looks are believed: the next round is restarted for the hang of the one before",
+        "older looks still count: the next round is restarted for the hang of the one before",
         "        self.hang.clear()\n",
         "",
         PLAYS,
@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         "off-is-on",
         "coordinatord.core.queries.hanging",
-        "who wants no alarm gets one",
+        "a job that wants no alarm has one",
         "run.spec.hang_timeout_s == 0 or run.spec",
         "run.spec",
         PLAYS,
@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(
         "laggards-drained-unasked",
         "coordinatord.core.queries.arrivals",
-        "a node is drained for its lateness, though its job has not asked for that",
+        "a node is drained for its lateness, though its job does not want that",
         "    if not factor or watch.known is None",
         "    if watch.known is None",
         LAGS,

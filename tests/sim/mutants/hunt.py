@@ -1,8 +1,7 @@
 """Plays seeds against one mutant until the simulation breaks, and reports what broke.
 
-Not everything that ends a history is a discovery. An invariant that is broken is, and so is an error that the daemon or
-the node would have ended with, or a machine that turns round on the spot. An error within the simulation is none: its
-invariants would have been fooled, only not by what they look at.
+Not everything that ends a history is a discovery. A broken invariant is one, and so is an error of the daemon or the
+node, or a machine in an endless loop. An error within the simulation is none, since no invariant has found the mutant.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Death(StrEnum):
     ERROR = "error"
     """An error of the coordinator or the node itself: the program would have ended with it."""
     SPINS = "spins"
-    """It never came to the end of a moment."""
+    """The simulated time stood still."""
     CHECKER = "checker"
     """An error within the simulation, which is no discovery."""
 
@@ -46,13 +45,13 @@ class Fate:
 
     name: str
     seeds: int
-    """The number that was played until then."""
+    """The number of seeds that were played."""
     cpu_s: float
     death: Death | None = None
     seed: int = 0
-    """The one that it died of."""
-    what: str = ""
-    """What was seen, for a person."""
+    """The seed that killed it."""
+    finding: str = ""
+    """A description of the death."""
 
     @property
     def killed(self) -> bool:
@@ -61,11 +60,11 @@ class Fate:
 
 
 class SpinsError(BaseException):
-    """A history takes too long. Not an `Exception`, lest it is taken for one of the history's."""
+    """A history takes too long. It is no `Exception`, so that it is not taken for an error of the history."""
 
 
 def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
-    """Plant a mutant, or none, into this process, which must be new, and play up to `most` seeds.
+    """Plant a mutant, or none, into this new process, and play up to `most` seeds.
 
     Against a mutant the likely seeds come first, and then, as for none, all from `first` upward.
     """
@@ -80,16 +79,16 @@ def hunt(name: str, mutant: Mutant | None, first: int, most: int) -> Fate:
     order = count(first) if mutant is None else seeds.in_order(name, first)
     for played, seed in enumerate(islice(order, most), start=1):
         signal.setitimer(signal.ITIMER_PROF, SPINS_AFTER_S)
-        death, what = None, ""
+        death, finding = None, ""
         try:
             play_one(seed)
         except SpinsError:
-            death, what = Death.SPINS, f"one history takes more than {SPINS_AFTER_S:g} s"
-        except Exception as error:  # noqa: BLE001 - whatever breaks a history is what is looked for
-            death, what = _judge(error)
+            death, finding = Death.SPINS, f"one history takes more than {SPINS_AFTER_S:g} s"
+        except Exception as error:  # noqa: BLE001 - whatever breaks a history is a result
+            death, finding = _judge(error)
         if death is not None:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            return Fate(name, played, time.process_time() - began, death, seed, what)
+            return Fate(name, played, time.process_time() - began, death, seed, finding)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
     return Fate(name, most, time.process_time() - began)
 
@@ -100,12 +99,12 @@ def _give_up(number: int, frame: FrameType | None) -> None:
 
 
 def _judge(error: Exception) -> tuple[Death, str]:
-    """Return what kind of discovery an error is, and its text."""
-    what = str(error).splitlines()[-1].partition(": ")[2]  # after "seed 7: "
+    """Return the kind of death that an error is, and its text."""
+    finding = str(error).splitlines()[-1].partition(": ")[2]  # after "seed 7: "
     cause = error.__cause__
     if cause is None:
-        return Death.INVARIANT, what
+        return Death.INVARIANT, finding
     innermost = traceback.extract_tb(cause.__traceback__)[-1]
     place = Path(innermost.filename).relative_to(ROOT)
     ours = place.parts[0] in {"coordinatord", "nodeclient"}
-    return Death.ERROR if ours else Death.CHECKER, f"{what} ({place.name}, {innermost.name})"
+    return Death.ERROR if ours else Death.CHECKER, f"{finding} ({place.name}, {innermost.name})"

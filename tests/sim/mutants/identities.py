@@ -1,4 +1,4 @@
-"""Mistakes about who is who: another token's bearer is taken for a node that lives, or does it harm."""
+"""Mistakes about identities: the bearer of another token takes the place of a live node, or harms it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MUTANTS = (
     Mutant(
         "stolen-identity",
         ADMISSION,
-        "whoever has any token may claim to be any node",
+        "a bearer of any token may claim to be any node",
         CHECK,
         "if known is None or known.node:",
     ),
     Mutant(
         "identity-by-incarnation-alone",
         ADMISSION,
-        "another token's bearer is let in if it says that it began later",
+        "the bearer of another token is let in if it claims that it began later",
         CHECK,
         CHECK.replace(":", " or event.join.incarnation > known.incarnation:"),
     ),
@@ -41,14 +41,14 @@ MUTANTS = (
     Mutant(
         "token-not-noted",
         "coordinatord.core.transitions.observations",
-        "it is forgotten with which token a node came",
+        "the token of a node is not noted",
         "    member.token = event.token\n",
         "",
     ),
     Mutant(
         "identity-forgotten-by-a-restart",
         "coordinatord.core.machine",
-        "after a restart of the coordinator a node's identity is anybody's until it is back",
+        "after a restart of the coordinator anybody may claim a node's identity until the node is back",
         '                member.token = member.durable.token if member.durable.token in tokens else ""\n',
         "",
     ),

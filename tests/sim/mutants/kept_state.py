@@ -1,4 +1,4 @@
-"""Mistakes about state that nodes keep: what is whole, what is chosen, what is protected, and who is told."""
+"""Mistakes about kept state: which steps are whole, chosen and protected, and which nodes know of that."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ MUTANTS = tuple(
         (
             "digest-not-heeded",
             "coordinatord.core.transitions.kept_reports",
-            "a node says that a digest is wrong, and nobody makes another choice: the round never begins",
+            "a node reports a wrong digest, and no other step is chosen: the round never begins",
             "if here and kept is not None and kept.restoring is Restoring.FAILED:",
             "if here and kept is not None and kept.restoring is Restoring.NOTHING and kept.problem:",
         ),
@@ -128,14 +128,14 @@ MUTANTS = tuple(
         (
             "step-named-too-early",
             "coordinatord.core.queries.halting",
-            "a step is named before all nodes have said how far their workers go",
+            "a step is named before all nodes have promised how far their workers go",
             "len(halting.promised) < len(run.durable.order)",
             "not halting.promised",
         ),
         (
             "protected-once",
             "nodeclient.core.kept_goals",
-            "a node goes on protecting the first step that it was told to",
+            "a node goes on protecting the first step that it was sent",
             "if desired.protected is not None and self._protected != (run, desired.protected):",
             "if desired.protected is not None and self._protected is None:",
         ),
@@ -163,14 +163,14 @@ MUTANTS = tuple(
         (
             "given-to-nobody",
             "coordinatord.core.queries.handover",
-            "a node leaves with a shard that another node has too, of which nothing is heard any more",
+            "a node leaves with a shard of which only a silent node has another copy",
             "others = (parts for node, parts in held if node != member.node and is_reachable(run.members[node]))",
             "others = (parts for node, parts in held if node != member.node)",
         ),
         (
             "resumes-from-the-first-answer",
             "nodeclient.core.kept_goals",
-            "a node that was told to wait for the holders to be heard waits for ever",
+            "a node that has to wait until the holders are heard waits for ever",
             "if begins or desired.resume not in {None, self._resume}:",
             "if begins:",
         ),

@@ -1,8 +1,8 @@
 """A mutant: one small mistake in the source of one module, and how it is planted into a process.
 
 The mistake is never written to the tree. The module is compiled from the changed text when it is first imported, in a
-process that imports everything else as it is: no copies of the tree are made and none can be left behind, and whoever
-works on the tree meanwhile sees nothing of it.
+process that imports everything else as it is. So there are no copies of the tree that could be left behind, and the
+tree can be edited meanwhile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class MisfitError(Exception):
-    """A mutant does not fit the source any more: it is to be written anew."""
+    """A mutant does not fit the source any more, and has to be written anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Mutant:
     module: str
     """The dotted name of the module that it is in."""
     breaks: str
-    """What is wrong then, for a person."""
+    """The effect of the mistake, for a person."""
     old: str
     """The source that the mistake replaces; it stands once in the module."""
     new: str
@@ -76,7 +76,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Compiles a text in place of the file's; what was compiled of the file before is not looked at."""
+    """Compiles a text in place of the file's, and ignores earlier bytecode of the file."""
 
     def __init__(self, fullname: str, path: str, text: str) -> None:
         super().__init__(fullname, path)

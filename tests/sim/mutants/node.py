@@ -5,11 +5,11 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import Mutant
 
 MUTANTS = (
-    # What it receives
+    # Messages to it
     Mutant(
         "node-obeys-the-past",
         "nodeclient.core.agent",
-        "a node starts a round that it knows to be over, if the word of it is late",
+        "a node starts a round that it knows to be over, if the message about it is late",
         "        if desired.run == self.run and desired.round < self.round:\n"
         "            return  # it is older than a message that this node has received\n",
         "",
@@ -61,7 +61,7 @@ MUTANTS = (
     Mutant(
         "node-grace-grows",
         "nodeclient.core.worker_group",
-        "each further word to stop gives the workers more time",
+        "each further message to stop gives the workers more time",
         "now + grace_s < self.kill_at",
         "now + grace_s > self.kill_at",
     ),
@@ -121,7 +121,7 @@ MUTANTS = (
         "        return (None if group.alive else Stimulus.DEAD), []",
         "        return Stimulus.DEAD, []",
     ),
-    # What it reports
+    # Its reports
     Mutant(
         "node-success-before-sweep",
         "nodeclient.core.agent",
@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         "node-failure-of-last-round",
         "nodeclient.core.agent",
-        "a node says of a round which it never began that a worker failed, as one did in the round before",
+        "a node reports a worker's failure for a round that it never began, as one failed in the round before",
         "            self.run, self.round = desired.run, desired.round\n            self._group = WorkerGroup()\n",
         "            self.run, self.round = desired.run, desired.round\n",
     ),
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "node-no-heartbeat",
         "nodeclient.core.connection_state",
-        "a node to which nothing happens says nothing",
+        "a node to which nothing happens sends nothing",
         "due = beat or self._reported is None or _is_change(self._reported, observed)",
         "due = self._reported is None or _is_change(self._reported, observed)",
     ),
@@ -189,21 +189,21 @@ MUTANTS = (
     Mutant(
         "node-arrival-held-back",
         "nodeclient.core.connection_state",
-        "that its workers have ended, a node tells only with its next heartbeat",
+        "a node reports only with its next heartbeat that its workers have ended",
         "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})",
         "frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED})",
     ),
     Mutant(
         "node-readiness-held-back",
         "nodeclient.core.connection_state",
-        "that it has imported all, a node tells only with its next heartbeat",
+        "a node reports only with its next heartbeat that it has imported all",
         "        or (before.phase is Phase.PREPARING and observed.phase is not Phase.PREPARING)\n",
         "",
     ),
     Mutant(
         "node-failure-held-back",
         "nodeclient.core.connection_state",
-        "that a worker failed, a node tells only once all of them have ended",
+        "a node reports the failure of a worker only once all of them have ended",
         "        or (observed.failure is not None and _failed(before) != _failed(observed))\n",
         "",
     ),
@@ -239,7 +239,7 @@ MUTANTS = (
     Mutant(
         "node-never-doubts",
         "nodeclient.core.agent",
-        "a node believes in a connection on which nothing comes any more",
+        "a node keeps a connection on which nothing comes any more",
         "self._effects.append(effects.Reconnect(",
         'self._notice(Level.INFO, "looking", str(',
     ),
@@ -275,7 +275,7 @@ MUTANTS = (
     Mutant(
         "node-leaves-never",
         "nodeclient.core.agent",
-        "a leaving node waits for the coordinator's word for ever",
+        "a leaving node waits for the coordinator's answer for ever",
         "        if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:\n",
         "        if self._departure.decide_by is not None and self._departure.ending is not None:\n",
     ),

@@ -1,4 +1,4 @@
-"""Mistakes about steps on a disk: when one is whole, which is resumed from, and who has to see it.
+"""Mistakes about steps on a disk: when one is whole, which is resumed from, and which nodes have to see it.
 
 Two more are about arrivals, in a world whose jobs have all kinds of `--scale-up`.
 """
@@ -31,7 +31,7 @@ LEAVES = {
     "written-alone-and-old",
     "written-alone-in-part",
 }
-"""The mutants that show where all nodes go."""
+"""The mutants that show where all nodes leave."""
 
 
 def _plays(name: str) -> str:
@@ -109,7 +109,7 @@ MUTANTS = tuple(
         (
             "vanished-step-ignored",
             "coordinatord.core.queries.resumption",
-            "a training begins anew when nobody sees the step any more that it has written to the disk",
+            "a training begins anew when no node sees any more the step that it has written to the disk",
             "or (nodes[:1] if gone else [])",
             "or []",
         ),
@@ -200,7 +200,7 @@ MUTANTS = tuple(
         (
             "lost-step-not-named",
             "coordinatord.core.queries.reasons",
-            "nodes that all leave do not say that their last step is lost",
+            "the reason of the end does not name the lost step of nodes that all leave",
             'return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"',
             'return ""',
         ),

@@ -1,4 +1,4 @@
-"""Mistakes about what counts as a loss, what ended a round, and who pays for it."""
+"""Mistakes about what counts as a loss, what ended a round, and whether it is charged."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "failure-dated-by-receipt",
         "coordinatord.core.state.run",
-        "a failure counts from when it is heard of, not from when it happened",
+        "a failure counts from its report, not from when it happened",
         "WorkerFailure(member.node, member.offer.host, now - failure.age_s, failure)",
         "WorkerFailure(member.node, member.offer.host, now, failure)",
         "coincident_world",

@@ -1,4 +1,4 @@
-"""Mistakes about who is in a round, with which rank, and what nodes are asked for."""
+"""Mistakes about which nodes are in a round, with which ranks, and about their goals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         "no-second-run",
         "coordinatord.core.queries.admission",
-        "a node that is started when the job has ended hears of that, and begins no other run",
+        "a node that is started when the job has ended receives that end, and begins no other run",
         "now - join.age_s < run.durable.entered_at",
         "now - join.age_s < now",
     ),
@@ -225,7 +225,7 @@ MUTANTS = (
     Mutant(
         "stop-sent-late",
         "coordinatord.core.queries.desired_state",
-        "that there is another goal is only told with the next heartbeat",
+        "another goal is only sent with the answer to the next heartbeat",
         "if sent is None or sent.goal is not goal:",
         "if sent is None:",
     ),
@@ -240,7 +240,7 @@ MUTANTS = (
     Mutant(
         "revision-not-of-records",
         "coordinatord.core.transitions.follow",
-        "a node hears again the reason of before, though the run has another one by now",
+        "a node is sent the former reason again, though the run has another one by now",
         "                run.revision += 1\n",
         "",
     ),
@@ -284,14 +284,14 @@ MUTANTS = (
     Mutant(
         "older-report-counts",
         "coordinatord.core.state.member",
-        "what a node says of its last round is taken for this one",
+        "a node's report about its last round is taken for this one",
         "current = self.observed.run == run and self.observed.round == round_number",
         "current = self.observed.run == run",
     ),
     Mutant(
         "end-not-heard",
         "coordinatord.core.machine",
-        "a node that comes back after the end opens another run in place of hearing how its own ended",
+        "a node that comes back after the end opens another run, and does not receive the end of its own",
         "if run is None or admission.begins_anew(run, join, decision.now):",
         "if run is None or run.durable.state.ended:",
     ),
@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant(
         "waits-for-ever",
         "coordinatord.core.state.run",
-        "nobody is let go for having waited in vain",
+        "no node is released for having waited in vain",
         "self.give_up.set(member.node, now + member.offer.join_timeout_s)",
         "self.give_up.discard(member.node)",
     ),

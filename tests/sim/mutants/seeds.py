@@ -1,4 +1,4 @@
-"""Which seed found each mutant when all were last run: it is tried first, so that a run takes minutes and not hours.
+"""The seed that found each mutant last time: it is tried first, so that a run takes minutes and not hours.
 
 A seed is a hint and no more. When the code changes, so do the histories, and another seed may be the one that finds a
 mutant: the search goes on with the seeds that found other mutants, and then from 0 upward.
@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("seeds.json")
 """Written by `python -m tests.sim.mutants --record`."""
 
 OTHERS = 40
-"""So many of the seeds that found other mutants are tried, the most fruitful first."""
+"""The number of seeds of other mutants that are tried, the most fruitful first."""
 
 
 def recorded() -> dict[str, int]:
@@ -25,7 +25,7 @@ def recorded() -> dict[str, int]:
 
 
 def record(found: dict[str, int], names: set[str]) -> None:
-    """Write down what was found, beside what is known of other mutants that there are still: those with these names."""
+    """Write the seeds that were found, and the known ones of other mutants whose names still exist."""
     seeds = {name: seed for name, seed in (recorded() | found).items() if name in names}
     FILE.write_text(f"{json.dumps(dict(sorted(seeds.items())), indent=2)}\n")
 

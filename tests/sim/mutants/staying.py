@@ -1,4 +1,4 @@
-"""Mistakes about workers that go into another round as the same processes, and about who failed first where they do."""
+"""Mistakes about workers that go into another round as the same processes, and about the first failure among them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MUTANTS = (
     Mutant(
         "connection-lost-first",
         "coordinatord.core.values.root_cause",
-        "whoever loses its connection to a worker that dies is charged, if that is heard first",
+        "a worker that loses its connection to a dead one is charged, if its failure is reported first",
         "    if not lost_connection(first.failure):\n        return first\n",
         "    return first\n",
         PLAYS,
@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         "node-keeps-to-its-first-word",
         "coordinatord.core.state.run",
-        "a node that has seen later why a connection was lost is not heard",
+        "a node's later report, with the cause of a lost connection, is ignored",
         "if known is None or (lost_connection(known.failure) and not lost_connection(failure)):",
         "if known is None:",
         PLAYS,
@@ -35,7 +35,7 @@ MUTANTS = (
     Mutant(
         "node-denies-its-dead",
         "nodeclient.core.worker_group",
-        "a worker that dies just before its node is told to stop is no failure if it is seen just after",
+        "a worker that dies just before its node has to stop is no failure if its exit is seen just after",
         "            if before or by_itself:\n",
         "            if before:\n",
         PLAYS,
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         "node-takes-the-unreachable",
         STAYING,
-        "a process that can be told nothing any more is to go on, and its end is charged to the round that it misses",
+        "a process without a connection to its node is to go on, and its end is charged to the round that it misses",
         "            self._states[local_rank] = StayState.CUT_OFF\n",
         "            pass\n",
         PLAYS,
@@ -75,7 +75,7 @@ MUTANTS = (
     Mutant(
         "node-keeps-the-unreachable",
         STAYING,
-        "a process that can be told nothing any more lives on beside the one in its place",
+        "a process without a connection to its node lives on beside the one in its place",
         "        return [] if phase is Phase.STOPPING else self._dismiss({StayState.CUT_OFF})\n",
         "        return []\n",
         PLAYS,

@@ -40,7 +40,7 @@ MUTANTS = (
     Mutant(
         "believes-its-clock",
         "coordinatord.store.etcd.election",
-        "a leader that was paused takes its lease for its own until it is told otherwise",
+        "a leader that was paused acts as the leader until etcd refuses a renewal",
         "        return not self.term.is_over(now)\n",
         "        return self.fence > 0\n",
         plays="standby_world",
@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         "end-not-noticed",
         "coordinatord.store.etcd.election",
-        "whoever waits for the end of a leader sees it only where another one leads at once",
+        "a standby notices the end of a leader only where another one leads at once",
         "        return created_at != self._seen\n",
         "        return created_at is not None and created_at != self._seen\n",
         plays="standby_world",
@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant(
         "silent-coordinator-asked-again",
         "nodeclient.access.contact_points",
-        "a node asks a coordinator again for ever that takes connections and answers nothing",
+        "a node tries for ever a coordinator that accepts connections and answers nothing",
         "        self._advance(addresses)\n        self._served = False\n",
         "        if served:\n            self._advance(addresses)\n        self._served = False\n",
         plays="standby_world",

@@ -31,7 +31,7 @@ MUTANTS = (
     Mutant(
         "time-away-was-lost",
         "coordinatord.core.state.member",
-        "who does not come back after a start of the coordinator counts as dead since for ever",
+        "a node that does not come back after a start of the coordinator counts as never having lived",
         "return max(self.heard_at, self.silent_since)",
         "return self.silent_since",
     ),
@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         "second-lost-at-a-boundary",
         "coordinatord.core.values.time_ledger",
-        "the time since the last record counts from when the next was made, and what is left is counted to nobody",
+        "the time from a turn between two records until the next one counts for no activity",
         "return self.settled.plus(before, turn - self.settled_at).plus(since, now - turn)",
         "return self.settled.plus(before, turn - self.settled_at)",
     ),
@@ -73,14 +73,14 @@ MUTANTS = (
     Mutant(
         "steps-to-come-not-heard",
         "coordinatord.core.state.run",
-        "workers run, as far as is known, until the first of the steps that they have said to come",
+        "time counts as running, and not as starting, until the first step of workers that have announced steps",
         "return Activity.STARTING if recorded is Activity.RUNNING and is_believed else recorded",
         "return recorded",
     ),
     Mutant(
         "steps-to-come-for-ever",
         "coordinatord.core.state.run",
-        "what workers of one round have said of steps to come holds for the next",
+        "steps that the workers of one round announced are awaited in the next one",
         "        self.steps_announced = False\n        self.failures",
         "        self.failures",
         "coincident_world",
@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         "heard-by-itself",
         "coordinatord.core.queries.conditions",
-        "a coordinator that is started again takes that for the word of nodes that were silent",
+        "a coordinator that is started again takes silent nodes for heard ones",
         "return _when(run.durable.silent and run.connected)",
         "return _when(run.durable.silent and not run.all_silent)",
     ),
