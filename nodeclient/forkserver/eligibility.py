@@ -1,4 +1,4 @@
-"""Says which command lines can be started warm: those that begin with a Python which runs `sitecustomize`.
+"""Decides which command lines can be started warm: those that begin with a Python which runs `sitecustomize`.
 
 Nothing is started here. The grammar is that of Python's own command line (`config_parse_cmdline` in initconfig.c).
 """
@@ -17,7 +17,7 @@ _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
 
 _ELF = b"\x7fELF"
-"""The first bytes of a program. A script begins with `#!`, and may do anything before it comes to Python."""
+"""The first bytes of a binary program. A script begins with `#!`, and may do anything before it starts Python."""
 
 _MAIN = "cm"
 """The options after which the program follows."""
@@ -29,17 +29,14 @@ _WITHOUT_HOOK = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not
 
 
 class ColdError(OperationalError):
-    """This command line cannot be started warm.
-
-    The text says why, and what to do about it where something can be done.
-    """
+    """This command line cannot be started warm; the text says why, and what to do if there is a remedy."""
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:
     """Check that this command line can be started warm; return its interpreter and the interpreter's options.
 
-    `macro` stands for a value that differs between workers. It may be among the arguments of the program. Before these,
-    the command line must be the same for all workers. Raises `ColdError`.
+    `macro` stands for a value that differs between workers. Only arguments of the program may have it: up to them, the
+    command line must be the same for all workers. Raises `ColdError`.
     """
     program = shutil.which(argv[0], path=environ.get("PATH", os.defpath))
     if program is None:
@@ -67,7 +64,7 @@ def _split(argv: Sequence[str]) -> tuple[Sequence[str], int]:
             index += 2 if word == "--check-hash-based-pycs" else 1
             continue
         for place, option in enumerate(word[1:], start=2):
-            follows = place == len(word)  # the value is the next word, or else the rest of this one
+            follows = place == len(word)  # the value is the next word, or else the last part of this one
             if option in _WITHOUT_HOOK:
                 raise ColdError(f"Python is {_WITHOUT_HOOK[option]} (-{option})")
             if option in _MAIN:

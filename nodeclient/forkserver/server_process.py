@@ -1,6 +1,6 @@
-"""One life of the parent interpreter, as the node sees it: its start, its progress, its forks, its end.
+"""One parent interpreter, from the node's side: its start, its progress, its forks, its end.
 
-`starter` decides when there is one, and what is done without it; `hook` has what goes on inside it.
+`starter` decides when there is one, and starts workers cold without one. `hook` is the code that runs inside it.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The same name as in `hook/preload_parent.py`."""
 
 IMPORT_WITHIN_S = 300.0
-"""How long all imports may take. They take seconds. On a network file system under the load of a whole cluster they
-take a minute or two."""
+"""How long all imports may take. They take seconds, and a minute or two on a network file system under the load of a
+whole cluster."""
 
 FORK_WITHIN_S = 2.0
-"""How long a fork may take. The node waits for it (10 ms with torch), and answers nobody meanwhile: two heartbeats of
-the five of its lease."""
+"""How long a fork may take; it takes 10 ms with torch. The node waits for it, and sends nothing meanwhile: two
+heartbeats of the five of its lease."""
 
 ROOM_BYTES = 16_384
-"""How much longer a worker's environment in /proc may be than the parent's: it also has ranks, places, and why its
-round began."""
+"""How much longer a worker's environment in /proc may be than the parent's: the worker also has ranks, addresses, and
+the reason of its round."""
 
 END_WITHIN_S = 5.0
-"""How long the interpreter may take to die of SIGKILL. It takes longer only if the kernel does not release it, as on a
-network file system that is gone."""
+"""How long the interpreter may take to die of SIGKILL. It takes longer only if it hangs in the kernel, as on a network
+file system that is gone."""
 
 LINE_BYTES_MAX = 65_536
 
@@ -62,13 +62,14 @@ class ForkServer:
     def __init__(self, command: WorkerCommand, modules: Sequence[str] | None, along: Sequence[str] = ()) -> None:
         """Start the interpreter with the command line of a worker.
 
-        If `modules` is None, the interpreter only reports that Python has found the hook. `along` are modules that it
-        imports as well, if they exist.
+        If `modules` is None, the interpreter only reports that Python has found the hook. It imports the modules in
+        `along` as well, if they exist.
 
         Raises `OSError`, `SubprocessError` and `ValueError` if no process can be started.
         """
         self._loop = asyncio.get_running_loop()
         self._unread = b""
+        """The bytes that were received and are no whole line yet."""
         self._mark = secrets.token_hex(16)
         self._ended = asyncio.Event()
         self.usable = False
@@ -93,7 +94,7 @@ class ForkServer:
     async def end(self) -> None:
         """Wait until the interpreter ends. Raises `ForkServerError`, which says how it ended."""
         await self._ended.wait()
-        raise ForkServerError(f"the interpreter {await self._why_silent()}")
+        raise ForkServerError(f"the interpreter {await self._await_end()}")
 
     async def prepare(self) -> int:
         """Wait until the interpreter has imported everything; return how many modules it has.
@@ -116,8 +117,8 @@ class ForkServer:
         except TimeoutError:
             raise ForkServerError(f"module {importing} is still not imported after {IMPORT_WITHIN_S:g} s") from None
         except (EOFError, ConnectionError):
-            what = await self._why_silent()
-            raise ForkServerError(f"the interpreter {what} in the import of module {importing}") from None
+            ending = await self._await_end()
+            raise ForkServerError(f"the interpreter {ending} in the import of module {importing}") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
         """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
@@ -134,33 +135,34 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         try:
             with ours, theirs:
-                self._ask(request, [*streams, theirs.fileno()], until)
+                self._request(request, [*streams, theirs.fileno()], until)
                 theirs.close()
                 pid = int(_receive_until(ours, until, PID_BYTES_MAX))
                 os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises unless it is our child
-                # The worker begins only now: one that was given up would have the same rank as another one.
+                # The worker begins only now. Otherwise one that comes too late would have the rank of another one.
                 ours.sendall(b"!")
                 return pid
         except (OSError, EOFError, ForkServerError) as error:
             self._kill()
-            why = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
-            raise ForkServerError(f"the interpreter of --preload has not forked it: {why}") from error
+            problem = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
+            raise ForkServerError(f"the interpreter of --preload has not forked it: {problem}") from error
 
     async def close(self) -> None:
         """End the interpreter, and all processes that modules started while they were imported; its workers live on."""
         self._kill()
         try:
-            # In a thread: to read all of /proc takes milliseconds, and a large process takes its time to die.
+            # A thread does that: it reads all of /proc, which takes milliseconds, and a large process dies slowly.
             await asyncio.to_thread(kill_marked, self._mark, timeout_s=END_WITHIN_S)
             await self._ended.wait()
             self._process.wait()
         except UnkillableError:
-            # The interpreter hangs in the kernel, where nobody can help. Popen must not warn that it is still running.
+            # The interpreter hangs in the kernel. With a return code, Popen does not warn that it is still running.
             self._note_end()
             self._process.returncode = 0
         self._link.close()
 
-    async def _why_silent(self) -> str:
+    async def _await_end(self) -> str:
+        """Wait until an interpreter that has closed its connection ends; return what has become of it."""
         try:
             async with asyncio.timeout(END_WITHIN_S):
                 await self._ended.wait()
@@ -170,7 +172,7 @@ class ForkServer:
 
     def _kill(self) -> None:
         self.usable = False
-        self._process.kill()  # does nothing if it has ended
+        self._process.kill()  # this does nothing if the process has ended
 
     def _note_end(self) -> None:
         self.usable = False
@@ -180,7 +182,7 @@ class ForkServer:
         os.close(self._pidfd)
         self._ended.set()
 
-    def _ask(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
+    def _request(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
         """Send a request, and wait until it is carried out. Raises `OSError`, `EOFError` and `ForkServerError`."""
         text = json.dumps(request).encode() + b"\n"
         self._link.settimeout(FORK_WITHIN_S)
@@ -194,7 +196,7 @@ class ForkServer:
 
     async def _receive(self) -> dict[str, Any]:
         while b"\n" not in self._unread:
-            self._unread += _some(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
+            self._unread += _require_bytes(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
         return self._line()
 
     def _line(self) -> dict[str, Any]:
@@ -219,10 +221,10 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
             **command.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
             SETTINGS_VARIABLE: json.dumps(settings),
-            MARK_VARIABLE: mark,  # a mark of its own, since it outlives the sweep of a round; workers have the node's
+            MARK_VARIABLE: mark,  # not that of the node's workers, since the interpreter outlives the sweep of a round
         },
         stdin=subprocess.DEVNULL,
-        stdout=2,  # output of modules during their import is not that of a worker
+        stdout=2,  # what modules print during their import is no output of a worker
         pass_fds=(settings["socket"],),
         start_new_session=True,
         preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
@@ -230,17 +232,17 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
 
 
 def _as_bytes(text: str) -> str:
-    """Return the bytes of a text in the system's encoding, as characters; see `hook/preload_parent.py`."""
+    """Return the bytes of a text in the system's encoding, each as a character; see `hook/preload_parent.py`."""
     return os.fsencode(text).decode("latin-1")
 
 
 def _receive_until(link: socket.socket, until: float, most: int) -> bytes:
     """Receive at least one byte until that time. Raises `TimeoutError`, and `EOFError` at the end."""
     link.settimeout(max(0.001, until - time.monotonic()))
-    return _some(link.recv(most))
+    return _require_bytes(link.recv(most))
 
 
-def _some(received: bytes) -> bytes:
+def _require_bytes(received: bytes) -> bytes:
     """Return the bytes that were received. Raises `EOFError` if there are none."""
     if not received:
         raise EOFError("it ended")

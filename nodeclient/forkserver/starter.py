@@ -1,7 +1,7 @@
 """Starts workers: warm while there is a parent interpreter for them, cold otherwise.
 
-`server_process` is the parent interpreter. This module decides when there is one: from the node's start on. If it ends,
-the next round starts cold, and another parent is made ready for the rounds after that.
+`server_process` is a parent interpreter. This module starts one when the node starts. If it ends, the next round starts
+cold, and another parent is prepared for the rounds after that.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ LAZY_IMPORTS = {
 }
 """Modules that are imported along with a named one.
 
-Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is made (torch/_compile.py). That takes as
-long as torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole first step take 2 ms.
-The other two modules are what `ctx.keep` needs, the last one only at another world size: 0.1 s for 91 modules."""
+Every optimizer, and DistributedDataParallel, imports torch._dynamo when it is constructed (torch/_compile.py). That
+takes as long as the import of torch itself: 1.2 s for 823 modules (torch 2.13, CPU). After it, the imports of a whole
+first step take 2 ms. `ctx.keep` needs the other two modules, the last one only at another world size: 0.1 s for 91
+modules."""
 
 
 def lazy_imports(modules: Sequence[str]) -> tuple[str, ...]:
@@ -38,9 +39,9 @@ FAILURES_MAX = 3
 the time of an import."""
 
 HEAD_START_S = 0.03
-"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore that was
-refused once tries again only after 0.25 to 0.75 s. When all workers were forked at the same time, one warm round in
-three was late by that. A fork with torch takes 10 to 20 ms."""
+"""How much earlier the worker of rank 0 starts, so that it listens before others connect to it. A TCPStore whose
+connection was refused tries again only after 0.25 to 0.75 s. When all workers were forked at the same time, this
+delayed one warm round in three. A fork with torch takes 10 to 20 ms."""
 
 
 class WorkerStarter:
@@ -54,16 +55,16 @@ class WorkerStarter:
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
-        """Parents that ended, or could not fork, since a worker was last forked."""
+        """The parents that ended, or could not fork, since a worker was last forked."""
         self.forked = 0
         """How many workers were forked."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
-        """A worker was started cold because there was no parent."""
+        """Set when a worker was started cold because there was no parent."""
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes that this object will reap."""
+        """The ids of child processes that this object reaps itself."""
         return frozenset() if self._parent is None else frozenset({self._parent.pid})
 
     async def settled(self) -> None:
@@ -79,14 +80,14 @@ class WorkerStarter:
             await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:
-        """Keep a parent while the node lives and there can be one."""
+        """Run one parent after the other while the node lives and there can be one."""
         try:
             if self._modules:
                 await self._find_hook()
             while self._modules and self._failures < FAILURES_MAX:
                 self._missed.clear()
                 try:
-                    await self._live()
+                    await self._run_parent()
                 except ForkServerError as error:
                     self._failures += 1
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
@@ -99,9 +100,9 @@ class WorkerStarter:
             self._settled.set()
 
     async def _find_hook(self) -> None:
-        """Check that the command begins with a Python that comes to the hook. Raises `ColdError`.
+        """Check that the command begins with a Python that runs the hook. Raises `ColdError`.
 
-        A Python that does not find the hook would go on with the user's program, without being a worker.
+        A Python that does not find the hook would run the user's program in the parent.
         """
         interpreter = check(self._command.argv, self._command.environ, self._macro)
         self._parent = finder = ForkServer(replace(self._command, argv=(*interpreter, "-c", "pass")), modules=None)
@@ -113,7 +114,7 @@ class WorkerStarter:
             await finder.close()
             self._parent = None
 
-    async def _live(self) -> None:
+    async def _run_parent(self) -> None:
         """Run a parent from its start to its end. Raises `ForkServerError` at that end, or `ColdError`."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
@@ -136,10 +137,10 @@ class WorkerStarter:
         """Start a worker; return its process id, as `nodeclient.workers.spawn.spawn` does. Raises `SpawnError`."""
         parent = self._parent
         if parent is not None and parent.usable:
-            own = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
+            outputs = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
             try:
                 with stdin_of_worker(with_stdin) as stdin:
-                    pid = parent.fork(command, (stdin, *own))
+                    pid = parent.fork(command, (stdin, *outputs))
             except ForkServerError as error:
                 self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
             else:

@@ -1,7 +1,7 @@
-"""The parent interpreter of `--preload`: imports the modules that it is given, then forks a worker for each request.
+"""The parent interpreter of `--preload`: it imports modules, and then forks a worker for each request.
 
-It talks to `nodeclient.forkserver.server_process` over a socket, one JSON object a line. The other side decides whether
-workers are started, and how many; `preload_worker` turns a fork into a worker.
+Requests and answers are JSON objects, one a line, over a socket from `nodeclient.forkserver.server_process`, which
+decides whether workers are started, and how many. `preload_worker` turns a fork into a worker.
 """
 
 from __future__ import annotations
@@ -21,53 +21,51 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from preload_end import Ending, load
-from preload_worker import Line, become_worker
+from preload_worker import StartSocket, become_worker
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
-"""The variable with this side's settings as JSON: `socket` (a descriptor), `modules` (null: only report that Python has
-come here), `along` (modules that are imported as well, if they exist), `hook` (the directory on PYTHONPATH that is
-ours), `pythonpath` (what it was before, or null), `gloo` and `responder` (the paths of workerlib's files of these
-names), and `room`, which only makes the environment larger.
+"""The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
+Python runs the hook), `along` (modules that are imported as well, if they exist), `hook` (our directory on PYTHONPATH),
+`pythonpath` (its value without that directory, or null), `gloo` and `responder` (the paths of workerlib's files of
+these names), and `room`, which only makes the environment larger.
 
-Paths, arguments and the environment come from outside of Python. They are given as bytes, each of them as the character
-of that number, because the node may decode them in another way than the user's interpreter."""
+Paths, arguments and variables may be no text. They come as bytes, each as the character of that number, because the
+node may decode them in another way than the user's interpreter."""
 
 DESCRIPTORS = 4
-"""The descriptors that come with a request: stdin, stdout, stderr, and the line to the node."""
+"""The number of descriptors that come with a request: stdin, stdout, stderr, and a socket to the node."""
 
 CHUNK_BYTES = 1 << 16
 
 RARELY = 1_000_003
-"""The objects between two looks for garbage while modules are imported, a number that no module asks for. What they
-make stays, and there are so many of them that the looks take a sixth of the time of an import of torch."""
+"""The threshold of garbage collections while modules are imported, a number that no module sets. Most of their objects
+are no garbage, and without it the collections take a sixth of the time of an import of torch."""
 
 DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
-"""A process that has one of these open has initialised CUDA (cuInit opens it, NVML does not) or ROCm, and no fork of it
-can use a GPU."""
+"""The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. No fork of
+such a process can use a GPU."""
 
 REASON_MAX = 200
-"""The length of an exception's text that is shown, in characters: enough for one line."""
+"""The most characters of an exception's text that are shown: enough for one line."""
 
 HOOK_MODULES = ("preload_end", "preload_parent", "preload_worker")
 
 FORKS_WELL = frozenset({"jemalloc_bg_thd"})
-"""Threads of native code that a fork may lose, by the names that the kernel shows: jemalloc, which comes with pyarrow
-(and so with pandas and transformers), locks itself for a fork and starts its thread again in the child when it needs
-it."""
+"""The kernel's names of native threads that a fork may lose: jemalloc, which comes with pyarrow (and so with pandas and
+transformers), takes its locks for a fork, and starts its thread again in the child when it needs it."""
 
 NAMED_WITHIN_S = 0.2
-"""How long to wait for thread names: a native thread gives itself its name when it first runs, and has that of its
-process until then."""
+"""How long to wait for the name of a native thread: it has the name of its process until it first runs."""
 
 
 class PreloadError(Exception):
-    """The modules cannot be preloaded, and workers are to be started cold; the text says why."""
+    """The modules cannot be preloaded, so that workers have to be started cold; the text says why."""
 
 
 def serve(needed: frozenset[str]) -> bool:
-    """Serve as the parent until the node ends. Return only in a worker: whether the user has a `sitecustomize`.
+    """Serve requests until the node ends. Return only in a worker, with whether the user has a `sitecustomize`.
 
-    `needed` are the modules that have been imported for this module.
+    `needed` are the modules that this module has imported.
     """
     settings = json.loads(os.environ[SETTINGS_VARIABLE])
     link = socket.socket(fileno=settings["socket"])
@@ -76,7 +74,7 @@ def serve(needed: frozenset[str]) -> bool:
     for environ in inherited, os.environ:
         _leave_no_trace(environ, settings["pythonpath"])
     _forget_hook(_decoded(settings["hook"]))
-    if settings["modules"] is None:  # the node only wants to know whether Python comes here
+    if settings["modules"] is None:  # the node only checks that Python runs the hook
         _send(link, {"ready": 0})
         os._exit(0)
     ending, responder = Ending(_decoded(settings["gloo"])), load(_decoded(settings["responder"]))
@@ -88,9 +86,9 @@ def serve(needed: frozenset[str]) -> bool:
     except PreloadError as error:
         _send(link, {"refused": str(error)})
         os._exit(0)
-    if gc.get_threshold()[0] == RARELY:  # no module has set what workers are to have
+    if gc.get_threshold()[0] == RARELY:  # no module has set a threshold for the workers
         gc.set_threshold(*usual)
-    # What is garbage now would be collected in each worker, and a collector that looks at objects copies their pages.
+    # Each worker would collect the present garbage, and a collection in a fork copies the pages of all objects.
     gc.collect()
     gc.freeze()
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
@@ -103,7 +101,7 @@ def serve(needed: frozenset[str]) -> bool:
         if _fork(link, request, descriptors):
             ending.begin()
             responder.start()
-            if handler is not None:  # a handler that was not made in Python cannot be put back
+            if handler is not None:  # a handler that was not installed from Python cannot be restored
                 signal.signal(signal.SIGCHLD, handler)
             return customized
     os._exit(0)
@@ -133,8 +131,8 @@ def _forget_hook(hook: str) -> None:
         sys.modules.pop(name, None)
 
 
-def _decoded(given: str) -> str:
-    return os.fsdecode(given.encode("latin-1"))
+def _decoded(encoded: str) -> str:
+    return os.fsdecode(encoded.encode("latin-1"))
 
 
 def _customize() -> bool:
@@ -144,10 +142,9 @@ def _customize() -> bool:
 
 
 def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
-    """Return the environment that a worker would have after the imports: with the changes that they made here.
+    """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
 
-    A variable whose value differs between worker and parent keeps the worker's, since the imports would have found
-    another value.
+    A variable that the parent has with another value stays as it is: the imports might have changed it differently.
     """
     environ = dict(given)
     for name in inherited.keys() | os.environ.keys():
@@ -165,10 +162,10 @@ def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dic
 
 
 def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], along: list[str]) -> None:
-    """Import modules that must be there and those that may be. Raises `PreloadError`."""
-    place = _place_of_main()
-    _look_for_namesakes(place, needed)
-    sys.path[:0] = place
+    """Import `modules`, and those of `along` that exist. Raises `PreloadError`."""
+    entries = _path_of_program()
+    _refuse_namesakes(entries, needed)
+    sys.path[:0] = entries
     for name in modules:
         _send(link, {"importing": name})
         try:
@@ -181,20 +178,17 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
         _send(link, {"importing": name})
         try:
             importlib.import_module(name)
-        except ImportError:  # another release has it elsewhere, and its workers import it as always
+        except ImportError:  # another release of the library lacks this module
             continue
         _check(name)
-    for entry in place:
+    for entry in entries:
         sys.path.remove(entry)
     sys.stdout.flush()
     sys.stderr.flush()
 
 
-def _place_of_main() -> list[str]:
-    """Return where the program's own modules are found.
-
-    Python itself adds that only when it begins with the program.
-    """
+def _path_of_program() -> list[str]:
+    """Return the entries of `sys.path` for the program's own modules, which Python adds when it runs the program."""
     main = sys.argv[0]
     named = main not in {"-m", "-c", "-", ""}
     if named and _is_importable(main):
@@ -206,9 +200,9 @@ def _place_of_main() -> list[str]:
     return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120
 
 
-def _look_for_namesakes(place: list[str], needed: frozenset[str]) -> None:
+def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
     """Raise `PreloadError` if a module of the program hides one of Python's that is imported already."""
-    for directory in place:
+    for directory in entries:
         for name in needed - set(HOOK_MODULES):
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
             if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
@@ -227,7 +221,7 @@ def _is_importable(path: str) -> bool:
 
 
 def _check(name: str) -> None:
-    """Raise `PreloadError` if a fork of this process would not be as good as a process of its own."""
+    """Raise `PreloadError` if the module makes a fork of this process differ from a new process."""
     if _has_children():
         raise PreloadError(f"module {name} starts a process, which would not end with the workers")
     started = _threads_lost()
@@ -241,17 +235,16 @@ def _check(name: str) -> None:
 def _threads_lost() -> list[str]:
     """Return the names of the threads that every fork would lack.
 
-    OpenBLAS ends its own before a fork and starts them again when they are needed. Those of OpenMP, which begin with
-    the first parallel operation, would be missing in every worker, and the next such operation would wait for them for
-    ever.
+    OpenBLAS ends its threads before a fork, and starts them again when they are needed. OpenMP, which starts its
+    threads at the first parallel operation, does not: the next such operation in a fork would wait for them for ever.
     """
-    ours = {str(thread.native_id): thread.name for thread in threading.enumerate()}
+    names_in_python = {str(thread.native_id): thread.name for thread in threading.enumerate()}
     if len(_tasks()) > 1:
         child = _quiet_fork()
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
-    names = [ours.get(task) or _name_of(task) for task in sorted(_tasks() - {str(os.getpid())})]
+    names = [names_in_python.get(task) or _name_of(task) for task in sorted(_tasks() - {str(os.getpid())})]
     return [name for name in names if name and name not in FORKS_WELL]
 
 
@@ -287,7 +280,7 @@ def _has_children() -> bool:
 
 def _quiet_fork() -> int:
     with warnings.catch_warnings():
-        # Python 3.12 warns of threads; this module looks for them itself.
+        # Python 3.12 warns about threads; this module checks for them itself.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
@@ -305,8 +298,8 @@ def _target(descriptor: str) -> str:
 def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
     """Fork a worker; return whether this process is the worker.
 
-    A process in between forks it and ends at once. The kernel then makes it a child of the node, which has asked for
-    orphans, and which sees its end and its exit code as those of any other worker.
+    A process in between forks it and ends at once. The kernel then makes the worker a child of the node, which is a
+    subreaper, and which sees its end and its exit code as those of any other worker.
     """
     try:
         between = _quiet_fork()
@@ -321,7 +314,7 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
         except OSError:
             os._exit(1)
         link.close()
-        become_worker(request, descriptors[:3], Line(descriptors[3]))
+        become_worker(request, descriptors[:3], StartSocket(descriptors[3]))
         return True
     _close(descriptors)
     forked = os.waitpid(between, 0)[1] == 0
@@ -330,7 +323,7 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
 
 
 def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Wait for a request and the descriptors that come with it; None: the node has ended."""
+    """Wait for a request and the descriptors that come with it. Return None if the node has ended."""
     text, descriptors = b"", []
     while not text.endswith(b"\n"):
         chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, DESCRIPTORS)

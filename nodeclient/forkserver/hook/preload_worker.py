@@ -1,6 +1,6 @@
-"""Turns a fork of the parent interpreter into a worker that looks like one that was started cold.
+"""Turns a fork of the parent interpreter into a worker like one that was started cold.
 
-A fork keeps much of its parent that exec would give a process anew. All of that is dealt with here, in one place.
+A fork keeps much of its parent that a process gets anew by exec. All of that is renewed here, in one place.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MARK_VARIABLE = "COORDINATORD_MARK"
 """The same name as in `nodeclient.workers.process_tree`."""
 
 BLOCK_MAX = 1 << 23
-"""The largest size of a block in bytes that Python assumes for a file from 3.14 on; see `open` in its _pyio.py."""
+"""The largest block size in bytes that Python uses for a file's buffer from 3.14 on; see `open` in its _pyio.py."""
 
 OMP = "OMP_NUM_THREADS"
 
@@ -28,65 +28,65 @@ ENV_START = 47
 """The field of /proc/self/stat with the beginning of the environment, counted after the name; see proc_pid_stat(5)."""
 
 
-class Line:
-    """A socket to the node, over which a worker sends its process id and is let go."""
+class StartSocket:
+    """A socket to the node, over which a worker sends its process id and waits for permission to start."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def wait_for_go(self) -> None:
-        """Send this process's id, and wait until the node knows it; end if the node has given this worker up."""
+    def await_permission(self) -> None:
+        """Send this process's id, and wait for the node's answer; end if the node has given this worker up."""
         os.write(self._descriptor, b"%d\n" % os.getpid())
         if os.read(self._descriptor, 1) != b"!":
             os._exit(1)
         os.close(self._descriptor)
 
 
-def become_worker(request: dict[str, Any], streams: list[int], line: Line) -> None:
+def become_worker(request: dict[str, Any], streams: list[int], start_socket: StartSocket) -> None:
     """Turn this process into the worker of a request.
 
-    The request has `argv`, the environment that it is `given` and the `environ` that it has after the imports, `cpus`
-    (or null), and `node`, the process id of its parent to be.
+    The request has `argv`, the environment as `given` by the node and as `environ` with the changes of the imports,
+    `cpus` (or null), and `node`, the process id of the node.
     """
     os.setsid()
     _take_environment(request["environ"], request["cpus"])
     _show_environment(request["given"])
-    line.wait_for_go()
-    # Its life is bound to the node's only now: before it was the node's child, it would have died with the process in
-    # between.
+    start_socket.await_permission()
+    # The kernel kills a process when its parent ends, and only now the node is the parent: before it was the process in
+    # between, which has ended.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
     _take_streams(streams)
     _take_arguments(request["argv"])
-    _look_again()
-    _differ()
+    _forget_directories()
+    _renew_identity()
     _thaw_globals()
 
 
 def _take_arguments(argv: list[str]) -> None:
-    """Put in the worker's own arguments; those before them are the same in all workers."""
+    """Replace the program's arguments by the worker's own; the words before them are the same in all workers."""
     own = len(sys.argv) - 1
     sys.argv[1:] = argv[len(argv) - own :]
     sys.orig_argv[:] = argv
 
 
 def _take_environment(environ: dict[str, str], cpus: list[int] | None) -> None:
-    before = _threads()
+    threads_before = _threads()
     os.environ.clear()
     os.environ.update(environ)
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
-    if _threads() != before and "torch" in sys.modules:
-        # Otherwise torch keeps the number that OpenMP read when it was imported.
+    if _threads() != threads_before and "torch" in sys.modules:
+        # torch has the number that OpenMP read when torch was imported.
         sys.modules["torch"].set_num_threads(_threads())
 
 
 def _show_environment(given: dict[str, str]) -> None:
-    """Write the environment over the parent's where /proc shows it: the mark first, the rest as far as there is room.
+    """Overwrite the environment that /proc shows: first the mark, then as many variables as there is room for.
 
-    No system call does that. The node has made room. Nothing reads the old environment any more, since `os.environ` has
-    moved all variables elsewhere.
+    No system call does that. The setting `room` has made the parent's environment larger. Nothing else reads this
+    memory any more, since `os.environ` has moved all variables elsewhere.
     """
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - see `preload_parent`
         fields = file.read().rpartition(b")")[2].split()
@@ -106,20 +106,19 @@ def _threads() -> int:
 
 
 def _take_streams(descriptors: list[int]) -> None:
-    """Put in the worker's own streams."""
+    """Replace the parent's standard streams by the worker's own."""
     for target, descriptor in enumerate(descriptors):
         was_terminal = os.isatty(target)
         os.dup2(descriptor, target, inheritable=True)
         os.close(descriptor)
-        _begin_anew((sys.__stdin__, sys.__stdout__, sys.__stderr__)[target], target, was_terminal)
+        _initialise_again((sys.__stdin__, sys.__stdout__, sys.__stderr__)[target], target, was_terminal)
 
 
-def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
-    """Let a standard stream see what it is connected to now.
+def _initialise_again(stream: Any, descriptor: int, was_terminal: bool) -> None:
+    """Initialise a standard stream again, since it leads to another file, pipe or terminal now.
 
-    At its start Python decides by what a stream is connected to (`create_stdio` in pylifecycle.c). Here that has
-    changed. The stream must stay the same object, since modules may have kept it when they were imported. What modules
-    have set on it must stay as well.
+    Python chose its buffering by what it led to when Python started (`create_stdio` in pylifecycle.c). The stream must
+    stay the same object, with the settings that modules have made, since modules may hold it from their import on.
     """
     binary = stream.buffer
     unbuffered = isinstance(sys.__stdout__.buffer, io.FileIO)  # type: ignore[union-attr]  # there is a stdout
@@ -145,7 +144,7 @@ def _begin_anew(stream: Any, descriptor: int, was_terminal: bool) -> None:
 
 def _buffer_bytes(raw: Any) -> int:
     """Return the size of the buffer that `io.open` gives a file by default."""
-    block: int = raw._blksize  # noqa: SLF001 - `io.open` asks it as well
+    block: int = raw._blksize  # noqa: SLF001 - `io.open` uses it as well
     return block if sys.version_info < (3, 14) else max(min(block, BLOCK_MAX), io.DEFAULT_BUFFER_SIZE)
 
 
@@ -154,8 +153,8 @@ def _by_lines(descriptor: int, terminal: bool, unbuffered: bool) -> bool:
     return not unbuffered and (terminal or descriptor == 2)  # noqa: PLR2004 - stderr
 
 
-def _look_again() -> None:
-    """Forget the directories that the parent read, or missed, when it imported its modules; they are read again."""
+def _forget_directories() -> None:
+    """Have imports read all directories again: they may have changed since the parent imported its modules."""
     for path, finder in list(sys.path_importer_cache.items()):
         if finder is None:
             del sys.path_importer_cache[path]
@@ -163,26 +162,26 @@ def _look_again() -> None:
             finder.invalidate_caches()
 
 
-def _differ() -> None:
-    """Renew what each process has for itself; `random` does so itself in every fork."""
+def _renew_identity() -> None:
+    """Renew seeds, the thread's id and the authentication key; `random` renews its own seed in every fork."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    # Python leaves it unchanged at a fork, and no public name sets it.
+    # Python does not renew the native id of the main thread at a fork, and no public function sets it.
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001
     if "multiprocessing.process" in sys.modules:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
 def _thaw_globals() -> None:
-    """Let the garbage collector see the globals of the program again, which the parent has frozen with everything else.
+    """Unfreeze the globals of the program for the garbage collector; the parent has frozen all objects.
 
-    Otherwise objects that they hold would survive to the end of Python, and their destructors would not be called. To
-    unfreeze everything would do the same, but the end of each worker would take as long as a cold one's: with torch
-    three times.
+    Otherwise their objects would survive to the end of Python, and their destructors would not be called. Unfreezing
+    all objects would do the same, but the end of a worker would take as long as a cold worker's: with torch three times
+    as long.
     """
-    for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"):  # out of the frozen generation, and into the youngest
+    for name in ("PyObject_GC_UnTrack", "PyObject_GC_Track"):  # from the frozen generation to the youngest one
         function = getattr(ctypes.pythonapi, name)
         function.argtypes, function.restype = [ctypes.py_object], None
         function(sys.modules["__main__"].__dict__)

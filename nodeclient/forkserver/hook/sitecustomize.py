@@ -1,7 +1,7 @@
-"""Takes the place of the user's module of this name in the parent interpreter of `--preload`, and its control.
+"""Takes the place of the user's module of this name, and so the control over the parent interpreter of `--preload`.
 
-Python goes on with the user's program when this import is over. That must happen in a worker only, so any error here
-ends the process.
+Python runs the user's program when this import is over. That must happen in a worker only, so any error here ends the
+process.
 """
 
 import os
@@ -20,5 +20,5 @@ except BaseException as error:  # noqa: BLE001 - see above
         os._exit(1)
 
 if not customized:
-    # Python raises this where there is no such module, and then it forgets this one.
+    # Python itself raises this if there is no such module; it then removes this one from `sys.modules`.
     raise ImportError("this host has no sitecustomize", name="sitecustomize")
