@@ -1,4 +1,4 @@
-"""Puts together what is left of a worker that failed: its stderr, its error file and what the kernel counted."""
+"""Finds out why a worker failed, by the end of its stderr, its error file and the kernel's counters."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nodeclient.diagnosis import kernel_log, oom, recorded, tracebacks
 from nodeclient.diagnosis.stderr_text import gibibytes, last_lines, own_lines, without_native_frames
 
 CONTEXT_LINES = 8
-"""How many lines before a traceback are shown: a library's warning there is often the cause."""
+"""How many lines before a traceback are shown: they often have a library's warning about the cause."""
 
 OUTER_LINES = 9
-"""How many lines are shown of the beginning of a traceback that is too long: the script's own part of it is there."""
+"""How many lines are shown of the beginning of a traceback that is too long: there are the frames of the script."""
 
 _NOT_OOM = "it was not the kernel's OOM killer"
 
@@ -38,8 +38,8 @@ def diagnose(
 ) -> Diagnosis:
     """Find out how a worker ended. Never raises; reads a few small files.
 
-    `exit_code` is as `subprocess` has it. `stderr` is the end of what it wrote there, as long as there is: C++ writes
-    long stacks after a traceback. `oom_before` was counted before the worker was started.
+    `exit_code` is that of `subprocess`. `stderr` is the end of the worker's stderr, long enough for the stacks that C++
+    writes after a traceback. `oom_before` was counted before the worker was started.
     """
     if exit_code == 0:
         return Diagnosis(pid=pid)
@@ -50,7 +50,7 @@ def diagnose(
     if trace is not None:
         error, shown = trace.error, _shortened(_around(written, trace))
     elif signum == signal.SIGKILL:
-        # SIGKILL gave it no chance to explain its end, and earlier warnings of libraries have nothing to do with it.
+        # After SIGKILL a worker writes nothing, and earlier warnings of libraries have nothing to do with its end.
         error, shown = "", own_lines(written)[-CONTEXT_LINES:]
     else:
         error, shown = "", without_native_frames(written)[-LAST_LINES_MAX:]
@@ -59,16 +59,16 @@ def diagnose(
         error = _recorded_error(record, call_stack) or error
         if trace is None and call_stack:
             shown = _shortened(without_native_frames(call_stack))
-    found_out = _killer(signum, pid, oom_before, root, kmsg)
-    if not found_out and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
-        found_out = f"some process killed the DataLoader's worker, {_NOT_OOM}"
-    if not error and signum is None and not found_out:
-        found_out = _last_line(written)
-    return Diagnosis(pid, found_out, error, tuple(shown))
+    finding = _killer(signum, pid, oom_before, root, kmsg)
+    if not finding and _DATA_LOADER_KILLED.search("\n".join((error, *shown))) and oom_before.cgroup is not None:
+        finding = f"some process killed the DataLoader's worker, {_NOT_OOM}"
+    if not error and signum is None and not finding:
+        finding = _last_line(written)
+    return Diagnosis(pid, finding, error, tuple(shown))
 
 
 def _last_line(written: Sequence[str]) -> str:
-    """Quote the last line of a program that ended by itself, without an exception: the argument of `sys.exit`."""
+    """Quote the last line of a program that ended by itself, without an exception: it may be that of `sys.exit`."""
     lines = [line for line in own_lines(written) if not _PROGRESS.match(line)]
     return f"its last line: {lines[-1].strip()}" if lines else ""
 
@@ -82,7 +82,7 @@ def _recorded_error(record: recorded.Recorded, call_stack: Sequence[str]) -> str
 
 
 def _around(written: Sequence[str], trace: tracebacks.Trace) -> list[str]:
-    """Return an error with the lines right before and after it; one that was also logged is shown once."""
+    """Return an error with the lines around it; an error that was also logged is shown once."""
     repeated = {at for earlier in tracebacks.repeated(written, trace) for at in earlier}
     others = [line for at, line in enumerate(written[: trace.first]) if at not in repeated]
     before = [line for line in without_native_frames(others) if line]
@@ -102,7 +102,7 @@ def _shortened(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _killer(signum: int | None, pid: int, before: oom.OomKills, root: Path, kmsg: Path) -> str:
-    """Return who killed it, as far as that can be known."""
+    """Return what killed the worker, as far as that can be known; empty if nothing did."""
     kill = oom.kill_since(before, root)
     if signum != signal.SIGKILL:
         if kill is None or not kill.certain:

@@ -1,4 +1,4 @@
-"""Writes the root cause where a scheduler looks for it: TORCHELASTIC_ERROR_FILE, in the shape that torch gives it."""
+"""Writes the root cause into the file TORCHELASTIC_ERROR_FILE, which a scheduler reads, in torch's format."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from coordinatord.protocol.messages import Report
 
 
 def write(path: Path, report: Report, now: float) -> str | None:
-    """Write the file, replacing what is there; `now` is in seconds since 1970.
+    """Write the file, replacing an older one; `now` is in seconds since 1970.
 
-    Never raises: returns what went wrong in one line, or None.
+    Never raises: returns one line about a problem, or None.
     """
     text = json.dumps(content(report, now))
     try:
@@ -54,7 +54,7 @@ def content(report: Report, now: float) -> dict[str, Any]:
     }
     return {
         "message": {
-            # The finding alone tells little: for a SIGKILL it is who sent it.
+            # The finding needs the exit code in front: after a SIGKILL, it only names the sender.
             "message": failure.error or ": ".join(filter(None, (how, failure.message))),
             "errorCode": failure.exit_code,
             "extraInfo": extra,
@@ -73,7 +73,7 @@ def _replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(fd, "w") as file:
             file.write(text)
-        temporary.chmod(0o644)  # others read it: the scheduler
+        temporary.chmod(0o644)  # the scheduler may be another user
         temporary.replace(path)
     except OSError:
         with suppress(OSError):

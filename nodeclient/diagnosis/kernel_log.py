@@ -1,4 +1,4 @@
-"""Reads from the kernel's log how much memory a process held that the OOM killer ended, where the log may be read."""
+"""Reads from the kernel's log how much memory a process held that the OOM killer ended, if the log is readable."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 KMSG = Path("/dev/kmsg")
 
 FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The log numbers processes as this namespace does (PROC_PID_INIT_INO in the kernel)."""
+"""The namespace whose process ids the log has (PROC_PID_INIT_INO in the kernel)."""
 
 RECORDS_MAX = 100_000
-"""The largest ring that a kernel can be built with holds fewer records."""
+"""The most records that are read, more than the largest ring buffer of a kernel holds."""
 
 RECORD_BYTES = 8_192
-"""A read must have room for a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
+"""The size of one read, which must have room for a whole record (CONSOLE_EXT_LOG_MAX in the kernel)."""
 
 _KILLED = re.compile(
     r"Killed process (?P<pid>\d+) \(.*?anon-rss:(?P<anon>\d+)kB(?:, file-rss:\d+kB, shmem-rss:(?P<shmem>\d+)kB)?"
@@ -23,7 +23,7 @@ _KILLED = re.compile(
 
 
 def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int | None:
-    """Return the bytes that a process held when the OOM killer ended it; None if the log does not have that."""
+    """Return the bytes that a process held when the OOM killer ended it; None if the log does not show that."""
     try:
         if str((root / "proc/self/ns/pid").readlink()) != FIRST_PID_NAMESPACE:
             return None
@@ -41,7 +41,7 @@ def memory_of_killed(pid: int, root: Path = Path("/"), kmsg: Path = KMSG) -> int
 
 
 def _records(fd: int) -> list[str]:
-    """Return what the log holds now, in the order in which it was written."""
+    """Return the lines that the log holds now, the oldest first."""
     read = bytearray()
     for _ in range(RECORDS_MAX):
         try:
@@ -49,7 +49,7 @@ def _records(fd: int) -> list[str]:
         except BrokenPipeError:
             continue  # the next record was overwritten; reading goes on after it
         except OSError:
-            break  # nothing more, or not allowed
+            break  # there are no more records, or this process may not read them
         if not record:
             break
         read += record

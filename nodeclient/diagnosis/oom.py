@@ -1,7 +1,7 @@
 """Finds out, without privileges, whether the kernel's OOM killer ended a worker: by its counters before and after.
 
 The counters are those of this process's own cgroup, which its workers share (cgroup v2, or the memory controller of
-v1), and those of the whole host. The kernel counts before it kills. So whoever sees a worker's end sees its count too.
+v1), and those of the whole host. The kernel counts before it kills, so once a worker has ended, its kill is counted.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from nodeclient.diagnosis.stderr_text import gibibytes
 from nodeclient.host.process_state import read_if_there
 
 UNLIMITED = 2**60
-"""cgroup v1 writes 2^63 less a page where there is no limit; no host has so much memory."""
+"""More bytes than any host has. cgroup v1 writes 2^63 less a page if there is no limit."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""The kernel's way to write spaces in /proc/self/mountinfo."""
+"""The kernel's escape sequence for a space in /proc/self/mountinfo."""
 
 
 @frozen
 class OomKills:
-    """How many processes the OOM killer has ended so far; None where that cannot be known."""
+    """How many processes the OOM killer has ended so far; None if that is not known."""
 
     cgroup: int | None = None
-    """The kills in this process's cgroup, whatever was exhausted."""
+    """The kills in this process's cgroup, for whatever limit."""
     host: int | None = None
     limit_hits: Mapping[Path, int] = field(default_factory=dict)
     """How often the limit of a cgroup, this process's or one above it, made the kernel call the OOM killer."""
@@ -35,16 +35,16 @@ class OomKills:
 
 @frozen
 class OomKill:
-    """The OOM killer ended a process."""
+    """A process that the OOM killer ended."""
 
     reason: str
     """What was exhausted."""
     certain: bool
-    """Whether the killed process was one of this process's cgroup; otherwise it was some process of this host."""
+    """Whether the process was of this process's cgroup; if not, it may be any process of this host."""
 
 
 def count(root: Path = Path("/")) -> OomKills:
-    """Count now. Never raises."""
+    """Read the counters. Never raises."""
     groups = list(_memory_cgroups(root))
     hits = {group: hit for group in groups if (hit := _number(group / "memory.events.local", "oom")) is not None}
     own = None
@@ -71,7 +71,7 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
         if hits > before.limit_hits.get(group, 0) and limit is not None:
             return f"memory limit of its cgroup: {gibibytes(limit)}"
     limits = [limit for group in _memory_cgroups(root) if (limit := _limit(group)) is not None]
-    if limits and not now.limit_hits:  # no counts of their own: an older kernel, or cgroup v1
+    if limits and not now.limit_hits:  # an older kernel, or cgroup v1, does not count hits
         return f"memory limit of its cgroup: {gibibytes(min(limits))}"
     total = _number(root / "proc/meminfo", "MemTotal:")
     has = "" if total is None else f", which has {gibibytes(total * 1024)}"
@@ -79,10 +79,10 @@ def _exhausted(before: OomKills, now: OomKills, root: Path) -> str:
 
 
 def _memory_cgroups(root: Path) -> Iterator[Path]:
-    """Return the cgroup that limits this process's memory, and those above it as far as they can be seen."""
+    """Yield the cgroup that limits this process's memory, and those above it as far as they are mounted here."""
     for name, path in _own_cgroups(root).items():
         for mounted, mountpoint in _mounts(root, name):
-            # In a container, the path may be the one outside, while the container's own cgroup is mounted.
+            # In a container, the path may be that on the host, while only the container's own cgroup is mounted.
             inner = path.removeprefix(mounted.rstrip("/")) if path.startswith(mounted) else "/"
             top = root / mountpoint.lstrip("/")
             group = top / inner.strip("/")
@@ -96,7 +96,7 @@ def _memory_cgroups(root: Path) -> Iterator[Path]:
 
 
 def _own_cgroups(root: Path) -> dict[str, str]:
-    """Return this process's cgroup in each hierarchy that may count: the memory controller's of v1, and that of v2."""
+    """Return this process's cgroups by the name of their controller: `memory` of v1, and an empty name for v2."""
     lines = read_if_there(root / "proc/self/cgroup").splitlines()
     parts = [line.split(":", 2) for line in lines if line.count(":") > 1]
     own = {name: path for _, names, path in parts for name in names.split(",") if name in {"memory", ""}}
@@ -104,7 +104,7 @@ def _own_cgroups(root: Path) -> dict[str, str]:
 
 
 def _mounts(root: Path, controller: str) -> Iterator[tuple[str, str]]:
-    """Return which parts of a hierarchy are mounted, and where."""
+    """Yield the mounted parts of a hierarchy, each with its mountpoint."""
     for line in read_if_there(root / "proc/self/mountinfo").splitlines():
         mount, _, system = line.partition(" - ")
         fields, kind = mount.split(), system.split()

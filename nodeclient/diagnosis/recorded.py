@@ -1,6 +1,6 @@
 """Reads the error file of a worker, as `workerlib.record` and torch's `@record` write it.
 
-The file is not trusted: it may be of any kind, size and shape. If it is not a proper one, it is ignored.
+The file is not trusted: it may be of any kind, size and content. If it is no proper error file, it is ignored.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import Any
 from coordinatord.protocol.frozen_class import frozen
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
-"""The largest file that is read. A call stack takes some KiB, and an exception may quote data. A larger file was not
-written to be read."""
+"""The largest file that is read: a call stack takes some KiB, and an exception may quote data."""
 
 
 @frozen
@@ -47,7 +46,7 @@ def read(path: Path) -> Recorded | None:
 
 def _read_bounded(path: Path) -> str:
     """Return the whole of a plain file. Raises `OSError` or `ValueError` for all else."""
-    if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may do something
+    if not stat.S_ISREG(os.lstat(path).st_mode):  # opening a device may have side effects
         raise ValueError(f"{path} is not a plain file")
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123  # a descriptor has no path

@@ -1,6 +1,6 @@
 """The root cause of a failed round, for a person at a terminal: a short block of plain lines. Pure.
 
-What happened comes first, what to do about it last, next to the prompt.
+The failure comes first, and the hint last, where a person looks who comes back to the prompt.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ LABEL_WIDTH = 13
 """The width of the names of facts, with the space after them."""
 
 NOW_S = 1.5
-"""A younger failure has just happened."""
+"""The age up to which a failure counts as of now."""
 
 RULE = "-" * 80
 
 LINES_MAX = 55
-"""The length of the whole block: a terminal that fills a screen."""
+"""The most lines of the whole block: a terminal that fills a screen."""
 
 
 def lines(failure: FailureStatus, seen_at: datetime) -> list[str]:
     """Return the block; `seen_at` is when the failure was reported, in local time."""
     started = failure.pid is not None or bool(failure.hang)
     process = "" if failure.pid is None else f", pid {failure.pid}"
+    error = "" if failure.last_lines[-1:] == (failure.error,) else failure.error  # the line above shows it already
     facts = [
-        ("root cause", _who(failure) if started else f"the workers on {_place(failure)} were not started"),
+        ("root cause", _root_cause(failure) if started else f"the workers on {_place(failure)} were not started"),
         ("since" if failure.hang else "when", _when(failure.age_s, seen_at)),
         ("how", f"{failure.how}{process}" if started else ""),
         ("because" if started else "why", failure.message),
-        ("error", "" if failure.last_lines[-1:] == (failure.error,) else failure.error),  # it stands right above
+        ("error", error),
         ("before", failure.before),
         ("behind", failure.behind),
         ("then", failure.then),
@@ -71,12 +72,12 @@ def _summary(failure: FailureStatus) -> str:
     return f"no workers on {failure.host}" if failure.pid is None else f"rank {failure.rank} on {failure.host}"
 
 
-def _who(failure: FailureStatus) -> str:
+def _root_cause(failure: FailureStatus) -> str:
     if failure.hang == HangKind.NETWORK:
         return "no rank alone: they wait in collectives that complete for none"
     if failure.hang_ranks:
-        what = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
-        return f"{name_ranks(failure.hang_ranks)}{what}"
+        relation = ", which wait in different collectives" if failure.hang == HangKind.MISMATCHED else ""
+        return f"{name_ranks(failure.hang_ranks)}{relation}"
     return f"rank {failure.rank} (local rank {failure.local_rank}) on {_place(failure)}"
 
 
@@ -112,7 +113,7 @@ def _log(failure: FailureStatus) -> str:
 
 
 def _fact(label: str, text: str) -> list[str]:
-    """Write a fact below its name; an error and a path stay on one line, to be searched for and copied."""
+    """Return the lines of a fact; an error and a path stay on one line, so that they can be searched for and copied."""
     if label in {"error", "log"}:
         return [f"{label:<{LABEL_WIDTH}}{text}"]
     return textwrap.wrap(
@@ -132,7 +133,7 @@ def _how(failure: Failure) -> str:
 
 
 def log_fields(report: Report) -> dict[str, object]:
-    """Return all that is known as the fields of one log line, for a machine."""
+    """Return the whole report as the fields of one log line, for programs."""
     failure = report.failure
     return {
         "round": report.round,

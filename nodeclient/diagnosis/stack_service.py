@@ -1,8 +1,8 @@
-"""Asks this node's workers, when the coordinator wants to know, where they stand and when they came to collectives.
+"""Asks this node's workers, on request of the coordinator, where they stand and when they came to collectives.
 
-Where a worker does not answer, the kernel tells something of it. `workerlib.responder` is the other end, and says how a
-worker is asked. An answer takes a quarter of a second, most of it to measure the use of the CPU. It takes half a second
-where a worker does not answer. The alarm looks twice, and both looks together take less than a second.
+Of a worker that does not answer, /proc still shows something. `workerlib.responder` is the other end, and describes the
+connection. An answer takes a quarter of a second, most of it to measure the use of the CPU, and half a second for a
+worker that does not answer. The alarm for hangs looks twice, and both looks together take less than a second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from coordinatord.protocol.stack_messages import (
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.diagnosis.stack_text import (
-    StrangeAnswerError,
+    MalformedAnswerError,
     WorkerAnswer,
     read_answer,
     read_arrivals,
@@ -61,25 +61,23 @@ DUMP_WITHIN_S = 0.5
 """How long to wait for faulthandler. It begins at once, unless the process is stopped or waits for a disk."""
 
 QUIET_S = 0.05
-"""The length of a pause after which faulthandler has written all: it writes without pauses."""
+"""The pause in the output of faulthandler after which it is complete: faulthandler writes without pauses."""
 
 MEASURED_S = 0.2
 """The least time over which the use of the CPU is measured: the kernel counts it in hundredths of a second. It is also
-how long to wait for the answer to a question that was asked before, and has had all of `ANSWER_WITHIN_S` already."""
+how long a second request waits for the answer to a question that has waited for `ANSWER_WITHIN_S` already."""
 
-UNKNOWN = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
+NO_RESPONDER = "it does not answer: its script has not come to `import workerlib`, or starts without --preload"
 
 DUMP_BYTES_MAX = 256 * 1024
 
 CPUS_DIGITS = 2
 
 ARRIVALS_WITHIN_S = 2.0
-"""How long to wait for arrivals. A worker that trains answers in a tenth of a second, and nobody waits for the
-answer."""
+"""How long to wait for arrivals. A worker that trains answers in a tenth of a second, and nothing waits for them."""
 
 QUESTIONS_MAX = 4
-"""The most questions that a worker may leave unanswered. A worker that is stopped reaches this number, and is not asked
-any more."""
+"""The most questions that a worker may leave unanswered: a stopped worker is not asked any more."""
 
 Respond = Callable[[Stacks], None]
 
@@ -88,7 +86,7 @@ RespondArrivals = Callable[[Arrivals], None]
 
 @dataclass(slots=True, eq=False)
 class _Responder:
-    """The process that answers for a worker: the worker itself, or a child of it such as the Python behind a shell."""
+    """The process that answers for a worker: the worker itself, or a child such as the Python that a shell started."""
 
     connection: socket.socket
     pid: int
@@ -97,14 +95,14 @@ class _Responder:
     """The signal that makes the process write its stacks; 0 if it has none."""
     pipe: FileIO
     """The pipe that the process writes its stacks to."""
-    asked: deque[tuple[bytes, asyncio.Future[bytes], float]] = field(default_factory=deque)
-    """The questions that it has not answered, and when each was asked, in the order in which it answers them. If it
-    ends, each gets an empty answer."""
+    questions: deque[tuple[bytes, asyncio.Future[bytes], float]] = field(default_factory=deque)
+    """The questions that it has not answered, each with its future answer and the time when it was asked, in the order
+    in which it answers them. If it ends, each gets an empty answer."""
 
 
 @frozen
 class _Inspection:
-    """What was found out about a worker, or why nothing was."""
+    """The stacks of a worker, or why there are none."""
 
     origin: StackOrigin = StackOrigin.NONE
     answer: WorkerAnswer = WorkerAnswer()
@@ -115,7 +113,7 @@ class StackService:
     """The workers of one round at a time; all methods are for the running event loop."""
 
     def __init__(self, pid_of: Callable[[int], int], tasks: Tasks) -> None:
-        """Begin without workers; `pid_of` gives the process id by local rank, 0 for none."""
+        """Begin without workers; `pid_of` returns the process id for a local rank, 0 if there is none."""
         self._pid_of = pid_of
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -123,10 +121,10 @@ class StackService:
         self._first_rank = 0
         self._workers = 0
         self._socket: WorkerSocket | None = None
-        self._unknown: set[socket.socket] = set()
-        """Connections that have not said hello."""
+        self._unidentified: set[socket.socket] = set()
+        """Connections that have not sent their first packet, which names the worker."""
         self._responders: dict[int, _Responder] = {}
-        """Who answers, by local rank."""
+        """The processes that answer, by local rank."""
 
     def listen(self, folder: Path, run: str, number: int, ranks: range) -> dict[str, str]:
         """Begin a round with these ranks; return the variable that lets workers answer, if they can."""
@@ -134,7 +132,7 @@ class StackService:
         self._round, self._first_rank, self._workers = (run, number), ranks.start, len(ranks)
         try:
             self._socket = WorkerSocket(folder, "stacks", self._accept)
-        except OSError:  # without the socket, /proc alone tells of workers
+        except OSError:  # without the socket, only /proc shows the workers
             return {}
         return {STACKS: self._socket.path}
 
@@ -150,7 +148,7 @@ class StackService:
         """Forget the workers of the round."""
         for local_rank in list(self._responders):
             self._forget(local_rank)
-        for connection in list(self._unknown):
+        for connection in list(self._unidentified):
             self._drop(connection)
         if self._socket is not None:
             self._socket.close()
@@ -159,23 +157,23 @@ class StackService:
     # What workers send
 
     def _accept(self, connection: socket.socket, pid: int) -> None:
-        if len(self._unknown) >= self._workers:
+        if len(self._unidentified) >= self._workers:
             connection.close()
             return
-        self._unknown.add(connection)
-        self._loop.add_reader(connection, self._greet, connection, pid)
+        self._unidentified.add(connection)
+        self._loop.add_reader(connection, self._identify, connection, pid)
 
-    def _greet(self, connection: socket.socket, pid: int) -> None:
-        """Take in the first packet of a connection, which says whose it is; the latest one counts."""
+    def _identify(self, connection: socket.socket, pid: int) -> None:
+        """Read the first packet of a connection, which names its worker; a worker's latest connection counts."""
         self._loop.remove_reader(connection)
-        self._unknown.discard(connection)
+        self._unidentified.discard(connection)
         pipes: list[int] = []
         try:
             packet, pipes, _, _ = socket.recv_fds(connection, PACKET_BYTES, DESCRIPTORS_MAX)
             local_rank, signum = read_hello(packet)
             expected = 0 <= local_rank < self._workers and len(pipes) == 1
             pidfd = pidfd_open(pid) if expected and stat.S_ISFIFO(os.fstat(pipes[0]).st_mode) else None
-        except (OSError, StrangeAnswerError):
+        except (OSError, MalformedAnswerError):
             pidfd = None
         if pidfd is None:
             connection.close()
@@ -198,31 +196,31 @@ class StackService:
             packet = b""
         if not packet:
             self._forget(local_rank)
-        elif responder.asked:
-            responder.asked.popleft()[1].set_result(packet)
+        elif responder.questions:
+            responder.questions.popleft()[1].set_result(packet)
 
     def _forget(self, local_rank: int) -> None:
         responder = self._responders.pop(local_rank, None)
         if responder is not None:
-            for _, answer, _ in responder.asked:
+            for _, answer, _ in responder.questions:
                 answer.set_result(b"")
             os.close(responder.pidfd)
             responder.pipe.close()
             self._drop(responder.connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        self._unknown.discard(connection)
+        self._unidentified.discard(connection)
         self._loop.remove_reader(connection)
         connection.close()
 
-    # What is asked
+    # Questions to workers
 
     async def _read(self, wanted: AskStacks, respond: Respond) -> None:
         if (wanted.run, wanted.round) != self._round:
             respond(Stacks(wanted.request, (), "this node has no workers of that round"))
             return
         local_ranks = [rank for rank in wanted.local_ranks if rank < self._workers]
-        first = self._first_rank  # another round may begin meanwhile, and processes go on in it with other ranks
+        first = self._first_rank  # another round may begin meanwhile, in which the same processes have other ranks
         found = await asyncio.gather(*(self._look(rank, first + rank, brief=wanted.brief) for rank in local_ranks))
         respond(Stacks(wanted.request, tuple(found), ""))
 
@@ -231,10 +229,10 @@ class StackService:
         workers: tuple[WorkerArrivals, ...] = ()
         problem = "this node has no workers of that round"
         if (wanted.run, wanted.round) == self._round:
-            asked = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
+            present = [(rank, self._responders[rank]) for rank in wanted.local_ranks if rank in self._responders]
             first, most = self._first_rank, wanted.most
             found = await asyncio.gather(
-                *(self._arrivals_of(first + rank, responder, most) for rank, responder in asked)
+                *(self._arrivals_of(first + rank, responder, most) for rank, responder in present)
             )
             workers, problem = tuple(filter(None, found)), ""
         now = self._loop.time()
@@ -244,7 +242,7 @@ class StackService:
         packet = await self._packet(responder, ARRIVALS + str(most).encode(), ARRIVALS_WITHIN_S)
         try:
             groups = read_arrivals(packet or b"", time.time())  # noqa: TID251 - the recorder's clock
-        except StrangeAnswerError:
+        except MalformedAnswerError:
             return None
         return WorkerArrivals(rank, groups) if groups else None
 
@@ -255,7 +253,7 @@ class StackService:
         packet: bytes | None = None
         if responder is not None and before is not None and before.state not in HALTED:
             packet = await self._packet(responder, WHERE, ANSWER_WITHIN_S)
-            if packet is not None:  # an answer uses the CPU as well
+            if packet is not None:  # measure from here on, since the answer has used the CPU
                 began_at, before = self._loop.time(), look_at(pid)
         await asyncio.sleep(began_at + MEASURED_S - self._loop.time())
         after = look_at(pid) if before is not None else None
@@ -284,9 +282,9 @@ class StackService:
     async def _inspect(
         self, responder: _Responder | None, packet: bytes | None, state: ProcessState | None
     ) -> _Inspection:
-        """Return what the packet shows of a worker; without one, the signal has the worker write its stacks."""
+        """Return the stacks in the packet; without one, send the signal on which the worker writes its stacks."""
         if responder is None:
-            return _Inspection(problem=UNKNOWN)
+            return _Inspection(problem=NO_RESPONDER)
         if packet == b"":
             return _Inspection(problem="its process has ended")
         try:
@@ -295,27 +293,27 @@ class StackService:
             if state is None or state.state in HALTED:
                 return _halted(state)
             answer = read_dump((await self._dump(responder)).decode(errors="replace"), _folder())
-        except (OSError, StrangeAnswerError) as error:
+        except (OSError, MalformedAnswerError) as error:
             return _Inspection(problem=clip(str(error), LINE_MAX))
         return _Inspection(StackOrigin.SIGNAL, answer) if answer.threads else _Inspection(problem="it does not answer")
 
     async def _packet(self, responder: _Responder, question: bytes, within_s: float) -> bytes | None:
         """Return the answer to a packet; None if there is none in time.
 
-        A question that waits is not asked again, and its time counts from when it was asked: the second look at a
-        worker that cannot answer need not wait for it as the first one did.
+        A question that waits for its answer is not sent again, and its time counts from when it was sent. So a second
+        look at a worker that cannot answer takes less time than the first one.
         """
-        known = next(((answer, at) for other, answer, at in responder.asked if other == question), None)
-        if known is None:
-            if len(responder.asked) >= QUESTIONS_MAX:
+        pending = next(((answer, at) for other, answer, at in responder.questions if other == question), None)
+        if pending is None:
+            if len(responder.questions) >= QUESTIONS_MAX:
                 return None
             try:
                 responder.connection.send(question, socket.MSG_NOSIGNAL)
-            except OSError:  # it has not read what it was asked before
+            except OSError:  # it has not read the earlier questions
                 return None
-            known = self._loop.create_future(), self._loop.time()
-            responder.asked.append((question, *known))
-        answer, asked_at = known
+            pending = self._loop.create_future(), self._loop.time()
+            responder.questions.append((question, *pending))
+        answer, asked_at = pending
         try:
             async with asyncio.timeout(max(MEASURED_S, asked_at + within_s - self._loop.time())):
                 return await asyncio.shield(answer)
@@ -323,7 +321,7 @@ class StackService:
             return None
 
     async def _dump(self, responder: _Responder) -> bytes:
-        """Return what faulthandler writes when the signal comes; nothing if it writes nothing in time."""
+        """Send the signal, and return the text that faulthandler writes; an empty one if none comes in time."""
         signum = responder.signum
         if (
             responder.pipe.closed
@@ -331,12 +329,12 @@ class StackService:
             or not catches(responder.pid, signum)
         ):
             return b""
-        _unread(responder.pipe)  # what came too late for the last question
+        _read_all(responder.pipe)  # drops the text that came too late for the last request
         dump = b""
         pidfd_send_signal(responder.pidfd, signum)
         until = self._loop.time() + DUMP_WITHIN_S
         while self._loop.time() < until and len(dump) < DUMP_BYTES_MAX:
-            more = _unread(responder.pipe)
+            more = _read_all(responder.pipe)
             if dump and not more:
                 break
             dump += more
@@ -345,7 +343,7 @@ class StackService:
 
 
 def _folder() -> str:
-    """Return the working directory, which is that of the workers too; the root if it was removed."""
+    """Return the working directory, which the workers share; the root if it was removed."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -356,6 +354,6 @@ def _halted(state: ProcessState | None) -> _Inspection:
     return _Inspection(problem=f"it cannot answer: its process is {state.state if state else 'gone'}")
 
 
-def _unread(pipe: FileIO) -> bytes:
-    """Return what is in a pipe; nothing if it was closed because its worker has ended."""
+def _read_all(pipe: FileIO) -> bytes:
+    """Return the bytes in a pipe; none if it was closed because its worker has ended."""
     return b"" if pipe.closed else pipe.read(DUMP_BYTES_MAX) or b""

@@ -1,4 +1,7 @@
-"""What a worker or faulthandler says, made fit for a message. Pure, and nothing of it is trusted."""
+"""Reads the answers of workers, and the text of faulthandler, and makes them fit for a message.
+
+Pure. No input is trusted: it may come from any program of this user.
+"""
 
 from __future__ import annotations
 
@@ -29,38 +32,38 @@ _IMPORTS = "<frozen importlib"
 _RESPONDER = "workerlib/responder.py"
 
 
-class StrangeAnswerError(OperationalError):
-    """A worker's answer is not what it should be: it may be any program of this user."""
+class MalformedAnswerError(OperationalError):
+    """A worker's answer is malformed."""
 
 
 def read_hello(packet: bytes) -> tuple[int, int]:
-    """Return the local rank and the signal that a worker names in its first packet. Raises `StrangeAnswerError`."""
+    """Return the local rank and the signal that a worker names in its first packet. Raises `MalformedAnswerError`."""
     try:
         hello = json.loads(packet)
         return int(hello["local_rank"]), int(hello["signal"])
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
-        raise StrangeAnswerError("it is no worker of this round") from error
+        raise MalformedAnswerError("it is no worker of this round") from error
 
 
 @frozen
 class WorkerAnswer:
-    """What a worker has answered."""
+    """The answer of a worker to the question where it stands."""
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
     """The collective that it waits in, or else the last one of its first group."""
     members: int = 0
-    """How many ranks the group of that has; 0 if it is not known."""
+    """How many ranks the group of that collective has; 0 if that is not known."""
     places: int = 0
-    """A number that stands for where it is in all of its groups; 0 if it is not known."""
+    """A checksum of its places in all of its groups; 0 if they are not known."""
     network_bytes: int = 0
-    """What has come and gone on its connections; 0 if it is not known."""
+    """The bytes that its connections have sent and received; 0 if they are not known."""
     stands_at: str = ""
     """Where the script is in its main thread; empty if it is not known."""
 
 
 def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
-    """Read a worker's answer; paths within `folder` are given from there. Raises `StrangeAnswerError`."""
+    """Read a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
     try:
         answer = json.loads(packet)
         threads = tuple(
@@ -72,44 +75,44 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         ]
         network_bytes = _whole(answer.get("network_bytes", 0))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+        raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
     if not found:
         return WorkerAnswer(threads, network_bytes=network_bytes, stands_at=stands_at)
-    waiting = [each for each in found if each[0].state is CollectiveState.WAITS]
+    waiting = [(collective, members) for collective, members in found if collective.state is CollectiveState.WAITS]
     collective, members = (waiting or found)[0]
     places = _places(collective for collective, _ in found)
     return WorkerAnswer(threads, collective, members, places, network_bytes, stands_at)
 
 
 def _places(collectives: Iterable[Collective]) -> int:
-    """Return a number that is another one when a worker gets on in any of its groups."""
+    """Return a number that changes when a worker gets on in any of its groups."""
     places = sorted((collective.group, collective.number, collective.state.value) for collective in collectives)
     return zlib.crc32(json.dumps(places).encode())
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:
-    """Return when a worker arrived in the last collectives of its groups, before `now_s` of the host's clock.
+    """Read how long before `now_s`, by the host's clock, a worker arrived in the last collectives of its groups.
 
-    Raises `StrangeAnswerError`.
+    Raises `MalformedAnswerError`.
     """
     try:
         groups = [_arrivals(group, now_s) for group in json.loads(packet)["arrivals"][:GROUPS_MAX]]
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise StrangeAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+        raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
     return tuple(group for group in groups if group.ages)
 
 
 def _arrivals(entry: dict[str, Any], now_s: float) -> GroupArrivals:
-    """Return those of one group that can be told: the last ones, and not those of more than an hour ago."""
+    """Return the arrivals of one group that fit a message: the last ones, of the last hour."""
     ages = [now_s - float(at) / 1e9 for at in entry["times_ns"]]
-    beyond = max(0, len(ages) - ARRIVALS_MAX)
-    dropped = next((index for index in range(beyond, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
+    excess = max(0, len(ages) - ARRIVALS_MAX)
+    dropped = next((index for index in range(excess, len(ages)) if ages[index] * 1e6 <= AGE_US_MAX), len(ages))
     first = _whole(entry["first"]) + dropped
     return GroupArrivals(clip(str(entry["group"]), 32) or "?", min(first, STEP_MAX), pack_ages(ages[dropped:]))
 
 
 def read_dump(text: str, folder: str) -> WorkerAnswer:
-    """Return the stacks that faulthandler has written, that of the main thread first; it writes that last."""
+    """Return the stacks that faulthandler has written, with that of the main thread, the last one, put first."""
     threads: list[tuple[str, list[tuple[str, str, str]]]] = []
     for line in text.splitlines():
         if _THREAD.match(line):
@@ -124,7 +127,7 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
 
 
 def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:
-    """Return the frames as they are shown; those of imports in between are left out, as in tracebacks."""
+    """Return the frames as text; those of the import system are left out, as in tracebacks."""
     return tuple(_shown(place, folder) for place in places if not str(place[0]).startswith(_IMPORTS))
 
 
@@ -138,7 +141,7 @@ def _shorter(path: str, folder: str) -> str:
 
 
 def _stands_at(places: Iterable[Sequence[object]], folder: str) -> str:
-    """Return where the script is. A library's path is told from it by its beginning, so it alone is made shorter."""
+    """Return where the script is; `find_place` needs paths that begin with a library's name for libraries alone."""
     frames = [(str(function), _LIBRARIES.sub("", str(path)), str(line)) for path, line, function in places]
     found = find_place(frames)
     if found is None:

@@ -1,6 +1,6 @@
-"""What a program wrote, as lines that a person would read, and which of them a library has written.
+"""Turns the end of a program's stderr into the lines that a terminal would show, and recognises lines of libraries.
 
-Pure. What a traceback looks like is in `tracebacks`.
+Pure. `tracebacks` finds errors in these lines.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from collections.abc import Iterable
 from nodeclient.output.lines import plain
 
 LINES_MAX = 1_000
-"""How many lines are looked through: the cause of a program's end is near the end of its output."""
+"""How many lines are searched: the cause of a program's end is near the end of its output."""
 
 LINE_LENGTH_MAX = 4_000
-"""The length of a line in characters: no report shows more, and a line of a megabyte would take long to look
-through."""
+"""The most characters of a line: no report shows more, and a search in a line of a megabyte would take long."""
 
 _RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""The prefix that torch puts before each line of a traceback once a process group exists; the rank is known without
-it."""
+"""The prefix that torch puts before each line of a traceback once a process group exists; reports have the rank."""
 
 _NATIVE_FRAME = re.compile(
     r"""(?: \[rank\d+\]: \s? )?
@@ -41,17 +39,17 @@ _LOG_LINE = re.compile(
           | wandb:\  | \S+ : \d+ : \d+ \  \[\d+\] \  (?: NCCL | \S+ \  NCCL )\  )""",
     re.VERBOSE,
 )
-"""Beginnings of lines that a library logged; they are no part of an exception's text."""
+"""The beginning of a line that a library logged, and that is no part of an exception's text."""
 
 _LOGGED_ERROR = re.compile(r"(?:ERROR|CRITICAL)[: ]|\[? ?\d{4}-\d\d-\d\d[ T]\d\d:\d\d\S*.*\b(?:ERROR|CRITICAL)\b")
-"""An error that Python's logging wrote; its program may have ended because of it."""
+"""An error that Python's logging wrote; the program may have ended because of it."""
 
 _WARNED_SOURCE = re.compile(r"  +\S*\bwarn(?:ings\.warn|_once)?\(")
-"""The line of source below a warning that issued it."""
+"""The line of source that Python shows below a warning."""
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines as a terminal would show them in the end, without trailing blank ones and torch's ranks."""
+    """Return the last lines as a terminal shows them in the end, without torch's ranks and blank lines at the end."""
     lines = text.rsplit("\n", LINES_MAX)[-LINES_MAX:]
     shown = [plain(line.rstrip("\r").rpartition("\r")[2][:LINE_LENGTH_MAX]).rstrip() for line in lines]
     shown = [_RANK.sub("", line, count=1) if _RANK.match(line) else line for line in shown]
@@ -61,7 +59,7 @@ def last_lines(text: str) -> list[str]:
 
 
 def is_native_frame(line: str) -> bool:
-    """Whether a line belongs to a stack of C++, which tells a user nothing."""
+    """Whether a line belongs to a stack of C++, which is of no use to a user."""
     return _NATIVE_FRAME.match(line) is not None
 
 
@@ -82,6 +80,6 @@ def own_lines(lines: Iterable[str]) -> list[str]:
 
 
 def gibibytes(size: int) -> str:
-    """Return a text with a size in memory."""
+    """Return a size in bytes as text, in GiB or MiB."""
     number, unit = (size / 2**30, "GiB") if size >= 2**30 else (size / 2**20, "MiB")
     return f"{number:.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"  # noqa: PLR2004  # three digits

@@ -1,7 +1,7 @@
-"""Finds what ended a worker in the end of its stderr: a Python traceback, an error of C++, a fatal error of Python.
+"""Finds the error that ended a worker in its stderr: a Python traceback, an error of C++, a fatal error of Python.
 
-Pure; the lines are as `stderr_text.last_lines` makes them. A program may have logged other tracebacks before, and much
-may follow the one that counts: warnings, stacks of C++, output of threads while Python shuts down.
+Pure; the lines are those of `stderr_text.last_lines`. A program may have logged other tracebacks before, and much may
+follow the one that counts: warnings, stacks of C++, output of threads while Python shuts down.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from coordinatord.protocol.frozen_class import frozen
 from nodeclient.diagnosis.stderr_text import is_log_line, is_native_frame
 
 FOLLOWING_LINES_MAX = 20
-"""A program that wrote more lines of its own after a traceback had got over that error."""
-
-FOLDED_LINES_MAX = 6
-"""The longest text of an exception, in lines: errors of NCCL have four, and longer ones cannot be told from the
-program's next output."""
+"""The most lines of its own that a program writes after the error that ends it. If there are more, it went on."""
 
 FOLLOWING_LINES_MAX_KILLED = 2
 """The same for a program that a signal ended: an exception does not end Python with a signal."""
 
+FOLDED_LINES_MAX = 6
+"""The longest text of an exception, in lines: errors of NCCL have four, and in a longer one the program's next output
+would be included."""
+
 _HEADER = re.compile(r"(?:.*[^\s\w])?(?:\[rank\d+\]: )?Traceback \(most recent call last\):")
-"""A progress bar may stand before it."""
+"""The header of a traceback; a progress bar may be on the same line."""
 _GROUP_HEADER = re.compile(r"  \+ Exception Group Traceback \(most recent call last\):")
 _BOX_HEADER = re.compile(r"[╭+][─-]+ Traceback \(most recent call last\) [─-]+[╮+]")
 """The header that the library rich writes, which typer uses too."""
 _INNER_HEADER = re.compile(r".*Traceback \(most recent call last\):")
 """A header within the text of an exception, such as one that was raised in a DataLoader's worker."""
 _SYNTAX_HEADER = re.compile(r'  File "[^"]+", line \d+')
-"""A script that Python cannot even compile has no other header."""
+"""The header of the error of a script that Python cannot compile."""
 _FRAME = re.compile(r'  File "[^"]+", line \d+, in ')
 _CHAINED = re.compile(
     r"The above exception was the direct cause of the following exception:"
@@ -50,20 +50,20 @@ _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+
 _TERMINATE_TEXT = re.compile(r"  what\(\):\s*(.*)")
 _FATAL = re.compile(r"Fatal Python error: .*")
 _ABORT = re.compile(r"terminate called without an active exception")
-"""Python has ended, for whatever reason, while threads of native code were still at work, such as those of a process
+"""The message of C++ when Python ends, for any reason, while native threads still run, such as those of a process
 group."""
 _NOT_RUN = re.compile(
     r"(?:.*/[^/:]*|python[\d.]*): "
     r"((?:No module named|Error while finding module specification for|can't open file|can't find '__main__') .*)"
 )
-"""The one line that Python itself writes, after its own path."""
+"""The one line that Python writes, after its own path, if it does not find the program."""
 
 _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
-"""A line above a traceback that ended nothing."""
+"""A line above the traceback of an error that ends no program."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
-"""A line above the traceback of a thread or of a child process. It may be why the program gave up, or not."""
+"""A line above the traceback of a thread or of a child process, which may have ended the program or not."""
 
 _ADVICE_OF_CUDA = re.compile(
     r"CUDA kernel errors might be asynchronously|For debugging consider passing CUDA_LAUNCH_BLOCKING"
@@ -86,21 +86,22 @@ class Trace:
     error: str
     """The error in one line."""
     first: int
+    """The index of its first line."""
     exception: int
     """The index at which its text begins."""
     end: int
-    """The index at which its text ends; the lines after it may belong to it or not."""
+    """The index after its text; the lines from there may belong to it or not."""
     kind: int = _ErrorOrigin.PYTHON
 
 
 def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
-    """Return what ended a program that failed; None if the lines do not show it. `killed`: a signal ended it."""
+    """Return the error that ended a program; None if the lines do not show it. `killed`: a signal ended the program."""
     if killed:
-        # Python's fault handler may add a traceback of its own, which has nothing more.
+        # After this message, Python's fault handler may write a traceback, which shows nothing new.
         lines = lines[: max((at for at, line in enumerate(lines) if _ABORT.fullmatch(line)), default=len(lines))]
     traces = list(_traces(lines))
     if killed:
-        # C++ and Python's fault handler write only when the process is about to die of a signal.
+        # C++ and Python's fault handler write only if the process is about to die of a signal.
         native = next((trace for trace in traces if trace.kind == _ErrorOrigin.NATIVE), None)
         if native is not None:
             return native
@@ -113,7 +114,7 @@ def find(lines: Sequence[str], *, killed: bool) -> Trace | None:
 
 
 def repeated(lines: Sequence[str], trace: Trace) -> Iterator[range]:
-    """Return where the same error stands before: a program may log an exception and then end because of it."""
+    """Yield the places of the same error further up: a program may log an exception and then end because of it."""
     innermost = _innermost(lines, trace)
     for other in _traces(lines[: trace.first]):
         if _innermost(lines, other) == innermost:
@@ -167,7 +168,7 @@ def _trace_at(lines: Sequence[str], index: int) -> Trace | None:
         if pattern.fullmatch(lines[index]):
             return read(lines, index)
     if index == 0 and any(map(_FRAME.match, lines[: _skip_indented(lines, 0)])):
-        return _python(lines, 0)  # its beginning was too long ago to be kept
+        return _python(lines, 0)  # the beginning of the traceback was not kept
     return None
 
 
@@ -213,7 +214,7 @@ def _not_run(lines: Sequence[str], header: int) -> Trace | None:
 
 
 def _innermost(lines: Sequence[str], trace: Trace) -> Sequence[str]:
-    """Return an exception and where it was raised; the outer frames depend on where it was caught."""
+    """Return an exception with the frame that raised it; the outer frames depend on where it was caught."""
     frames = (at for at in range(trace.exception - 1, trace.first, -1) if _FRAME.match(lines[at]))
     return lines[next(frames, trace.first) : trace.exception + 1]
 
@@ -240,7 +241,7 @@ def _group(lines: Sequence[str], first: int) -> Trace | None:
 
 
 def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
-    """Return whose traceback it is, by the lines above it."""
+    """Return the origin of a traceback, by the line above it."""
     above = next((line for line in reversed(lines[:header]) if line), "")
     if _HARMLESS.match(above):
         return _ErrorOrigin.HARMLESS
@@ -248,10 +249,10 @@ def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
 
 
 def _next_in_chain(lines: Sequence[str], end: int) -> int | None:
-    """Return where the exception begins that this one led to."""
-    rest = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
-    chained = len(rest) == 2 and _CHAINED.fullmatch(lines[rest[0]])  # noqa: PLR2004  # the words, and the next header
-    return rest[1] if chained and _begins(lines[rest[1]]) else None
+    """Return the index at which the next exception of a chain begins; None if this one is the last."""
+    following = [at for at in range(end, len(lines)) if lines[at] and lines[at] != '"""'][:2]
+    chained = len(following) == 2 and _CHAINED.fullmatch(lines[following[0]])  # noqa: PLR2004  # then the next header
+    return following[1] if chained and _begins(lines[following[1]]) else None
 
 
 def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> int:
@@ -264,7 +265,7 @@ def _following(lines: Sequence[str], trace: Trace, traces: Sequence[Trace]) -> i
 
 
 def _begins(line: str) -> bool:
-    """Whether something else than an exception's text begins here."""
+    """Whether a line begins something else than an exception's text."""
     patterns = (_HEADER, _GROUP_HEADER, _BOX_HEADER, _TERMINATE, _FATAL, _CHAINED)
     return any(pattern.fullmatch(line) for pattern in patterns) or any(
         pattern.match(line) for pattern in (_HARMLESS, _ELSEWHERE)
@@ -286,4 +287,4 @@ _READERS = {
     _FATAL: _fatal,
     _NOT_RUN: _not_run,
 }
-"""What each kind of first line begins."""
+"""The function that reads an error, by the pattern of its first line."""

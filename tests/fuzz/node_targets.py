@@ -8,7 +8,7 @@ from typing import Any
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import StackOrigin, Stacks, WorkerStacks, pack_stacks, unpack_stacks
-from nodeclient.diagnosis.stack_text import StrangeAnswerError, read_answer, read_dump, read_hello
+from nodeclient.diagnosis.stack_text import MalformedAnswerError, read_answer, read_dump, read_hello
 from nodeclient.parts.part_messages import ANSWER_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange, read_request
 from nodeclient.persist import step_folder
 from nodeclient.persist.step_folder import UnusableError
@@ -54,7 +54,7 @@ def _of_its_rounds(packet: bytes) -> None:
 def _first_of_stacks(packet: bytes) -> None:
     try:
         found = read_hello(packet)
-    except StrangeAnswerError as error:
+    except MalformedAnswerError as error:
         check_brief(error)
     else:
         assert {*map(type, found)} == {int}
@@ -63,7 +63,7 @@ def _first_of_stacks(packet: bytes) -> None:
 def _of_its_stacks(packet: bytes) -> None:
     try:
         answer = read_answer(packet, "/home/me")
-    except StrangeAnswerError as error:
+    except MalformedAnswerError as error:
         check_brief(error)
     else:
         stacks, counts = pack_stacks(answer.threads), (1, 2, answer.network_bytes, answer.members, answer.places)

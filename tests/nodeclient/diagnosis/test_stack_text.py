@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, unpack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState
 from nodeclient.diagnosis.stack_text import (
-    StrangeAnswerError,
+    MalformedAnswerError,
     WorkerAnswer,
     read_answer,
     read_arrivals,
@@ -138,13 +138,13 @@ def test_where_the_script_stands_is_told_by_the_whole_stack() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(packet: bytes) -> None:
-    with pytest.raises(StrangeAnswerError):
+    with pytest.raises(MalformedAnswerError):
         read_answer(packet, "/")
 
 
 @given(st.binary(max_size=200))
 def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
-    with pytest.raises(StrangeAnswerError):
+    with pytest.raises(MalformedAnswerError):
         read_hello(packet)
     assert read_hello(b'{"local_rank": 1, "signal": 61}') == (1, 61)
 
@@ -153,7 +153,7 @@ def test_a_hello_is_two_numbers_or_refused(packet: bytes) -> None:
     "packet", [b"", b"[]", b'{"local_rank":1e999,"signal":1}', b'{"local_rank":0,"signal":NaN}', b"[" * 60_000]
 )
 def test_what_is_no_first_packet_is_refused(packet: bytes) -> None:
-    with pytest.raises(StrangeAnswerError):
+    with pytest.raises(MalformedAnswerError):
         read_hello(packet)
 
 
@@ -214,5 +214,5 @@ def test_an_arrival_after_the_present_is_of_the_present() -> None:
     ],
 )
 def test_strange_arrivals_are_refused_or_empty(packet: bytes) -> None:
-    with suppress(StrangeAnswerError):
+    with suppress(MalformedAnswerError):
         assert all(unpack_ages(group.ages) for group in read_arrivals(packet, NOW_S))
