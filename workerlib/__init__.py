@@ -1,19 +1,19 @@
-"""workerlib: what a training process needs to take part in a job, in one call.
+"""workerlib: the library with which a training script takes part in a job.
 
     import workerlib
 
     with workerlib.init() as ctx:
         model = DistributedDataParallel(Model().to(ctx.device))
 
-`env` is the contract with nodeclient, `init` reads it and prepares torch, `sampler` deals out the samples of an epoch,
-`progress` reports each step and the sections between steps, `record` an exception. `checkpoints` says when a script is
-to write a checkpoint of its own, `stop` notices a signal that asks the worker to end, and `agreement` is what all
-workers make of it. `keep` has what outlives the workers, also for `kept_storage`, which takes the place of a disk under
+`env` is the contract with nodeclient. `init` reads it and prepares torch. `sampler` deals out the samples of an epoch.
+`progress` reports steps and sections, and `record` an exception. `checkpoints` decides when a script writes a
+checkpoint of its own, `stop` notes a signal that asks the worker to end, and `agreement` has all workers agree on that.
+`keep` keeps state that outlives the workers, also for `kept_storage`, which takes the place of a disk under
 `torch.distributed.checkpoint`. `in_place` lets a worker outlive its round, for `elastic`, which calls a script's
-function again with each. `packets` is how both speak with nodeclient. `responder` tells the node where the worker
-stands, from the import of this package on. `gloo` lets gloo's threads end before Python does, and `store` is for
-scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this package imports no
-torch.
+function again with each. `packets` has the messages between a worker and nodeclient. `responder` answers nodeclient
+where the worker stands, from the import of this package on. `gloo` lets gloo's threads end before Python does, and
+`store` is for scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this
+package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ responder.start()
 
 
 def __getattr__(name: str) -> Any:
-    """Return `KeptReader` or `KeptWriter`, which derive from classes of torch: it is imported by who uses them."""
+    """Return `KeptReader` or `KeptWriter`. They derive from classes of torch, which is imported only here."""
     if name not in ("KeptReader", "KeptWriter"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from workerlib import kept_storage  # noqa: PLC0415 - see above

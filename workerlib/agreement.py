@@ -1,4 +1,4 @@
-"""What the workers of a round agree on among themselves, by a collective: whether any of them was asked to stop."""
+"""The agreement of all workers of a round, by a collective, on whether any of them was asked to stop."""
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
@@ -11,16 +11,16 @@ from workerlib.stop import REQUEST
 def should_stop() -> bool:
     """Whether the node of any worker asked for a stop: save a checkpoint now, and exit.
 
-    It needs no context: the process group is torch's default one, whether the script or a framework has made it. If
-    there is no group, the answer is about this worker alone.
+    No context is needed: the process group is torch's default one, whether the script or a framework has made it.
+    Without a group, the answer is about this worker alone.
 
     This is a collective: all workers must call it at the same step, and all get the same answer, although signals reach
     them in different steps. It costs one all-reduce of four bytes and makes the host wait for the GPU, so call it every
     so many steps, about once a second.
 
-    The first call replaces the handler of SIGTERM, and those of the other signals that the node hands on to its workers
-    (TORCHELASTIC_SIGNALS_TO_HANDLE) where the script has none; a script that never calls it dies of SIGTERM at once.
-    Raises `RuntimeError` if that first call is not made in the main thread.
+    The first call installs a handler of SIGTERM, and of the other signals that the node passes on to its workers
+    (TORCHELASTIC_SIGNALS_TO_HANDLE) if the script has none. A script that never calls it dies of SIGTERM at once.
+    Raises `RuntimeError` if the first call is not made in the main thread.
     """
     REQUEST.listen()
     REQUEST.agreed = any_of(REQUEST.received)
@@ -28,7 +28,7 @@ def should_stop() -> bool:
 
 
 def any_of(mine: bool) -> bool:
-    """Return whether any worker says yes; this is a collective of torch's default process group, if there is one."""
+    """Return whether `mine` is true on any worker, by a collective of torch's default process group if there is one."""
     import torch.distributed
 
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():

@@ -1,7 +1,7 @@
-"""Checkpoints that a script writes by itself: when one is wanted before a planned end, and that it is written.
+"""Checkpoints that a script writes by itself before a planned end.
 
-Where nodeclient offers its channel, all ranks learn the same step by it, see `keep.planned_end`. Under another launcher
-they agree on it by a collective, after the signal that asks them to stop.
+If nodeclient offers its channel, all ranks get the same step through it, see `keep.planned_end`. Under another launcher
+they agree on a step by a collective, after the signal that asks them to stop.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap: few scripts need the channel
@@ -24,28 +24,28 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 LOOK_S = 0.05
-"""How often a worker that waits for its end looks whether a signal was noted."""
+"""How often a worker that waits for its end checks whether a signal was noted."""
 
 _planned_end: PlannedEnd | None = None
-"""The connection to nodeclient; None where it offers none, and before the first question."""
+"""The connection to nodeclient; None if it offers none, and before the first call of a function below."""
 
 _by_collective: bool | None = None
-"""Whether the ranks agree among themselves; None before the first question."""
+"""Whether the ranks agree by a collective; None before the first call of `should_checkpoint`."""
 
-_questions = 0
-"""The questions before the first step was reported."""
+_early_calls = 0
+"""The calls of `should_checkpoint` before the first step was reported."""
 
 
 def should_checkpoint() -> bool:
     """Whether to write a checkpoint of the step that was just reported, because this round is about to end on purpose.
 
-    It is true on all ranks after the same step. Write the checkpoint then, and call `checkpointed` on each rank: that
-    ends this worker. Call it on all ranks after each `step`, or after the same ones. It is no collective and costs a
-    microsecond, but for the first call: in that the ranks make sure that nodeclient has a channel for each of them.
-    Where it has none, as under torchrun, each call is one all-reduce of four bytes, and the first one installs handlers
-    of signals as `should_stop` does.
+    The answer is true on all ranks after the same step. Then write the checkpoint, and call `checkpointed` on each
+    rank: that ends this worker. Call this function on all ranks after each `step`, or after the same ones. It is no
+    collective and costs a microsecond. Only the first call is one: the ranks check that nodeclient has a channel for
+    each of them. Without channels, as under torchrun, each call is one all-reduce of four bytes, and the first one
+    installs handlers of signals as `should_stop` does.
     """
-    global _by_collective, _questions  # noqa: PLW0603 - one process is one worker
+    global _by_collective, _early_calls  # noqa: PLW0603 - one process is one worker
     if _by_collective is None:
         _connect_if_offered()
         _by_collective = any_of(_planned_end is None)
@@ -55,31 +55,31 @@ def should_checkpoint() -> bool:
         return should_stop()
     step = progress.last_step()
     if step < 0:
-        _questions += 1
-        if _questions == 2:  # noqa: PLR2004 - one before the first step is in order
+        _early_calls += 1
+        if _early_calls == 2:  # noqa: PLR2004 - one call before the first step is in order
             LOG.warning("should_checkpoint() is never true before the first step is reported: call step(n) before it")
         return False
     return _planned_end.wants_checkpoint(step)
 
 
 def checkpointed(step: int) -> None:
-    """Say that this rank has written its part of a checkpoint of a step, also of one that nobody asked for.
+    """Report that this rank has written its part of a checkpoint of a step, whether it was asked to or not.
 
-    If it was asked for, the worker ends here: nodeclient ends it once all workers of its node have said so. Under
-    another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. `ValueError` is raised
-    for what is no step.
+    If it was asked to, the worker ends here: nodeclient ends it once all workers of its node have reported. Under
+    another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises `ValueError` for
+    a number that is no step.
     """
     whole = progress.as_step(step)
     if whole is None:
         raise ValueError(f"a step must be a whole number from 0 to 2**53 - 1, not {str(step)[:40]!r}")
     if _by_collective is None:
         _connect_if_offered()
-    is_the_end = REQUEST.agreed
+    is_end = REQUEST.agreed
     if _planned_end is not None and not _by_collective:
-        is_the_end = _planned_end.note_checkpoint(whole)
-        while is_the_end and not REQUEST.received:
+        is_end = _planned_end.note_checkpoint(whole)
+        while is_end and not REQUEST.received:
             threading.Event().wait(LOOK_S)
-    if is_the_end:
+    if is_end:
         raise SystemExit
 
 
@@ -96,7 +96,7 @@ def end() -> None:
 
 
 def begin_round() -> None:
-    """Forget the connection: this process goes on in another round, and makes a new one."""
+    """Forget the connection: this process goes on in another round, in which it makes a new one."""
     global _planned_end  # noqa: PLW0603 - as above
     _planned_end = None
 

@@ -1,4 +1,4 @@
-"""Calls a script's function again with each round: in the same process where that can be, else in a new one."""
+"""Calls a script's function again in each round: in the same process if possible, else in a new one."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def rounds(backend: str | None = None, timeout: timedelta | None = None, *, step
                     ...
                     ctx.step(step)
 
-    The `with` statement ends early when the round does, and the loop goes on with the next one; it is over when the
-    block comes to its end. What belongs to a round, such as a wrapped model or a loader of data, is made in the block.
-    What outlives it is given to `ctx.keep`, which brings it to the state that all workers of the next round begin with.
-    So nothing depends on whether a round is begun in the same process or in a new one: that is only faster.
-    docs/rounds-in-place.md says when it is.
+    The `with` statement ends early when the round does, and the loop goes on with the next round. When the block comes
+    to its end, the loop is over. Make in the block what belongs to a round, such as a wrapped model or a data loader.
+    Give `ctx.keep` what outlives a round: it brings these objects to the state that all workers of the next round begin
+    with. So the result does not depend on whether a round begins in the same process or in a new one. The same process
+    is only faster; docs/rounds-in-place.md has the conditions.
     """
     staying = staying_worker.connect()
     try:
@@ -75,8 +75,7 @@ def elastic(
 ) -> Any:
     """Decorate a function that trains: it is called with the context of each round, until it returns.
 
-    What it returns then is the result of the call; further arguments of the call are passed on each time. It is the
-    same as the loop of `rounds`, whose rules hold.
+    The call returns its result, and passes further arguments on each time. The rules are those of the loop of `rounds`.
     """
     if function is None:
         return functools.partial(elastic, backend=backend, timeout=timeout, steps=steps)

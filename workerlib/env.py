@@ -1,6 +1,6 @@
 """The environment contract between nodeclient, its writer, and a training process, its reader.
 
-Standard library only, since both sides import it. These variables tell a worker who it is:
+Standard library only, since both sides import it. These are the variables of a worker:
 
 ===================================  =============================================================
 `RANK`                               Rank of this worker in the worker group, from 0.
@@ -23,8 +23,8 @@ Standard library only, since both sides import it. These variables tell a worker
                                      that is new in each round. So no key of an old round can
                                      be met, as happens where an agent keeps one store for all
                                      rounds, and the store goes when the round goes.
-`TORCHELASTIC_ERROR_FILE`            Where `record` of torch and of this package tell nodeclient
-                                     of an error; another file for each worker and round.
+`TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package
+                                     write an error; another one for each worker and round.
 `TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
 `TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`).
 `OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the
@@ -38,7 +38,7 @@ Standard library only, since both sides import it. These variables tell a worker
 `COORDINATORD_REASON`                Why this round was formed, in words.
 `COORDINATORD_PROGRESS`              Where `workerlib.step` writes this worker's steps, as
                                      `FILE:BYTE`; see `SLOT_BYTES`. Not set where nobody reads it.
-`COORDINATORD_KEEP`                  The socket by which `ctx.keep` speaks with nodeclient; see
+`COORDINATORD_KEEP`                  The socket that connects `ctx.keep` with nodeclient; see
                                      `keep.channel_messages`. Not set where nothing can be kept.
 `COORDINATORD_ROUNDS`                The socket by which nodeclient has this process take part in
                                      later rounds as well; see `in_place.round_messages`.
@@ -46,9 +46,9 @@ Standard library only, since both sides import it. These variables tell a worker
                                      see `responder`, which removes it.
 ===================================  =============================================================
 
-The names without `COORDINATORD_` mean what they mean under torchrun
+The names without `COORDINATORD_` have the same meaning as under torchrun
 (torch/distributed/elastic/agent/server/local_elastic_agent.py), so a script written for torchrun finds all that it
-expects; and a process that torchrun itself started can be read too.
+expects. The environment of a process that torchrun started can be read as well.
 """
 
 from __future__ import annotations
@@ -59,28 +59,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 PROGRESS = "COORDINATORD_PROGRESS"
-"""Names the slot of this worker: the file that holds those of all workers of its node, and the byte where it begins."""
+"""Names the slot of this worker: the file with the slots of all workers of its node, and the byte where it begins."""
 
 KEEP = "COORDINATORD_KEEP"
-"""Names the Unix socket of nodeclient's end for kept state."""
+"""Names the Unix socket of nodeclient for kept state."""
 
 STACKS = "COORDINATORD_STACKS"
-"""Names the Unix socket of nodeclient at which this worker answers where it stands; see `responder`."""
+"""Names the Unix socket of nodeclient over which it asks this worker where it stands; see `responder`."""
 
 ROUNDS = "COORDINATORD_ROUNDS"
-"""Names the Unix socket of nodeclient at which a worker learns of the rounds that it can go into as the same process.
-"""
+"""Names the Unix socket of nodeclient for workers that go into another round as the same process."""
 
 SLOT_BYTES = 64
-"""One cache line each, so that no worker's stores slow down another's.
+"""The size of a slot: one cache line, so that no worker's stores slow down another's.
 
-A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done in nanoseconds
-of CLOCK_MONOTONIC, which is one for all processes of a host, and both of them combined by exclusive or. The last word
-tells a reader whether the others belong together: the words are stored one after the other while it may be reading, and
-in whatever order the processor likes. A slot of zeros has not been written yet. A fourth word is 0 until the worker's
-program is over, and then its exit code plus 1. Only warm workers write it, and only for a script that came to its last
-line, or to an exception that it did not catch. The last four words
-are the section that it is in, see `pack_section`."""
+A slot begins with three 64-bit words in the host's byte order: the last step, the time when it was done, and both of
+them combined by exclusive or. The time is in nanoseconds of CLOCK_MONOTONIC, which all processes of a host share. The
+third word shows a reader whether the first two belong together: the processor may make the stores visible in any
+order, and a reader may come in between. A slot of zeros has not been written yet.
+
+The fourth word is 0 until the worker's program is over, and then its exit code plus 1. Only warm workers write it, and
+only for a script that came to its last line, or to an exception that it did not catch.
+
+The last four words are the section that the worker is in, see `pack_section`."""
 
 SECTION_AT = 4
 """The index of the first word of the section."""
@@ -97,13 +98,12 @@ STEP_MAX = 2**53 - 1
 """The highest step that can be reported, as in the protocol."""
 
 STEPS_TO_COME = 2**64 - 1
-"""The value in the place of a step that means: the worker has done none yet, and will report them."""
+"""The value in place of a step of a worker that will report its steps, and has done none yet."""
 
 DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-"""Defaults for workers; variables that nodeclient inherited win.
+"""Defaults for workers: one gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.
 
-A worker gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`. The value is torchrun's: a collective that
-failed or timed out ends its process instead of hanging."""
+The value is torchrun's: a collective that failed or timed out ends its process instead of hanging."""
 
 _VARIABLES = {
     "rank": "RANK",
@@ -133,17 +133,17 @@ _TORCHRUN_SUBSTITUTES = {
     "round": "TORCHELASTIC_RESTART_COUNT",
     "node": "GROUP_RANK",
 }
-"""The nearest variable to each of ours in a process that torchrun started."""
+"""The variables of torchrun that take the place of ours in a process that torchrun started."""
 
 NO_SECTION = (0, 0, 0, 0)
 """The words of a worker that is in no section."""
 
 
 def pack_section(name: str, limit_s: float, began_ns: int) -> tuple[int, int, int, int]:
-    """Write a section as the words of a slot: when it was begun and its limit, two words of name, a check word.
+    """Return the words of a slot for a section: its beginning and limit, two words of name, and a check word.
 
-    `began_ns` is of CLOCK_MONOTONIC. A name that is too long is cut. The check word is the others combined by exclusive
-    or, for a reader that comes in between.
+    `began_ns` is in nanoseconds of CLOCK_MONOTONIC. A name that is too long is cut. The check word combines the others
+    by exclusive or: it shows a reader whether they belong together.
     """
     limit = min(max(1, math.ceil(limit_s)), SECTION_S_MAX)
     first = (began_ns // 1_000_000) << _LIMIT_BITS | limit
@@ -153,9 +153,9 @@ def pack_section(name: str, limit_s: float, began_ns: int) -> tuple[int, int, in
 
 
 def unpack_section(words: Sequence[int]) -> tuple[str, int, int] | None:
-    """Read a section: its name, its limit in seconds, when it was begun in nanoseconds; None if the worker is in none.
+    """Return the name, the limit in seconds and the beginning in nanoseconds of a section; None for no section.
 
-    Raises `ValueError` for words that do not belong together, as while they are being written.
+    Raises `ValueError` for words that do not belong together, since they are just being written.
     """
     first, second, third, check = words
     if not first:
@@ -167,7 +167,7 @@ def unpack_section(words: Sequence[int]) -> tuple[str, int, int] | None:
 
 
 _NUMBER = re.compile("[0-9]{1,18}")
-"""A number without sign, space or underscore, within 64 bits."""
+"""A number without sign, space or underscore, which fits 64 bits."""
 
 _MAY_BE_EMPTY = frozenset({"reason"})
 
@@ -178,7 +178,7 @@ class NotLaunchedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnvironment:
-    """What one worker knows of itself and its worker group; the table above explains each field."""
+    """The environment of one worker; the table above explains each field."""
 
     rank: int
     local_rank: int
@@ -200,7 +200,7 @@ class WorkerEnvironment:
     reason: str
 
     def to_environ(self) -> dict[str, str]:
-        """Return the variables that are laid over the environment that a worker inherits."""
+        """Return the variables that are added to the environment that a worker inherits."""
         environ = {variable: str(getattr(self, name)) for name, variable in _VARIABLES.items()}
         environ["TORCHELASTIC_RUN_ID"] = self.job
         environ["TORCHELASTIC_USE_AGENT_STORE"] = str(False)
@@ -208,10 +208,7 @@ class WorkerEnvironment:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> WorkerEnvironment:
-        """Read the variables back.
-
-        Raises `NotLaunchedError`, which names the variable, if one is missing or is not what it should be.
-        """
+        """Read the variables. Raises `NotLaunchedError`, which names a variable that is missing or malformed."""
         values = {field.name: _read(environ, field.name, field.type) for field in fields(cls)}
         return cls(**values)  # type: ignore[arg-type]  # `_read` goes by the fields' own types
 
@@ -232,9 +229,9 @@ def _read(environ: Mapping[str, str], name: str, kind: object) -> int | str:
     return text
 
 
-def _not_launched(what: str) -> NotLaunchedError:
+def _not_launched(problem: str) -> NotLaunchedError:
     return NotLaunchedError(
-        f"{what}, so this process does not know its rank: a launcher has to start it. On one host: "
+        f"{problem}, so this process does not know its rank: a launcher has to start it. On one host: "
         "nodeclient join --standalone -- python train.py; on several, on each of them: "
         "nodeclient join --coord HOST -- python train.py (torchrun train.py works as well)."
     )

@@ -1,4 +1,4 @@
-"""Lets gloo's threads finish what they need Python for; standard library only, from Python 3.10 on.
+"""Lets gloo's threads finish their use of Python objects; standard library only, from Python 3.10 on.
 
 Each gloo process group has threads that run its collectives. A thread that has run one releases Python objects, which
 needs the interpreter's lock (torch 2.13 keeps the context of a backward pass with it, `torch/autograd/graph.py`). If
@@ -6,8 +6,8 @@ C++ code that holds the lock, such as the `Reducer` of a DDP model, destroys the
 the thread and the thread for the lock, for ever. If Python ends just then, the process aborts. Neither can happen once
 the threads are idle.
 
-`Context.close` calls `let_threads_finish`; so does the hook of `nodeclient --preload`, which loads this file by its
-path. For a script that has no context, `agreement` has Python call it at its end.
+`Context.close` calls `let_threads_finish`, and so does the hook of `nodeclient --preload`, which loads this file by its
+path. For a script that has no context, `agreement` registers the call for the end of Python.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME = "pt_gloo_runloop"
 their own, but hold no Python objects either."""
 
 FUTEX = {"202", "98"}
-"""The number of the system call futex, on x86-64 and on arm64."""
+"""The numbers of the system call futex, on x86-64 and on arm64."""
 
 TIMEOUT = 4
 """The index of the word in /proc/PID/syscall with the address of futex's timeout: the fourth argument, after the
@@ -37,7 +37,7 @@ RELEASE_S = 0.05
 lock (`sys.getswitchinterval`)."""
 
 FINISH_S = 5.0
-"""A thread that takes longer is in a collective that the script has not waited for."""
+"""The longest wait: a thread that takes longer is in a collective that the script has not waited for."""
 
 FINISH_AFTER_ERROR_S = 0.5
 """The limit after an uncaught exception: the peers may hang in a collective until this process has ended."""
@@ -48,10 +48,10 @@ def let_threads_finish() -> None:
     until = time.monotonic() + (FINISH_AFTER_ERROR_S if hasattr(sys, "last_value") else FINISH_S)
     pause = threading.Event()
     try:
-        # There are two looks, since a thread that waits for another one's lock seems idle at the first.
+        # Two looks are needed, since a thread that waits for another one's lock seems idle at the first.
         while not (_idle() and _idle()) and time.monotonic() < until:
             pause.wait(LOOK_AGAIN_S)
-    except OSError:  # a kernel that does not show it
+    except OSError:  # the kernel does not show system calls
         pause.wait(RELEASE_S)
 
 
@@ -62,16 +62,16 @@ def finish_before_exit() -> None:
 
 
 def _idle() -> bool:
-    """Return whether no thread of gloo's has anything to do. Raises `OSError`.
+    """Return whether all threads of gloo are idle. Raises `OSError`.
 
-    An idle one waits for work without a timeout. One that waits for a peer, or for the interpreter, has a timeout.
+    An idle thread waits for work without a timeout. One that waits for a peer, or for the interpreter, has a timeout.
     """
     for task in os.listdir("/proc/self/task"):  # noqa: PTH208 - the hook avoids whatever would be imported
         try:
             if _read(task, "comm") != [NAME]:
                 continue
             call = _read(task, "syscall")
-        except (FileNotFoundError, ProcessLookupError):  # it has ended
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
         if call[0] not in FUTEX or int(call[TIMEOUT], 16):
             return False

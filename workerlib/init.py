@@ -1,4 +1,4 @@
-"""Takes a worker from its environment to a ready process group."""
+"""Sets up a worker: reads its environment, sets its device and makes the process group."""
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
 
@@ -27,22 +27,19 @@ if TYPE_CHECKING:
 
 
 _keeper: StepKeeper | None = None
-"""Who keeps the state of this process, once `Context.keep` was called."""
+"""The keeper of this process's state, once `Context.keep` was called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a training script needs to know; its process group lives until `close`.
-
-    A `with` statement closes it at the end of the block.
-    """
+    """A worker's place in a round. Its process group lives until `close`, or until the end of a `with` block."""
 
     environment: WorkerEnvironment
     """All that the launcher has set, such as the reason for this round."""
     device: torch.device
     """The GPU of this worker, already set as the current one, or the CPU."""
     staying: StayingWorker | None = field(default=None, repr=False, compare=False)
-    """What lets this process go on in another round; None if it cannot."""
+    """The part of this process that can go on in another round; None if it cannot."""
 
     @property
     def rank(self) -> int:
@@ -70,7 +67,7 @@ class Context:
         return self.environment.restart_count
 
     def step(self, number: int) -> None:
-        """Report that this worker has done a step, for `nodeclient status` to show; see `workerlib.step`."""
+        """Report that this worker has done a step; see `workerlib.step`."""
         progress.step(number)
 
     def section(self, name: str, limit: float) -> AbstractContextManager[None]:
@@ -89,19 +86,19 @@ class Context:
         return checkpoints.should_checkpoint()
 
     def checkpointed(self, step: int) -> None:
-        """Say that this rank has written its part of a checkpoint; see `workerlib.checkpointed`."""
+        """Report that this rank has written its part of a checkpoint; see `workerlib.checkpointed`."""
         checkpoints.checkpointed(step)
 
     def keep(self, **objects: Any) -> int:
         """Keep the state of these objects outside this process, and bring them to the newest state that was kept.
 
-        Return the step of that state, -1 if there is none. Give all that training depends on: modules, optimizers, what
-        has `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers), tensors, and dicts or lists
-        of tensors and numbers. Python's, numpy's and torch's random state come along. From now on the state of each
-        step is kept that `step` reports, so call that at the end of each step, and change parameters in
-        `optimizer.step` alone. docs/kept-state.md says what it costs, and when it does not help.
+        Return the step of that state, -1 if there is none. Give all objects that training depends on: modules,
+        optimizers, objects with `state_dict` and `load_state_dict` (LR schedulers, samplers, gradient scalers),
+        tensors, and dicts or lists of tensors and numbers. Python's, numpy's and torch's random state are kept as well.
+        From now on the state of each step is kept that `step` reports. So call `step` at the end of each step, and
+        change parameters in `optimizer.step` alone. docs/kept-state.md has the costs and the limits.
 
-        Raises `KeptStateError` for what cannot be kept, or cannot be brought back, and if it is called a second time.
+        Raises `KeptStateError` for state that cannot be kept or brought back, and if it is called a second time.
         """
         global _keeper  # one process keeps one state
         from workerlib.keep import keeping
@@ -119,7 +116,7 @@ class Context:
         return done
 
     def close(self) -> None:
-        """Destroy the process group and put the signal handlers back; further calls do nothing."""
+        """Destroy the process group and restore the signal handlers; further calls do nothing."""
         import torch
 
         checkpoints.end()
@@ -128,12 +125,12 @@ class Context:
         REQUEST.close()
         if torch.distributed.is_initialized():
             # A DDP model that the script has dropped is a reference cycle, which would keep the group alive beyond its
-            # destruction; one of gloo's threads could then free a tensor while Python shuts down, and abort the worker
+            # destruction. One of gloo's threads could then free a tensor while Python shuts down, and abort the worker
             # (3 of 30 workers that had finished well; see also pytorch/pytorch#179291).
             gc.collect()
             torch.distributed.destroy_process_group()
-            # A model that it has not dropped destroys the group later (10 of 18 workers that were forked by --preload
-            # hung for ever then, of others 1 in 8 under torchrun).
+            # A DDP model that the script still holds destroys the group later. Without this wait, 10 of 18 workers that
+            # were forked by --preload hung for ever, and 1 in 8 under torchrun.
             gloo.let_threads_finish()
 
     def __enter__(self) -> Self:
@@ -146,8 +143,8 @@ class Context:
         traceback: TracebackType | None,
     ) -> bool:
         global _keeper  # noqa: PLW0603 - as in `keep`
-        # After an error the peers may be stuck in a collective, and destroying the group could wait for them. The
-        # worker must exit instead, so that its node sees the failure.
+        # After an error the peers may be stuck in a collective, and the destruction of the group could wait for them.
+        # The worker has to exit instead, so that its node sees the failure.
         if kind is None or (kind is SystemExit and REQUEST.agreed):
             self.close()
         elif error is not None and self.staying is not None and self.staying.leaves(error):
@@ -161,9 +158,9 @@ class Context:
 def init(backend: str | None = None, timeout: timedelta | None = None, *, steps: bool = True) -> Context:
     """Read the environment, set the device and initialise torch's default process group.
 
-    `backend` is by default nccl where torch sees GPUs, else gloo. `timeout` is that of the collectives, by default
-    torch's own for the backend. `steps` announces that the script will report its steps: until the first one its worker
-    counts as starting. A script that never reports any says `steps=False`. Waits until all workers of the round have
+    `backend` is by default nccl if torch sees GPUs, else gloo. `timeout` is that of the collectives, by default torch's
+    own for the backend. `steps` announces that the script will report its steps: until the first one its worker counts
+    as starting. Give `steps=False` in a script that never reports any. This waits until all workers of the round have
     called it.
 
     Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
@@ -175,7 +172,10 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
 def begin(
     backend: str | None, timeout: timedelta | None, *, steps: bool, staying: StayingWorker | None = None
 ) -> Context:
-    """Do as `init`, in a process that may be `staying` for further rounds; then `LeftRoundError` may be raised."""
+    """Do the same as `init`, in a process that may be `staying` for further rounds.
+
+    Raises `LeftRoundError` as well if a `staying` process leaves the round meanwhile.
+    """
     environment = WorkerEnvironment.from_environ(os.environ)
     if steps:
         progress.announce()
@@ -186,13 +186,13 @@ def begin(
     if backend is None:
         backend = "gloo" if device.type == "cpu" else "nccl"
     if staying is not None and environment.rank > 0:
-        store.await_listener(environment)  # its node has not given the one of rank 0 a head start
+        store.await_listener(environment)  # in place, all workers begin at once, without a head start of rank 0
     with nullcontext() if staying is None else staying.making_group():
         torch.distributed.init_process_group(
             backend,
             timeout=timeout,
             **_served(environment, timeout),
-            # NCCL then connects at once, not in the first collective, and need not guess each rank's GPU.
+            # With a device id, NCCL connects now and not in the first collective, and need not guess each rank's GPU.
             device_id=device if backend == "nccl" else None,
         )
     return Context(environment, device, staying)
@@ -211,9 +211,9 @@ def _require_torch() -> None:
 
 
 def _served(environment: WorkerEnvironment, timeout: timedelta | None) -> dict[str, Any]:
-    """Return the store for rank 0's process group, and who it is; nothing where torch makes or finds the store itself.
+    """Return the arguments for rank 0's process group with a store of our own; none if torch makes or finds a store.
 
-    The prefix is the one that torch takes, so the others connect as they would to a store of torch's own.
+    The prefix is that of torch, so the other ranks connect as to a store of torch's own.
     """
     import torch.distributed
 

@@ -1,6 +1,6 @@
 """Messages between a worker and its nodeclient as packets: each is one JSON object; standard library only.
 
-Each side checks what it gets: a packet that is not one of the messages it knows ends the connection.
+Each side checks what it receives: a packet that is no message of the connection ends it.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import asdict, fields
 from typing import Any, Generic, TypeVar
 
 PACKET_BYTES = 65_536
-"""The length of a packet at most."""
+"""The most bytes of a packet."""
 
 WORDS_MAX = 500
-"""The characters of a text for people."""
+"""The most characters of a text for people."""
 
 NUMBER_MAX = 2**63 - 1
 
 LINES_MAX = 64
-"""The lines of a traceback."""
+"""The most lines of a traceback."""
 
 Message = TypeVar("Message")
 
 
 class ChannelError(ValueError):
-    """A packet is not what it should be; the text says how."""
+    """A packet is malformed; the text says how."""
 
 
 class PacketCodec(Generic[Message]):
     """Writes and reads the messages of one kind of connection."""
 
     def __init__(self, kinds: Mapping[str, type[Any]], nested: type[Any] | None = None, nested_max: int = 0) -> None:
-        """Take the messages, which are dataclasses, by the names that they have in a packet.
+        """Take the messages, which are dataclasses, by their names in a packet.
 
-        A field may also hold so many objects of the class `nested`.
+        A field may also hold a list of at most `nested_max` objects of the dataclass `nested`.
         """
         self._kinds = kinds
         self._names = {kind: name for name, kind in kinds.items()}
@@ -45,7 +45,7 @@ class PacketCodec(Generic[Message]):
         return json.dumps({self._names[type(message)]: asdict(message)}, separators=(",", ":")).encode()  # type: ignore[call-overload]  # a dataclass
 
     def decode(self, packet: bytes) -> Message:
-        """Return what a packet says. Raises `ChannelError`."""
+        """Return the message in a packet. Raises `ChannelError`."""
         try:
             content = json.loads(packet)
         except (ValueError, RecursionError) as error:
@@ -88,7 +88,7 @@ class PacketCodec(Generic[Message]):
 
 
 def last_that_fit(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the last of these lines, as many as fit into a packet beside other fields, whatever letters they have."""
+    """Return as many of the last lines as fit into a packet beside its other fields, whatever characters they have."""
     fit: list[str] = []
     left = PACKET_BYTES // 2
     for line in reversed(lines[-LINES_MAX:]):

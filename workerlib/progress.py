@@ -1,8 +1,8 @@
-"""Writes a training's steps where the node finds them: to a slot of shared memory, see `env`.
+"""Writes the steps of a training into a slot of shared memory, which the node reads; see `env`.
 
-To report a step takes three stores to memory and a look at the clock, which Linux answers without a system call: a
-quarter of a microsecond. The node reads the slots whenever it sends to the coordinator. A worker never fails for lack
-of a slot: if there is none, or none that can be used, its steps are not reported.
+A report takes a quarter of a microsecond: three stores to memory, and the time, which needs no system call on Linux.
+The node reads the slots whenever it sends a message to the coordinator. Without a slot, or with one that cannot be
+used, the steps are not reported, and the worker trains on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 from workerlib.env import PROGRESS, SECTION_AT, SLOT_BYTES, STEP_MAX, STEPS_TO_COME, pack_section
 
 _slot: memoryview | None = None
-"""The fields of this worker's slot, once it has reported a step."""
+"""The words of this worker's slot, once it has reported a step."""
 
 _keep: Callable[[int], None] | None = None
-"""Who keeps the state of each step, if anybody does."""
+"""The function that keeps the state of each step, if any."""
 
 _refused = False
 """A step was refused, and a warning was logged."""
@@ -35,7 +35,7 @@ def step(number: int) -> None:
     of its steps, or only rank 0, or only some: the last one is sent with the next heartbeat of the node.
 
     `number` is a whole number from 0 to 2**53 - 1 of any type, such as numpy's or a tensor of one element. Anything
-    else is not reported, and a warning is logged once: no step is worth the end of a training.
+    else is not reported, and a warning is logged once: a wrong report must not end a training.
     """
     if type(number) is not int or not 0 <= number <= STEP_MAX:
         whole = as_step(number)
@@ -49,7 +49,7 @@ def step(number: int) -> None:
     if slot is None:
         slot = _own_slot()
     now = time.monotonic_ns()
-    # Whole words, unlike those of `struct`, which clears them first and may store single bytes.
+    # Each store writes a whole word. `struct` would clear the word first, and may store single bytes.
     slot[0] = number
     slot[1] = now
     slot[2] = number ^ now
@@ -62,12 +62,11 @@ def last_step() -> int:
 
 @contextmanager
 def section(name: str, limit: float) -> Iterator[None]:
-    """Name a phase in which no step is done, such as an evaluation, and say how many seconds it takes at most.
+    """Name a phase in which no step is done, such as an evaluation, with the most seconds that it takes.
 
-    Until then no alarm is raised for steps that do not come: see docs/hangs.md. The name is shown; of a longer one the
-    first 16 bytes are. A section within another one counts in its place while it lasts. One worker may be in a section
-    alone. Raises `ValueError` for a name that is empty or has control characters, and for a limit that is no positive
-    number.
+    During that time no alarm is raised for missing steps: see docs/hangs.md. The first 16 bytes of the name are shown.
+    A section within another one counts in its place while it lasts. One worker may be in a section alone. Raises
+    `ValueError` for a name that is empty or has control characters, and for a limit that is no positive number.
     """
     if not (name and name.isprintable() and limit > 0):
         raise ValueError(f"section({name!r}, limit={limit!r}): expected a name, and a limit in seconds above 0")
@@ -86,7 +85,7 @@ def _write_section(slot: memoryview, words: Sequence[int]) -> None:
 
 
 def _own_slot() -> memoryview:
-    """Return the fields of this worker's slot. It is opened late: the parent of warm workers loads this for them."""
+    """Return the words of this worker's slot. It is opened at first use: warm workers inherit this loaded module."""
     global _slot  # noqa: PLW0603 - one process has one slot
     if _slot is None:
         _slot = _open_slot(os.environ.get(PROGRESS))
@@ -94,19 +93,22 @@ def _own_slot() -> memoryview:
 
 
 def notify(keep: Callable[[int], None] | None) -> None:
-    """Have somebody called with each step that is done, before it is reported; None for nobody."""
+    """Have `keep` called with each step that is done, before the step is reported; None for no call."""
     global _keep  # noqa: PLW0603 - one process keeps one state
     _keep = keep
 
 
 def begin_round() -> None:
-    """Take the slot that the environment names now: this process goes on in another round."""
+    """Use the slot that the environment names now: this process goes on in another round."""
     global _slot  # noqa: PLW0603 - as above
     _slot = None
 
 
 def announce() -> None:
-    """Announce that this worker will report its steps: before the first one it only starts. It does nothing later."""
+    """Announce that this worker will report its steps: before the first one it counts as starting.
+
+    After a first report this does nothing.
+    """
     if _slot is None:
         now, slot = time.monotonic_ns(), _own_slot()
         slot[0], slot[1], slot[2] = STEPS_TO_COME, now, STEPS_TO_COME ^ now
@@ -132,7 +134,7 @@ def _refuse(number: object) -> None:
 
 
 def _open_slot(place: str | None) -> memoryview:
-    """Return the fields of a slot; if there is none, memory that nobody reads."""
+    """Return the words of a slot; if there is none, memory that nobody reads."""
     if place is not None:
         try:
             return _slot_at(place)
@@ -142,15 +144,15 @@ def _open_slot(place: str | None) -> memoryview:
 
 
 def _slot_at(place: str) -> memoryview:
-    """Return the fields of the slot at a place. Raises `OSError` and `ValueError`."""
+    """Return the words of the slot at a place. Raises `OSError` and `ValueError`."""
     path, _, offset = place.rpartition(":")
     begin = int(offset)
     if begin % SLOT_BYTES:
         raise ValueError(f"{PROGRESS}={place} is not at the beginning of a slot")
     file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        # The file must not shrink, so that no store ever meets a page which is not there. Another file has no such
-        # seal: the process that offered the slot may have gone, and its number may have been given to another.
+        # The file must not shrink, so that each store finds its page. The seal also shows that it is the node's memory:
+        # if nodeclient is gone, the path may lead to a file of another process with its number.
         if not fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError(f"{path} may shrink, so it is not memory for steps")
         shared = mmap.mmap(file, 0)

@@ -1,4 +1,4 @@
-"""Writes an uncaught exception where the launcher looks for it; torch's `@record` without torch.
+"""Writes an uncaught exception into the launcher's error file: torch's `@record` without torch.
 
 The environment variable TORCHELASTIC_ERROR_FILE names the file, and torch defines its format
 (torch/distributed/elastic/multiprocessing/errors/error_handler.py).
@@ -27,14 +27,14 @@ R = TypeVar("R")
 def record(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate the main function of a training script, so that an exception that leaves it is reported with its cause.
 
-    nodeclient finds a traceback on stderr without this; it is for scripts that write none there. The exception goes on
-    as it would have; `SystemExit` is none. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. A crash of native
-    code (SIGSEGV and the like) leaves a Python traceback on stderr from the first call on.
+    This is for scripts that write no traceback to stderr, where nodeclient finds one by itself. The exception goes on
+    as it would have. `SystemExit` is not reported. If TORCHELASTIC_ERROR_FILE is not set, nothing is written. From the
+    first call on, a crash of native code (SIGSEGV and the like) leaves a Python traceback on stderr.
     """
 
     @wraps(function)
     def recorded(*args: P.args, **kwargs: P.kwargs) -> R:
-        with suppress(Exception):  # a stderr that is no file cannot take what is written in a crash
+        with suppress(Exception):  # faulthandler cannot write to a stderr that is no file
             faulthandler.enable(all_threads=True)
         try:
             return function(*args, **kwargs)
@@ -58,14 +58,14 @@ def _write(path: Path, error: Exception) -> None:
             },
         }
     }
-    # It is written beside the file and then renamed: a reader never finds half of it. No error here may replace the
+    # A temporary file is renamed, so that a reader never finds half of the content. No error here may replace the
     # worker's own.
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(content))
         temporary.replace(path)
-    except OSError as trouble:
-        sys.stderr.write(f"workerlib.record: {path} cannot be written: {trouble.strerror}\n")
+    except OSError as write_error:
+        sys.stderr.write(f"workerlib.record: {path} cannot be written: {write_error.strerror}\n")
         with suppress(OSError):
             temporary.unlink()
 

@@ -1,6 +1,6 @@
-"""Notices that the node asked this worker to stop, by a signal; standard library only.
+"""Notes the signal by which the node asks this worker to stop; standard library only.
 
-`init` has what the workers then agree on among themselves.
+`agreement` has all workers agree on whether any of them was asked.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
-"""The variable with the signals that nodeclient and torchrun handle, and hand on to their workers."""
+"""The variable with the signals that nodeclient and torchrun handle, and pass on to their workers."""
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""The signals if the variable is not set: torchrun's default, and what torch 2.4 handles without the variable."""
+"""The signals if the variable is not set: torchrun's default, and those that torch 2.4 handles without the variable."""
 
 
 class StopRequest:
@@ -26,19 +26,20 @@ class StopRequest:
     def __init__(self) -> None:
         self.received = False
         self.agreed = False
-        """All workers have agreed to end, since one of them received a signal."""
+        """Whether all workers have agreed to end, since one of them received a signal."""
         self._previous: dict[signal.Signals, Handler] = {}
-        self._forks_known = False
+        """The handlers that `listen` replaced."""
+        self._has_fork_hooks = False
         self._forking = threading.local()
-        """The signals that a thread had blocked before it forks, as `mask`."""
+        """Its `mask` has the signals that a thread had blocked before it forks."""
 
     def listen(self) -> None:
         """Note SIGTERM and the other signals of the node from now on instead of dying of them.
 
         Further calls do nothing.
 
-        A signal other than SIGTERM is left to the script if that has a handler of its own. Children that are forked get
-        back the handlers of before: a process that only notes a signal could not be ended by `multiprocessing`.
+        A signal other than SIGTERM is left to the script if the script handles it. Forked children get the earlier
+        handlers back: `multiprocessing` could not end a process that only notes a signal.
 
         Raises `RuntimeError` outside the main thread, where Python does not let a handler be installed.
         """
@@ -49,29 +50,29 @@ class StopRequest:
                 "should_stop() was first called outside the main thread, where no SIGTERM "
                 "handler can be installed: call it from the main thread"
             )
-        if not self._forks_known:
+        if not self._has_fork_hooks:
             os.register_at_fork(
                 before=self._begin_fork, after_in_parent=self._end_fork, after_in_child=self._become_child
             )
-            self._forks_known = True
-        for signum in _heeded(os.environ):
+            self._has_fork_hooks = True
+        for signum in _stop_signals(os.environ):
             if signum is signal.SIGTERM or signal.getsignal(signum) in (signal.SIG_DFL, signal.default_int_handler):
                 self._previous[signum] = signal.signal(signum, self._note)
 
     @property
     def listening(self) -> bool:
-        """Whether signals are noted: the script asks whether to stop."""
+        """Whether signals are noted, since the script has called `should_stop`."""
         return bool(self._previous)
 
     def close(self) -> None:
-        """Put the handlers back that `listen` replaced; do nothing if it replaced none."""
+        """Restore the handlers that `listen` replaced; do nothing if it replaced none."""
         for signum, previous in self._previous.items():
-            # None stands for a handler that was not installed from Python, which Python cannot put back.
+            # None stands for a handler that was not installed from Python, which Python cannot restore.
             signal.signal(signum, signal.SIG_DFL if previous is None else previous)
         self._previous.clear()
 
     def _begin_fork(self) -> None:
-        # A signal that reached the child before it has its handlers back would only be noted, and so be lost.
+        # A signal that reached the child before its handlers are restored would only be noted, and so be lost.
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._previous)
 
     def _end_fork(self) -> None:
@@ -86,10 +87,10 @@ class StopRequest:
 
 
 REQUEST = StopRequest()
-"""The only one of this process, which has one handler for each signal."""
+"""The one of this process, which has one handler for each signal."""
 
 
-def _heeded(environ: Mapping[str, str]) -> set[signal.Signals]:
+def _stop_signals(environ: Mapping[str, str]) -> set[signal.Signals]:
     """Return the signals that ask for a stop; names that this system does not know are left out."""
     names = {name.strip() for name in (environ.get(SIGNALS_VARIABLE) or SIGNALS).split(",")}
     return {signum for signum in signal.Signals if signum.name in names} | {signal.SIGTERM}

@@ -7,9 +7,9 @@ that, as torchft's `Manager` does, would wait for ever. Started by this module i
 
 In rank 0's process the store is a thread of native code, so it ends with the round, and each round has a new one.
 
-torch's own store listens at every address of the host, whatever it is told, and asks nobody who they are. The one that
-is made here, also for `workerlib.init`, listens at MASTER_ADDR alone: where all workers are on one host, that is the
-loopback. Where it cannot, it says so.
+torch's own store listens at every address of the host, and has no authentication. The store that is made here, also for
+`workerlib.init`, listens at MASTER_ADDR alone, which is the loopback if all workers are on one host. If that fails, it
+writes a warning.
 """
 
 from __future__ import annotations
@@ -35,33 +35,31 @@ if TYPE_CHECKING:
 USAGE_ERROR = 64
 """The value of EX_USAGE in sysexits.h, with which nodeclient exits if its own arguments are wrong."""
 
-
 TIMEOUT = timedelta(minutes=30)
 """How long the store's calls wait: torch's own default for process groups."""
 
-
 LISTENS_WITHIN_S = 1.0
-"""How long others look whether rank 0 listens, before torch does so by itself."""
+"""How long other ranks check whether rank 0 listens, before torch connects by itself."""
 
 LOOK_AGAIN_S = 0.002
-"""The first pause between two such looks. Each is longer than the one before: many ranks look at one host."""
+"""The first pause between two checks. Each pause is longer than the one before, since many ranks check one host."""
 
 LOOK_AGAIN_S_MAX = 0.05
 
-LONGER = 1.25
+LOOK_AGAIN_GROWTH = 1.25
 
 LOCAL = "localhost"
 """The name that is the loopback on each host (RFC 6761, 6.3)."""
 
 _Place = tuple[socket.AddressFamily, Any]
-"""A kind of addresses, and one of these with a port, as `bind` takes it."""
+"""An address family, and an address with a port as `bind` takes it."""
 
 
 def main() -> None:
     """Serve the store if this is rank 0, and then run the script, or with `-m` the module, that is named."""
-    words = sys.argv[1:]
-    by_name = words[:1] == ["-m"]
-    if len(words) <= by_name:
+    arguments = sys.argv[1:]
+    is_module = arguments[:1] == ["-m"]
+    if len(arguments) <= is_module:
         sys.stderr.write("usage: python -m workerlib.store [-m] PROGRAM [ARGUMENT ...], by a launcher\n")
         sys.exit(USAGE_ERROR)
     try:
@@ -70,8 +68,8 @@ def main() -> None:
         sys.exit(f"workerlib.store: {error}")
     # The store ends with its last reference, so it is kept until the script is over.
     store = _serve(environment)
-    sys.argv = words[by_name:]
-    if by_name:
+    sys.argv = arguments[is_module:]
+    if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
@@ -80,10 +78,10 @@ def main() -> None:
 
 
 def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch.distributed.TCPStore | None:  # type: ignore[name-defined]  # public all the same
-    """Serve the store at MASTER_ADDR alone; return what keeps it alive.
+    """Serve the store at MASTER_ADDR alone; return the object that keeps it alive.
 
-    None, and a line on standard error, if that cannot be: torch then listens everywhere. Raises the errors of
-    `TCPStore`.
+    If that fails, write a line to standard error and return None: torch then listens at every address. Raises the
+    errors of `TCPStore`.
     """
     import torch.distributed  # noqa: PLC0415  # importing this module stays cheap
 
@@ -105,25 +103,25 @@ def serve(environment: WorkerEnvironment, timeout: timedelta = TIMEOUT) -> torch
 
 
 def await_listener(environment: WorkerEnvironment) -> None:
-    """Wait until rank 0 listens, if it does soon: torch tries again only 0.25 to 0.75 s after it was refused."""
+    """Wait until rank 0 listens, but not long. torch itself would wait 0.25 to 0.75 s after a refused connection."""
     refused, until, pause_s = threading.Event(), time.monotonic() + LISTENS_WITHIN_S, LOOK_AGAIN_S
     try:
         found = socket.getaddrinfo(environment.master_address, environment.master_port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return  # torch says what is wrong with the name
+        return  # torch reports the error of the name
     while (left_s := until - time.monotonic()) > 0:
         for *_, (address, *_) in found:
             with suppress(OSError), socket.create_connection((str(address), environment.master_port), left_s):
                 return
         refused.wait(pause_s)
-        pause_s = min(LONGER * pause_s, LOOK_AGAIN_S_MAX)
+        pause_s = min(LOOK_AGAIN_GROWTH * pause_s, LOOK_AGAIN_S_MAX)
 
 
 def _place(address: str, port: int) -> _Place:
-    """Return where the store can listen so that all workers reach it. Raises `OSError`.
+    """Return the address at which the store listens so that all workers reach it. Raises `OSError`.
 
-    A name may mean another address here than elsewhere: many a host takes its own name for a loopback address. So a
-    name counts if it leads to one address alone, which other hosts can reach. `localhost` is the loopback everywhere.
+    A name may have another address here than on other hosts: often a host's own name has a loopback address there. So a
+    name must have exactly one address, which other hosts can reach. `localhost` is the loopback everywhere.
     """
     found = {(family, place) for family, *_, place in socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)}
     if address == LOCAL:
@@ -147,7 +145,7 @@ def _is_numeric(address: str) -> bool:
 def _bind(where: _Place) -> socket.socket:
     """Return a socket that is bound to one address, for the store to listen with. Raises `OSError`.
 
-    The node holds the same port with a socket that does not listen, so nobody else is given it.
+    The node has the same port reserved by a socket that does not listen, so no other process gets it.
     """
     family, place = where
     listener = socket.socket(family, socket.SOCK_STREAM)
