@@ -185,8 +185,8 @@ def begin(
     device = _set_device(environment)
     if backend is None:
         backend = "gloo" if device.type == "cpu" else "nccl"
-    if staying is not None and environment.rank > 0:
-        store.await_listener(environment)  # in place, all workers begin at once, without a head start of rank 0
+    if environment.rank > 0:
+        store.await_listener(environment)
     with nullcontext() if staying is None else staying.making_group():
         torch.distributed.init_process_group(
             backend,
