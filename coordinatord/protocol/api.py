@@ -285,7 +285,7 @@ class NodeStatus:
     release: AnyText | None = None
     """The release of nodeclient; None if not known."""
     protocol: Whole | None = None
-    """The version of the protocol that it speaks."""
+    """The version of the protocol that it uses."""
     log_dir: AnyText | None = None
     """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if it keeps none, or it is
     not known."""

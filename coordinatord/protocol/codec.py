@@ -21,7 +21,7 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import Checks, SchemaError, fields_of, shown
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.versions import SPOKEN, differing, is_spoken, later_than
+from coordinatord.protocol.versions import SUPPORTED, differing, has_message, later_than
 
 Expected = TypeVar("Expected", bound=Message)
 
@@ -46,16 +46,16 @@ class _Dialect:
 
     def __init__(self, version: int) -> None:
         later = later_than(version)
-        self.messages = frozenset(message for message in TYPES.values() if is_spoken(message, version))
+        self.messages = frozenset(message for message in TYPES.values() if has_message(version, message))
         self.checks = Checks(later)
         self.take_apart = partial(fields_of, without=later)
 
 
-_DIALECTS = {version: _Dialect(version) for version in SPOKEN}
+_DIALECTS = {version: _Dialect(version) for version in SUPPORTED}
 
 
 class VersionError(SchemaError):
-    """The peer speaks no version of the protocol that this side speaks. Nothing has changed."""
+    """The peer's version of the protocol is not supported. Nothing has changed."""
 
 
 def encode(message: Message, version: int = PROTOCOL_VERSION) -> bytes:
@@ -76,8 +76,8 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
     """Unpack and check one message of an `expected` class in a session of this version.
 
     A `Join` itself names its version. Raises `SchemaError` for anything else, whatever the bytes are, and
-    `VersionError` for a `Join` in a version that is not spoken. The version is checked first, because the other fields
-    may have other meanings in another version.
+    `VersionError` for a `Join` in a version that is not supported. The version is checked first, because the other
+    fields may have other meanings in another version.
     """
     body = _unpack(frame)
     name = body.pop("type", None)
@@ -93,7 +93,7 @@ def decode(frame: bytes, *expected: type[Any], version: int = PROTOCOL_VERSION) 
 
 def _version_of(join: dict[Any, Any]) -> int:
     claimed = join.get("version")
-    for version in SPOKEN:
+    for version in SUPPORTED:
         if claimed == version:
             return version
     raise VersionError(differing(shown(claimed)))

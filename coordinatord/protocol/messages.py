@@ -48,7 +48,7 @@ from coordinatord.protocol.worker_ends import EarlyEnd, Ended, Killed, Secondary
 from coordinatord.protocol.worker_starts import WorkerStarts
 
 PROTOCOL_VERSION = 6
-"""Every change of a message raises it; `versions` has the changes, and which versions are spoken."""
+"""Every change of a message raises it; `versions` has the changes, and which versions are supported."""
 
 SESSION_PATH = "/v1/session"
 """Where a node opens its WebSocket."""

@@ -6,7 +6,7 @@ list of rules. Nothing is coerced: a number in a text's place is an error. A fie
 `Length` and `Range` bound texts, bytes, tuples and numbers. `Clipped` texts are made fit instead of refused, `Token`s
 fit into a header, and `Verbatim` texts may have any characters.
 
-`check_for` is strict: both sides of a session speak one version. `reader_for` is for the HTTP API, whose two sides may
+`check_for` is strict: both sides of a session use one version. `reader_for` is for the HTTP API, whose two sides may
 be of different releases.
 """
 

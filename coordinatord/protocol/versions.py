@@ -1,6 +1,6 @@
-"""The versions of the protocol that are spoken, and what each of them adds to the one before.
+"""The versions of the protocol that are supported, and what each of them adds to the one before.
 
-Both sides speak the present version and the two before it, so that a cluster can be upgraded host by host while its
+Both sides support the present version and the two before it, so that a cluster can be upgraded host by host while its
 jobs train. Each session has one version: that of its first message. Its messages have the fields of that version, no
 more and no less.
 
@@ -37,14 +37,14 @@ from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.worker_ends import SecondaryFailure
 
-SPOKEN = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
-"""The present version comes first. A node begins with it, and takes the next one if the coordinator does not speak
-this."""
+SUPPORTED = (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
+"""The present version comes first. A node begins with it, and takes the next one if the coordinator does not
+support this."""
 
 SINCE: Mapping[type[Any], int] = MappingProxyType(
     {ReadLog: 5, LogChunk: 5, AskStacks: 6, Stacks: 6, AskArrivals: 6, Arrivals: 6}
 )
-"""The version with which a message came, where that is not the first that is spoken."""
+"""The version with which a message came, where that is not the first that is supported."""
 
 Later = Mapping[type[Any], frozenset[str]]
 """The fields and the values of enumerations that a version lacks, by class."""
@@ -75,7 +75,7 @@ ADDED = (
     Added(5, Report, "early"),
     Added(5, Report, "step"),
     Added(5, Report, "stragglers"),
-    Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those speak version 6
+    Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those use version 6
     Added(6, JobSpec, "scale_up"),
     Added(6, JobSpec, "hang_timeout_s"),
     Added(6, JobSpec, "drain_laggards"),
@@ -102,8 +102,8 @@ def later_than(version: int) -> Later:
     return MappingProxyType(later)
 
 
-def is_spoken(message: type[Any], version: int) -> bool:
-    """Return whether a version has a message."""
+def has_message(version: int, message: type[Any]) -> bool:
+    """Whether a version has a message."""
     return SINCE.get(message, version) <= version
 
 
@@ -113,7 +113,9 @@ def has_phase(version: int, phase: Phase) -> bool:
 
 
 def differing(theirs: object) -> str:
-    """Return the text that the coordinator speaks none of a node's versions; `theirs` names those."""
-    *others, oldest = (str(version) for version in SPOKEN)
+    """Return the text that the coordinator does not support the version of a node, which is `theirs`."""
+    *others, oldest = (str(version) for version in SUPPORTED)
     ours = f"{', '.join(others)} and {oldest}"
-    return f"the coordinator speaks {ours} of the protocol, this node {theirs}: install the same release on all hosts"
+    return (
+        f"the coordinator supports protocol versions {ours}, this node {theirs}: install the same release on all hosts"
+    )

@@ -36,7 +36,7 @@ from coordinatord.protocol.messages import (
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.versions import SPOKEN, has_phase
+from coordinatord.protocol.versions import SUPPORTED, has_phase
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
 from coordinatord.runtime.tcp_options import keep_trying
@@ -200,7 +200,7 @@ class CoordinatorConnection:
         coordinator = contact.coordinator
         refused: Refused | None = None
         try:
-            for self._version in SPOKEN:
+            for self._version in SUPPORTED:
                 if not has_phase(self._version, self._make_join().observed.phase):
                     return f"{coordinator} is of the release before, and this node joins it when it is prepared"
                 ended = await self._carry(contact, parting)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.messages import PROTOCOL_VERSION
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from tests.support.cluster import Cluster, Round
 from tests.support.lives import Lives
 from tests.support.programs import wait_until
@@ -17,7 +17,7 @@ from tests.support.releases import COMMITS, of_version, released
 
 pytestmark = pytest.mark.slow
 
-OLDER = SPOKEN[-1]
+OLDER = SUPPORTED[-1]
 
 FLAGS = ("--nnodes", "2", "--max-restarts", "0")
 """A failure that the upgrade brings about would be charged, and end the job."""
@@ -101,11 +101,10 @@ def test_an_upgrade_that_goes_too_far_is_an_outage_which_the_old_release_heals(
     cluster.await_state(state="running")
 
     lives.kill()
-    far = PROTOCOL_VERSION + len(SPOKEN)
+    far = PROTOCOL_VERSION + len(SUPPORTED)
     other = lives.start(prefix=of_version(far))
-    words = (
-        f"the coordinator speaks {far}, {far - 1} and {far - 2} of the protocol, this node {PROTOCOL_VERSION}: install"
-    )
+    theirs = f"{far}, {far - 1} and {far - 2}"
+    words = f"the coordinator supports protocol versions {theirs}, this node {PROTOCOL_VERSION}: install"
     for node in nodes:
         node.await_line(f"not let in: {words}.*; the workers go on, and stop in \\d+ s if it is not back")
     newcomer = Cluster(other, "another").join("c")

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Goal, Join, Message, Observed, Outcome, RefusalCode, Refused, Result
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from nodeclient.shell.coordinator_connection import PAUSE_FIRST_S, PAUSE_MOST_S
 from tests.support.programs import BIN, Program
 from tests.support.strange_coordinator import WAIT, Behaviour, strange_coordinator
@@ -56,7 +56,7 @@ async def end_of(node: Program) -> int:
 
 OTHER_VERSION = Refused(
     RefusalCode.VERSION,
-    "the coordinator speaks 9 and 8 of the protocol, this node 5: install the same release on all hosts",
+    "the coordinator supports protocol versions 9 and 8, this node 5: install the same release on all hosts",
     retry=False,
 )
 
@@ -64,12 +64,12 @@ OTHER_VERSION = Refused(
 async def test_another_version_is_a_refusal_once_each_of_the_node_was_tried() -> None:
     async with joining(lambda socket: socket.send_bytes(encode(OTHER_VERSION))) as (node, joins):
         assert await end_of(node) == 77
-        assert [msgpack.unpackb(join)["version"] for join in joins] == list(SPOKEN)
+        assert [msgpack.unpackb(join)["version"] for join in joins] == list(SUPPORTED)
         assert f"refused by the coordinator: {OTHER_VERSION.message}" in node.lines[-1]
 
 
 async def test_a_coordinator_that_speaks_only_the_version_before_is_spoken_to_in_that() -> None:
-    older = SPOKEN[-1]
+    older = SUPPORTED[-1]
     observed: list[bytes] = []
 
     async def serve_older(socket: web.WebSocketResponse) -> None:

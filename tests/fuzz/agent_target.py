@@ -12,7 +12,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.fields import COUNTER_MAX, HEARTBEAT_S_MIN, RANKS_MAX
 from coordinatord.protocol.messages import Assignment, Degraded, Desired, Goal, Observed, Outcome, Refused
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from nodeclient.core import effects, events
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
@@ -101,7 +101,7 @@ class Host:
             self._open = True
             self._handle(events.SessionOpened("coordinator"))
             return
-        version = self._choices.of(SPOKEN)
+        version = self._choices.of(SUPPORTED)
         try:
             kind: type[Any] = self._choices.of((Desired, Desired, Desired, Desired, Desired, Degraded, Refused))
             said: Any = decode(encode(self._draw(kind), version), kind, version=version)

@@ -45,7 +45,7 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.store import row_codec
 from coordinatord.store.interface import Entry
 from tests.fuzz.choices import Choices, draw
@@ -139,7 +139,7 @@ class Peers:
     def _connect(self) -> None:
         try:
             # Nodes of a release without tokens are told of no refusal for one, see `protocol.versions`.
-            version = self._choices.of(SPOKEN) if self._tokens == TOKENS[0] else PROTOCOL_VERSION
+            version = self._choices.of(SUPPORTED) if self._tokens == TOKENS[0] else PROTOCOL_VERSION
             join = decode(encode(self._draw(Join, version=version), version), Join)
         except SchemaError:
             return  # it never reaches the machine
@@ -160,7 +160,7 @@ class Peers:
         if session is None:
             return
         known = self._sessions.get(session)
-        version = SPOKEN[0] if known is None else known[0].version
+        version = SUPPORTED[0] if known is None else known[0].version
         last = None if known is None else known[1]
         try:
             observed = decode(encode(self._draw(Observed, last=last), version), Observed, version=version)

@@ -72,7 +72,7 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
     if "upgrade" not in (token.strip().lower() for token in headers.get("connection", "").split(",")):
         raise HandshakeError("the request has no `Connection: upgrade`: does a proxy take it out?")
     if (version := headers.get("sec-websocket-version", "").strip()) not in VERSIONS:
-        raise HandshakeError(f"version {version[:20]!r} of the WebSocket protocol is not spoken here, but 13 is")
+        raise HandshakeError(f"version {version[:20]!r} of the WebSocket protocol is not supported, but 13 is")
     key = headers.get("sec-websocket-key", "").strip()
     if not KEY.fullmatch(key):
         raise HandshakeError(f"the Sec-WebSocket-Key {key[:40]!r} is not 16 bytes in base64")

@@ -28,7 +28,7 @@ from coordinatord.protocol.messages import (
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
 from coordinatord.protocol.text import clip
-from coordinatord.protocol.versions import is_spoken
+from coordinatord.protocol.versions import has_message
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
@@ -264,11 +264,11 @@ class NodeSessions:
         _note_versions(join)
         token = session.caller.name
         self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token))
-        if is_spoken(ReadLog, session.version):  # an older node would end its session over it
+        if has_message(session.version, ReadLog):  # an older node would end its session over it
             self.log_reads.open(session.number, session.ask)
-        if is_spoken(AskStacks, session.version):
+        if has_message(session.version, AskStacks):
             self.stack_reads.open(session.number, session.ask)
-        if is_spoken(AskArrivals, session.version):
+        if has_message(session.version, AskArrivals):
             self.arrival_reads.open(session.number, session.ask)
 
     def _refuse_late(self, session: NodeSession) -> None:

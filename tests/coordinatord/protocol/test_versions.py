@@ -19,14 +19,14 @@ from coordinatord.protocol.codec import TYPES, VersionError, decode, encode
 from coordinatord.protocol.log_messages import LogChunk, LogPlace
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Join, Observed, Phase, RefusalCode, Refused
 from coordinatord.protocol.schema import SchemaError
-from coordinatord.protocol.versions import ADDED, SPOKEN, Later, has_phase, is_spoken, later_than
+from coordinatord.protocol.versions import ADDED, SUPPORTED, Later, has_message, has_phase, later_than
 from coordinatord.protocol.worker_ends import Killed
 from tests.support.builders import a_join, an_observed
 from tests.support.messages import as_map, inner_of
 
 RECORDED: dict[int, dict[str, Any]] = {
     version: json.loads(Path(__file__).with_name(f"version_{version}.json").read_text(encoding="utf-8"))
-    for version in SPOKEN
+    for version in SUPPORTED
     if version != PROTOCOL_VERSION
 }
 
@@ -68,8 +68,8 @@ def classes_in(kind: type[Any], later: Later) -> Iterator[type[Any]]:
 def as_now(version: int) -> dict[str, dict[str, str]]:
     """Return the fields of each message of a version."""
     later = later_than(version)
-    spoken = [message for message in TYPES.values() if is_spoken(message, version)]
-    kinds = {kind for message in spoken for kind in classes_in(message, later)}
+    messages = [message for message in TYPES.values() if has_message(version, message)]
+    kinds = {kind for message in messages for kind in classes_in(message, later)}
     return {
         kind.__name__: {
             name: described(annotation, later)
@@ -93,7 +93,7 @@ def test_a_frame_of_a_version_is_read_and_written_as_it_was_then(version: int, f
 
 
 def test_the_present_version_and_the_two_before_it_are_spoken() -> None:
-    assert SPOKEN == (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
+    assert SUPPORTED == (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 
 
 def test_each_field_that_came_later_is_one_and_need_not_be_given() -> None:
@@ -141,13 +141,16 @@ def test_a_node_that_prepares_has_no_place_in_a_version_that_knows_no_such_phase
         decode(encode(preparing, 4), Observed, version=4)
 
 
-@pytest.mark.parametrize("version", [SPOKEN[-1] - 1, PROTOCOL_VERSION + 1])
-def test_versions_further_off_are_refused_in_words_that_say_which_side_speaks_what(version: int) -> None:
+@pytest.mark.parametrize("version", [SUPPORTED[-1] - 1, PROTOCOL_VERSION + 1])
+def test_versions_further_off_are_refused_with_the_versions_of_both_sides(version: int) -> None:
     body = {"type": "join", **as_map(a_join()), "version": version}
     with pytest.raises(VersionError) as caught:
         decode(msgpack.packb(body), Join)
-    spoken = f"the coordinator speaks {SPOKEN[0]}, {SPOKEN[1]} and {SPOKEN[2]} of the protocol, this node {version}"
-    assert str(caught.value) == f"{spoken}: install the same release on all hosts"
+    supported = f"{SUPPORTED[0]}, {SUPPORTED[1]} and {SUPPORTED[2]}"
+    assert str(caught.value) == (
+        f"the coordinator supports protocol versions {supported}, this node {version}:"
+        " install the same release on all hosts"
+    )
 
 
 def test_a_message_that_came_later_is_none_in_an_older_version() -> None:
@@ -159,5 +162,5 @@ def test_a_message_that_came_later_is_none_in_an_older_version() -> None:
 
 def test_a_refusal_is_the_same_in_all_versions() -> None:
     refused = Refused(RefusalCode.VERSION, "no", retry=False)
-    assert {encode(refused, version) for version in SPOKEN} == {encode(refused)}
+    assert {encode(refused, version) for version in SUPPORTED} == {encode(refused)}
     assert [field.name for field in dataclasses.fields(Refused)] == ["code", "message", "retry"]

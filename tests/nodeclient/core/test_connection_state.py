@@ -202,7 +202,7 @@ def test_a_node_without_workers_that_is_refused_ends_at_once() -> None:
 
 # Another version
 
-VERSIONS = "the coordinator speaks 9 and 8 of the protocol, this node 5: install the same release on all hosts"
+VERSIONS = "the coordinator supports protocol versions 9 and 8, this node 5: install the same release on all hosts"
 
 
 def meet_another_version(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.server.app import serve
 from coordinatord.server.sessions import revocation
@@ -124,7 +124,7 @@ async def test_a_node_says_why_nobody_leads() -> None:
 
 async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_once_it_is_ready() -> None:
     """It would be given a round at once: that release takes it for ready."""
-    *newer, older = SPOKEN
+    *newer, older = SUPPORTED
     phase = Phase.PREPARING
 
     async def serve_older(socket: web.WebSocketResponse) -> None:

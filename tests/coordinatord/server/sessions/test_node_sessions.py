@@ -21,7 +21,7 @@ from coordinatord.protocol.messages import (
     Refused,
     Result,
 )
-from coordinatord.protocol.versions import SPOKEN
+from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import LineFormatter
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
@@ -140,8 +140,8 @@ async def test_another_version_is_refused_by_both_numbers(start: Start) -> None:
     async with start() as server, connect(server.url, join(version=7)) as peer:
         refused = await peer.receive(Refused)
         assert (refused.code, refused.retry) == (RefusalCode.VERSION, False)
-        newest, newer, older = SPOKEN
-        assert f"speaks {newest}, {newer} and {older} of the protocol, this node 7" in refused.message
+        newest, newer, older = SUPPORTED
+        assert f"supports protocol versions {newest}, {newer} and {older}, this node 7" in refused.message
 
 
 async def test_that_a_host_speaks_another_version_is_logged_once_until_one_of_it_is_let_in(
@@ -293,7 +293,7 @@ async def test_the_end_of_the_server_ends_the_sessions(start: Start) -> None:
         await peer.receive_end()
 
 
-@pytest.mark.parametrize("version", SPOKEN)
+@pytest.mark.parametrize("version", SUPPORTED)
 async def test_a_node_is_spoken_to_in_its_version_and_the_log_names_one_that_differs(
     start: Start, caplog: pytest.LogCaptureFixture, version: int
 ) -> None:
