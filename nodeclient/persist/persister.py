@@ -138,17 +138,18 @@ class Persister:
         """Write the parts of this node. If that fails or is given up, delete them: the step does not become whole."""
         step_folder.drop_attempts(self.steps.folder, name.run, in_vain, progress)
         folder = step_folder.begin(self.steps.folder, name)
-        first = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
+        # A step has one file of buffers: those of the rank that writes the first shard.
+        with_buffers = {held.commit.rank for kind, held in parts if kind is Kind.BIG and held.commit.shard == 0}
         try:
             for kind, held in parts:
                 if kind is Kind.BIG:
                     write_big(folder, name, held, progress)
                 elif not held.commit.pending:
-                    write_small(folder, name, held, progress, buffers=held.commit.rank in first)
+                    write_small(folder, name, held, progress, buffers=held.commit.rank in with_buffers)
         except BaseException:
             with suppress(OSError):
                 names = [file_name(kind, held) for kind, held in parts]
-                step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if first else [])])
+                step_folder.remove_files(folder, [*names, *([BUFFERS_FILE] if with_buffers else [])])
             raise
 
     async def _commit(self, attempt: PersistAttempt, serial_before: int | None = None) -> None:
