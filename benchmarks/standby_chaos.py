@@ -99,7 +99,7 @@ def leader_of(pair: Pair) -> list[int]:
 
     On a busy machine a lease may be lost without our doing.
     """
-    words = [pair.last_word(place) for place in (0, 1)]
+    words = [pair.last_role(place) for place in (0, 1)]
     return [words.index("leads")] if sorted(words) == ["leads", "stands by"] else []
 
 

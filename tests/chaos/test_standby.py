@@ -140,7 +140,7 @@ def test_a_leader_that_was_paused_for_long_says_nothing_either(pair: Pair) -> No
     first.await_line(STANDS_BY)
     assert not any(LEADS in line or "serves" in line for line in first.lines[seen:])
     pair.await_running()
-    assert pair.last_word(1) == "leads"
+    assert pair.last_role(1) == "leads"
     pair.finish()
 
 
@@ -155,7 +155,7 @@ def test_with_the_usual_lease_a_member_of_three_may_die(stack: ExitStack, tmp_pa
     killed_at = time.monotonic()
     wait_until("two leases to pass", lambda: time.monotonic() > killed_at + 2 * LEASE_S)
     pair.await_running()
-    assert [pair.last_word(place) for place in (0, 1)] == ["leads", "stands by"]
+    assert [pair.last_role(place) for place in (0, 1)] == ["leads", "stands by"]
     pair.finish()
 
 
@@ -269,5 +269,5 @@ def test_an_etcd_that_is_full_stops_no_worker_and_says_what_to_do(stack: ExitSta
     pair.etcd.make_room()
     pair.coordinators[0].await_line("records can be written again")
     pair.await_running()
-    assert all(pair.last_word(place) == word for place, word in enumerate(("leads", "stands by")))
+    assert all(pair.last_role(place) == role for place, role in enumerate(("leads", "stands by")))
     pair.finish()

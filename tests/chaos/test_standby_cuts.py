@@ -50,7 +50,7 @@ def test_a_leader_cut_off_from_nodes_leads_on_until_somebody_stands_by(site: Sit
     wait_until("the end of the standby", lambda: "no coordinator stands by" in pair.status())
     site.part([FIRST], ["a", "b"])
     wait_until("all nodes to be silent", lambda: "silent" in pair.status(on=FIRST))
-    assert pair.last_word(0) == "leads"
+    assert pair.last_role(0) == "leads"
     pair.start(1)
     pair.coordinators[0].await_line("no node is heard any more")
     pair.await_turn(1)
@@ -104,7 +104,7 @@ def test_with_a_slow_etcd_rounds_are_formed_and_the_leader_stays(tmp_path: Path)
         pair.await_running()
         _renewals(pair, 3)
         assert "cannot" not in "\n".join(pair.coordinators[0].lines)
-        assert [pair.last_word(place) for place in (0, 1)] == ["leads", "stands by"]
+        assert [pair.last_role(place) for place in (0, 1)] == ["leads", "stands by"]
         pair.finish()
 
 

@@ -1,7 +1,7 @@
 """An agent on a test bench: the test is its coordinator, its processes and its clock.
 
-The bench does at once what the agent asks for, so that a test only causes events. It fails when the agent asks for what
-must not be: a start over living workers, two sweeps at a time, an end with workers alive.
+The bench carries out each effect at once, so that a test only submits events. It fails on a wrong effect:
+a start over living workers, two sweeps at a time, an end with workers alive.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ PORT = 40_001
 
 
 class Bench:
-    """One agent and what it has asked for."""
+    """One agent and its effects."""
 
     def __init__(self, settings: Settings = SETTINGS) -> None:
         self.settings = settings
@@ -77,10 +77,10 @@ class Bench:
         """Whether masters answer at once."""
         self.ports = PORT
 
-    # What happens
+    # Events
 
     def submit(self, event: Event) -> list[Effect]:
-        """Cause an event; return what the agent wants done."""
+        """Submit an event; return the agent's effects."""
         effects = self.agent.handle(event, self.now)
         for effect in effects:
             self._carry_out(effect)
@@ -110,9 +110,9 @@ class Bench:
         """Receive a desired state."""
         return self.submit(DesiredReceived(desired))
 
-    def refused(self, code: RefusalCode = RefusalCode.LIMIT, words: str = "no room", *, retry: bool) -> list[Effect]:
+    def refused(self, code: RefusalCode = RefusalCode.LIMIT, message: str = "no room", *, retry: bool) -> list[Effect]:
         """Refuse the node."""
-        return self.submit(TurnedAway(Refused(code, words, retry)))
+        return self.submit(TurnedAway(Refused(code, message, retry)))
 
     def degraded(self, reason: str = "the disk is full") -> list[Effect]:
         """Receive that the coordinator lives, but decides nothing."""
@@ -169,14 +169,14 @@ class Bench:
 
     def swept(self) -> list[Effect]:
         """Report that nothing is left, with a new port."""
-        assert self.sweeping, "nobody asked for a sweep"
+        assert self.sweeping, "no sweep is under way"
         self.sweeping = False
         self.ports += 1
         return self.submit(Swept(self.ports))
 
     def sweep_failed(self, message: str = "process 7 outlives SIGKILL") -> list[Effect]:
         """Report that something of the round cannot be ended."""
-        assert self.sweeping, "nobody asked for a sweep"
+        assert self.sweeping, "no sweep is under way"
         self.sweeping = False
         return self.submit(SweepFailed(message))
 
@@ -262,5 +262,5 @@ class Bench:
 
 
 def kinds(effects: Sequence[object]) -> list[type]:
-    """Return what an agent wants done, without the details."""
+    """Return the types of effects."""
     return [type(effect) for effect in effects]

@@ -59,7 +59,7 @@ class Page:
     browser: Browser
     session: str
     complaints: list[str] = field(default_factory=list)
-    """Errors and warnings in the console, exceptions that nobody caught, and what its policy forbade."""
+    """Errors and warnings in the console, uncaught exceptions, and violations of its content security policy."""
 
     def go(self, url: str) -> None:
         """Open an address; return when the document is there."""
@@ -80,7 +80,7 @@ class Page:
             raise AssertionError(f"{error}; complaints: {self.complaints}; text:\n{self.text()}") from None
 
     def text(self, selector: str = "body") -> str:
-        """Return what can be read within the first element that a selector finds."""
+        """Return the visible text of the first element that a selector finds."""
         return str(self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def wait_for_text(self, text: str, selector: str = "body") -> None:
@@ -115,8 +115,8 @@ class Page:
         """Take in an event of the browser about this page."""
         match method:
             case "Runtime.consoleAPICalled" if reply["type"] in LOUD:
-                words = [str(part.get("value", part.get("description"))) for part in reply["args"]]
-                self.complaints.append(f"{reply['type']}: {' '.join(words)}")
+                parts = [str(part.get("value", part.get("description"))) for part in reply["args"]]
+                self.complaints.append(f"{reply['type']}: {' '.join(parts)}")
             case "Runtime.exceptionThrown":
                 details = reply["exceptionDetails"]
                 self.complaints.append(f"exception: {details.get('exception', {}).get('description', details['text'])}")

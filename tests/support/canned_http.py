@@ -27,7 +27,7 @@ def body(data: bytes, status: int = 200, content_type: str = "application/msgpac
 
 
 def packed(value: Any, status: int = 200) -> Answer:
-    """Answer with this, as a coordinatord does."""
+    """Answer with a value in msgpack, as a coordinatord does."""
     return body(msgpack.packb(value), status)
 
 
@@ -51,7 +51,7 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
 @contextmanager
 def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[str]]]:
     """Serve answers, by method and path, or one for every request; yield the address, and the requests so far."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         """Some web server."""
@@ -64,10 +64,10 @@ def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[s
                 super().handle()
 
         def do_GET(self) -> None:
-            """Answer."""
+            """Answer with the canned answer of the path."""
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            asked.append(f"{self.command} {self.path}")
-            answer = answers if callable(answers) else answers.get(asked[-1], body(b"no such page", 404))
+            requests.append(f"{self.command} {self.path}")
+            answer = answers if callable(answers) else answers.get(requests[-1], body(b"no such page", 404))
             answer(self)
 
         do_POST = do_GET  # noqa: N815 - as the base class wants it
@@ -79,7 +79,7 @@ def canned(answers: Mapping[str, Answer] | Answer) -> Iterator[tuple[str, list[s
         thread = threading.Thread(target=server.serve_forever, args=[0.05])
         thread.start()
         try:
-            yield f"127.0.0.1:{server.server_port}", asked
+            yield f"127.0.0.1:{server.server_port}", requests
         finally:
             server.shutdown()
             thread.join()

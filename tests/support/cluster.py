@@ -170,7 +170,7 @@ class Coordinator(Program):
 
 
 class Events:
-    """The JSON objects that workers print, one a line: each line is read once, however often they are asked for."""
+    """The JSON objects that workers print, one a line: each line is read once, however often `so_far` is called."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         """Begin with the output of a program, which grows."""
@@ -217,8 +217,10 @@ class Node(Program):
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading
-            said = (entry for entry in self.events if entry["event"] == event)
-            found = next((entry for entry in said if all(entry[name] == value for name, value in facts.items())), None)
+            events = (entry for entry in self.events if entry["event"] == event)
+            found = next(
+                (entry for entry in events if all(entry[name] == value for name, value in facts.items())), None
+            )
             assert found or not ended, f"{self.name} ended without {event} {facts}:\n{self.output}"
             return found
 

@@ -1,7 +1,8 @@
-"""One end of a conversation over UDP, for tests of a network; standard library only.
+"""One end of a UDP exchange, for tests of a network; standard library only.
 
-`listen` sends each datagram back and, at `end`, prints those that it got. `call ADDRESS PORT COUNT` sends numbers and
-waits for no answer; `echo ADDRESS PORT` sends one, and prints how many seconds its echo took.
+`listen` prints its port, sends echoes back, and prints the numbers that it has received when `end ADDRESS PORT` ends
+it. `send ADDRESS PORT COUNT` sends numbers and waits for no answer. `echo ADDRESS PORT` prints how many seconds a
+datagram took there and back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BUFFER_BYTES = 8 * 1024 * 1024
 
 
 def listen() -> None:
-    """Take in datagrams until the last one, which is marked."""
+    """Receive datagrams until END."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         here.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         here.bind(("0.0.0.0", 0))  # noqa: S104 - in a namespace of its own
@@ -68,7 +69,7 @@ def emit(facts: object) -> None:
 
 
 def main() -> None:
-    """Do as the arguments say."""
+    """Run the command that the arguments name."""
     match sys.argv[1:]:
         case ["listen"]:
             listen()

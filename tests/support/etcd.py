@@ -111,7 +111,7 @@ class EtcdCluster:
         wait_until("etcd to serve", look)
 
     def await_healthy(self, number: int) -> None:
-        """Wait until a member takes part in what the cluster decides; without TLS."""
+        """Wait until a member takes part in the decisions of the cluster; without TLS."""
         address, port = self.clients[number]
 
         def look() -> bool:
@@ -125,10 +125,10 @@ class EtcdCluster:
 
     def fill(self) -> None:
         """Write until there is no room for more; without TLS. Its NOSPACE alarm stays until `make_room`."""
-        said, number = "", 0
-        while "database space exceeded" not in said:
+        answer, number = "", 0
+        while "database space exceeded" not in answer:
             number += 1
-            said = self._post("kv/put", {"key": text_of(b"filler/%d" % number), "value": text_of(bytes(256 * 1024))})
+            answer = self._post("kv/put", {"key": text_of(b"filler/%d" % number), "value": text_of(bytes(256 * 1024))})
 
     def make_room(self) -> None:
         """Delete what `fill` has written, as an operator would, and end the alarm."""

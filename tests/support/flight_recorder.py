@@ -1,4 +1,4 @@
-"""Which torch has a flight recorder that tells of collectives of gloo."""
+"""Which torch has a flight recorder that records collectives of gloo."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def _release() -> tuple[int, ...]:
 
 
 needs_flight_recorder = pytest.mark.skipif(
-    _release() < FIRST, reason="this torch has no flight recorder that tells of gloo"
+    _release() < FIRST, reason="this torch has no flight recorder that records gloo"
 )

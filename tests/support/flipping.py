@@ -1,7 +1,7 @@
 """Lets a bit flip in an agent that keeps state: no timer ever hits the moment before a digest is compared.
 
 As a program, it becomes another one: `python -m tests.support.flipping PLACE COUNT PROGRAM ARGUMENTS...`. The bit flips
-at the so manieth occasion, and the program says so in a line that begins with `FLIPPED`. The occasions are, by place:
+at occasion number COUNT, and the program writes a line that begins with `FLIPPED`. The occasions are, by place:
 
 * `memory`: a generation whose digest was noted is about to be compared with it, here or on its way to another node. Of
   a small state there is often no other copy. Without it a training goes on as well, but not to the last bit.
@@ -25,11 +25,11 @@ from nodeclient.parts.part_server import _send_part
 PLACES = ("memory", "wire")
 
 FLIPPED = "a bit was flipped in"
-"""The beginning of what an agent says then."""
+"""The beginning of the line that the agent writes then."""
 
 
 class Flipping:
-    """Flips a bit of this process at the so manieth occasion of a place, in whichever thread."""
+    """Flips a bit of this process at the occasion of a place with the number `count`, in any thread."""
 
     def __init__(self, place: str, count: int) -> None:
         self._place = place

@@ -18,7 +18,7 @@ class Job:
             self.play("advance 1s", f"step n1 {10 * second}", f"step n2 {10 * second}")
 
     def play(self, *lines: str) -> list[str]:
-        """Play some lines; return what they led to."""
+        """Play some lines; return the answers."""
         return [text for line in lines for text in self.stage.play(line)]
 
     def looks(self, *lines: str) -> int:
@@ -37,5 +37,5 @@ class Job:
 
     @property
     def reason(self) -> str:
-        """Return what the status says."""
+        """Return the reason in the status."""
         return job_view(self.run, self.stage.now, None).reason

@@ -27,7 +27,7 @@ from tests.support.raw_session import IDLE, join
 from tests.support.raw_websocket import message, request
 
 HOLD_S = 1.0
-"""How long a connection is held that says nothing more."""
+"""How long an idle connection is held."""
 
 PAUSE_S = 0.05
 """The pause of each peer between two attempts."""
@@ -38,7 +38,7 @@ FLOOD = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The coordinator, and what the peers know of it."""
+    """The coordinator, as the peers know it."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Victim:
     async def open(
         self, data: bytes, *, tls: bool = True, reads: bool = True
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect, and send this; read nothing from then on if it is said so, not even that it is the end."""
+        """Connect, and send this. Without `reads`, the connection reads nothing, not even its end."""
         context: ssl.SSLContext | None = pinned_context(lambda _: None) if tls else None
         reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
         writer.write(data)

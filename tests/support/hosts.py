@@ -77,5 +77,5 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", namespace], check=False, capture_output=True)  # noqa: S607 - any ip
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)  # noqa: S607 - any ip
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - any ip

@@ -1,4 +1,4 @@
-"""Jobs as the live page is told of them, made up: what would take hours to come about is shown at once."""
+"""Made-up jobs, as the live page receives them: a state that takes hours to come about is shown at once."""
 
 from __future__ import annotations
 

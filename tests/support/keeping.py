@@ -58,7 +58,7 @@ class Node:
     file: int | None = None
     arena: Arena | None = None
     connection: socket.socket | None = None
-    said: list[Message | Gone] = field(default_factory=list)
+    messages: list[Message | Gone] = field(default_factory=list)
 
 
 class Keep:
@@ -67,7 +67,7 @@ class Keep:
     def __init__(self, folder: Path, nodes: int) -> None:
         self._folder = folder
         self.nodes = [Node(folder / f"keep-{number}") for number in range(nodes)]
-        self.heard = threading.Condition()
+        self.arrived = threading.Condition()
         self.refuse = False
         self.gives = threading.Event()
         """Whether workers that ask for memory get it at once."""
@@ -97,12 +97,12 @@ class Keep:
     def _serve(self, node: Node, connection: socket.socket) -> None:
         with connection, suppress(OSError):
             node.connection = connection
-            node.said.clear()
+            node.messages.clear()
             while packet := connection.recv(PACKET_BYTES):
                 self._take(node, connection, decode(packet))
-        with self.heard:
-            node.said.append(Gone())
-            self.heard.notify_all()
+        with self.arrived:
+            node.messages.append(Gone())
+            self.arrived.notify_all()
 
     def _take(self, node: Node, connection: socket.socket, message: Message) -> None:
         match message:
@@ -114,12 +114,12 @@ class Keep:
                 socket.send_fds(connection, [encode(Reserved())], [node.file])
             case AskRestore():
                 socket.send_fds(connection, [encode(self.resume)], self._files)
-        with self.heard:
-            node.said.append(message)
-            self.heard.notify_all()
+        with self.arrived:
+            node.messages.append(message)
+            self.arrived.notify_all()
 
     def choose(self) -> ResumeFrom:
-        """Resume the next round from the newest step that is whole, and protect that; return what workers are told."""
+        """Resume the next round from the newest whole step, and protect it; return the answer for the workers."""
         held = [(node.file, commit, big) for node in self.nodes for commit, big in _commits(node)]
         steps = sorted({(commit.round, commit.step) for _, commit, big in held if big}, reverse=True)
         for at in steps:
@@ -157,18 +157,18 @@ class Keep:
         return self.resume
 
     def save(self, *numbers: int, planned: bool = False) -> list[Saved | NotSaved | Gone]:
-        """Ask workers to save, as at the break of a round; return what each has answered, or that it is gone."""
+        """Have workers save, as at the break of a round; return the answer of each, or `Gone`."""
         for number in numbers:
             connection = self.nodes[number].connection
             with suppress(OSError):
                 assert connection is not None
                 connection.send(encode(SaveNow(1, planned)))
         answers: list[Saved | NotSaved | Gone] = []
-        with self.heard:
+        with self.arrived:
             for node in (self.nodes[number] for number in numbers):
-                self.heard.wait_for(lambda: self._answer(node), TIMEOUT_S)  # noqa: B023 - it is called at once
+                self.arrived.wait_for(lambda: self._answer(node), TIMEOUT_S)  # noqa: B023 - it is called at once
                 answer = self._answer(node)
-                assert answer is not None, node.said
+                assert answer is not None, node.messages
                 answers.append(answer)
         return answers
 
@@ -179,40 +179,42 @@ class Keep:
         connection.send(encode(HaltAt(1, step)))
         if step == BEFORE_NAMED:
             return []
-        with self.heard:
-            assert self.heard.wait_for(lambda: self._answer(self.nodes[number]), TIMEOUT_S), self.nodes[number].said
+        with self.arrived:
+            assert self.arrived.wait_for(lambda: self._answer(self.nodes[number]), TIMEOUT_S), self.nodes[
+                number
+            ].messages
         return [answer for answer in [self._answer(self.nodes[number])] if answer is not None]
 
     @staticmethod
     def _answer(node: Node) -> Saved | NotSaved | Gone | None:
-        for message in node.said:
+        for message in node.messages:
             if isinstance(message, Gone) or (isinstance(message, (Saved, NotSaved)) and message.asked):
                 return message
         return None
 
     def await_message(self, number: int, *kinds: type[Any]) -> Message | Gone:
-        """Wait until a worker has said something of these kinds; return it."""
+        """Wait until a worker has sent a message of these kinds; return the first."""
         node = self.nodes[number]
-        with self.heard:
-            assert self.heard.wait_for(lambda: any(isinstance(message, kinds) for message in node.said), TIMEOUT_S), (
-                node.said
-            )
-            said: list[Message | Gone] = [message for message in node.said if isinstance(message, kinds)]
-            return said[0]
+        with self.arrived:
+            assert self.arrived.wait_for(
+                lambda: any(isinstance(message, kinds) for message in node.messages), TIMEOUT_S
+            ), node.messages
+            found: list[Message | Gone] = [message for message in node.messages if isinstance(message, kinds)]
+            return found[0]
 
     def commits(self, number: int) -> list[Commit]:
-        """Return what a node keeps that is whole."""
+        """Return the whole commits that a node keeps."""
         return [commit for commit, _ in _commits(self.nodes[number])]
 
     def lose(self, number: int) -> None:
-        """Lose what a node has, as if its host was gone."""
+        """Lose the memory of a node, as if its host was gone."""
         node = self.nodes[number]
         if node.file is not None:
             os.close(node.file)
         node.file = node.arena = None
 
     def close(self) -> None:
-        """Free everything."""
+        """Close all sockets and free all memory."""
         for listener in self._listeners:
             with suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
@@ -277,7 +279,7 @@ def _work(environ: dict[str, str], work: Callable[[], None]) -> None:
 def environment(rank: int, world_size: int, round_: int, port: int) -> WorkerEnvironment:
     """Return the environment of the one worker of a node.
 
-    It says that there is no other node, so that each step may be saved: where several have to agree, saves are rarer.
+    It names no other node, so that each step may be saved: several nodes have to agree, and save more rarely.
     """
     return WorkerEnvironment(
         rank=rank,

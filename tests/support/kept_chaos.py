@@ -1,8 +1,8 @@
-"""Chaos about kept state, by seed: real agents and real training, and whatever saves, sends or restores is killed.
+"""Chaos about kept state, by seed: real agents and real training, and any process that saves, sends or restores dies.
 
-What may happen is drawn from the seed: workers die at a point of a step, or at a line of what saves and restores;
-agents die at a line of what keeps, transfers and writes to a disk, or are paused for a while; bits flip in their
-memory and on the wire, right before a digest is compared; the disk is full; the coordinator is killed at a moment
+The faults are drawn from the seed: workers die at a point of a step, or at a line of the code that saves and restores;
+agents die at a line of the code that keeps, transfers and writes to a disk, or are paused for a while; bits flip in
+their memory and on the wire, right before a digest is compared; the disk is full; the coordinator is killed at a moment
 between the death of a worker and the next step. A script ends when the training does, and then all that its workers
 have noted is judged: no state may be torn, mixed or stale, all ranks are at one step, and the training is the
 undisturbed one to the last bit. A rank whose host has died draws other random numbers: then only the first two can be
@@ -78,18 +78,18 @@ PAUSE_S = 0.7
 """The coordinator dies up to so long after something has happened that it has to act on."""
 
 MOMENTS = ("Killed", "stopping the workers", "starting round", "from memory", "resumes at")
-"""What nodes say when a worker has died, and while the next round forms."""
+"""The output of nodes when a worker has died, and while the next round forms."""
 
 Undisturbed = dict[int, dict[int, str]]
-"""The digests of a training that nothing happens to, by rank and step."""
+"""The digests of a training without faults, by rank and step."""
 
 Notes = dict[int, dict[int, list[tuple[int, str]]]]
-"""What workers noted: by rank and step, the rounds and digests."""
+"""The notes of workers: by rank and step, the rounds and digests."""
 
 
 @dataclass(slots=True)
 class Script:
-    """What happens in a script, drawn from its seed."""
+    """The faults of one run, drawn from its seed."""
 
     seed: int
     kind: str
@@ -99,17 +99,17 @@ class Script:
     agents: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """The deaths of each agent's lives, in order; after the last one it lives on."""
     coordinator: list[tuple[str, float]] = field(default_factory=list)
-    """The words of a node after which the coordinator is killed, and how many seconds later."""
+    """The output of a node after which the coordinator is killed, and how many seconds later."""
     paused: list[tuple[str, str, float, float]] = field(default_factory=list)
-    """An agent that is paused: after which words, how many seconds later, and for how long."""
+    """An agent that is paused: after which output, how many seconds later, and for how long."""
     flips: dict[str, tuple[str, int]] = field(default_factory=dict)
     """The place where a bit of an agent's flips, and at which occasion, see `flipping`."""
     disk: int | None = None
-    """The bytes that the disk has room for to which agents write what is kept; None if they write nothing."""
+    """The size in bytes of the disk to which agents write kept state; None if they write nothing."""
 
     @property
     def loses_memory(self) -> bool:
-        """Whether an agent dies, and what it has kept with it."""
+        """Whether an agent dies, and its kept state with it."""
         return bool(self.agents)
 
     @property
@@ -119,7 +119,7 @@ class Script:
 
 
 def draw(seed: int) -> Script:
-    """Return what happens."""
+    """Draw the faults of a seed."""
     chance = random.Random(seed)  # noqa: S311 - chaos, no secret
     script = Script(seed, chance.choice(("ddp", "ddp", "ddp", "fsdp")), warm=chance.random() < 0.7)
     step = 1
@@ -214,17 +214,17 @@ class ScriptRun:
         def look() -> bool:
             now = time.monotonic()
             self._replace_the_dead()
-            words = self._new_words()
-            if coordinator and coordinator[0][0] in words:
+            output = self._new_output()
+            if coordinator and coordinator[0][0] in output:
                 due.append((now + coordinator.pop(0)[1], self._kill_coordinator))
-            if paused and paused[0][1] in words:
+            if paused and paused[0][1] in output:
                 name, _, wait_s, lasts_s = paused.pop(0)
                 due.append((now + wait_s, partial(self._signal, name, signal.SIGSTOP)))
                 due.append((now + wait_s + lasts_s, partial(self._signal, name, signal.SIGCONT)))
             for deed in [deed for deed in due if deed[0] <= now]:
                 due.remove(deed)
                 deed[1]()
-            # The first to end well says that all have succeeded.
+            # A node ends well only when all have succeeded.
             return any(node.process.poll() == 0 for node in self.nodes.values())
 
         wait_until("the end of the training", look, 3 * TIMEOUT_S)
@@ -248,7 +248,7 @@ class ScriptRun:
         if node.process.poll() is None:
             node.process.send_signal(signum)
 
-    def _new_words(self) -> str:
+    def _new_output(self) -> str:
         found = []
         for node in self.cluster.nodes:
             seen = self._seen.get(node.pid, 0)
@@ -259,13 +259,13 @@ class ScriptRun:
 
     @property
     def output(self) -> str:
-        """All that the nodes have said."""
+        """The output of all nodes."""
         return "\n".join(f"{node.name}: {line}" for node in self.cluster.nodes for line in node.lines)
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What is to be seen of a run when it is over."""
+    """The figures of a run that is over."""
 
     rounds: int
     deaths: int
@@ -279,7 +279,7 @@ class Verdict:
     """The rounds that were ended by the death of workers alone: none of their steps was done again."""
 
     def add(self, other: Verdict) -> None:
-        """Add what is to be seen of another run."""
+        """Add the figures of another run."""
         self.rounds += other.rounds
         self.deaths += other.deaths
         self.redone += other.redone
@@ -288,15 +288,15 @@ class Verdict:
         self.lone_deaths += other.lone_deaths
 
     def __str__(self) -> str:
-        words = f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
-        words += f", {self.flipped} bits flipped" if self.flipped else ""
-        words += f", 0 steps redone in {self.lone_deaths} rounds after a worker" if self.lone_deaths else ""
-        return f"{words}, {self.on_disk} whole steps on the disk" if self.on_disk else words
+        text = f"{self.rounds} rounds, {self.deaths} deaths, {self.redone} steps redone"
+        text += f", {self.flipped} bits flipped" if self.flipped else ""
+        text += f", 0 steps redone in {self.lone_deaths} rounds after a worker" if self.lone_deaths else ""
+        return f"{text}, {self.on_disk} whole steps on the disk" if self.on_disk else text
 
 
 def judge(played: ScriptRun, undisturbed: Undisturbed) -> Verdict:
     """Judge what the workers have noted. Raises `AssertionError` with what is wrong."""
-    said, begins = notes_of(played.notes), notes_of(played.notes, "begins")
+    noted, begins = notes_of(played.notes), notes_of(played.notes, "begins")
     by_round: dict[int, set[int]] = {}
     for rank, steps in begins.items():
         for step, found in steps.items():
@@ -307,7 +307,7 @@ def judge(played: ScriptRun, undisturbed: Undisturbed) -> Verdict:
     for round_, begun in by_round.items():
         assert len(begun) == 1, f"ranks of round {round_} begin at steps {sorted(begun)}"
     alike: dict[tuple[int, int], set[str]] = {}
-    for rank, by_step in said.items():
+    for rank, by_step in noted.items():
         for step, found in by_step.items():
             for round_, digest in found:
                 _compare(played, undisturbed, rank, step, digest, f"round {round_}")
@@ -318,15 +318,15 @@ def judge(played: ScriptRun, undisturbed: Undisturbed) -> Verdict:
     last = max(by_round)
     # An agent that dies at the very end costs a round in which no step is left to do.
     assert (last, STEPS - 1) in alike or by_round[last] == {STEPS - 1}, "the last step was not done"
-    redone = sum(len(found) - 1 for found in said[0].values())
-    lone_deaths = _judge_lone_deaths(said, last - 1) if played.script.kills_workers_alone else 0
+    redone = sum(len(found) - 1 for found in noted[0].values())
+    lone_deaths = _judge_lone_deaths(noted, last - 1) if played.script.kills_workers_alone else 0
     flipped = played.output.count(FLIPPED)
     return Verdict(last, played.deaths + last - 1, redone, _judge_disk(played), flipped, lone_deaths)
 
 
-def _judge_lone_deaths(said: Notes, deaths: int) -> int:
+def _judge_lone_deaths(noted: Notes, deaths: int) -> int:
     """Check that no rank has done any step again after so many rounds that a worker has ended; return how many."""
-    for rank, steps in said.items():
+    for rank, steps in noted.items():
         twice = sorted(step for step, found in steps.items() if len(found) > 1)
         assert not twice, f"rank {rank} did the steps {twice} again, although workers alone were killed"
     return deaths
@@ -370,7 +370,7 @@ def _follow(by_round: dict[int, set[int]], alike: dict[tuple[int, int], set[str]
 
 
 def play(seed: int, folder: Path, undisturbed: dict[str, Undisturbed]) -> Verdict:
-    """Play one seed and judge it. Raises `AssertionError` with all that the nodes have said."""
+    """Play one seed and judge it. Raises `AssertionError` with the output of all nodes."""
     script = draw(seed)
     with ExitStack() as stack:
         played = ScriptRun(script, folder, stack)
@@ -382,6 +382,6 @@ def play(seed: int, folder: Path, undisturbed: dict[str, Undisturbed]) -> Verdic
 
 
 def undisturbed_training(kind: str, folder: Path) -> Undisturbed:
-    """Return the digests of a training that nothing happens to."""
+    """Return the digests of a training without faults."""
     train = train_ddp if kind == "ddp" else train_sharded
     return train_undisturbed(folder, WORLD_SIZE, STEPS, train)

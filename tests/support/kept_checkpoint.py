@@ -91,7 +91,7 @@ def train_and_save(folder: Path, steps: int, kill: tuple[int, int] = (-1, -1), s
 
 
 def own_values(folder: Path, *, plan_caching: bool) -> None:
-    """Keep a value under a key of each rank's own, as torchtitan does with its loaders; write down what comes back.
+    """Keep a value under a key of each rank's own, as torchtitan does with its loaders; write down the restored value.
 
     After the second of three saves there is one value more.
     """
@@ -153,7 +153,7 @@ def strange_values(folder: Path) -> None:
             save({"note": Stranger(folder / "mark")}, storage_writer=workerlib.KeptWriter(4))
             (folder / "mark").unlink()
             return
-        said = []
+        errors = []
         works: list[Callable[[], object]] = [
             lambda: load(state, storage_reader=reader),
             lambda: save({"note": Stranger(folder / "mark")}, storage_writer=workerlib.KeptWriter(8)),
@@ -162,5 +162,5 @@ def strange_values(folder: Path) -> None:
             try:
                 work()
             except CheckpointException as error:
-                said.append(str(error))
-        (folder / "said").write_text("\n".join(said))
+                errors.append(str(error))
+        (folder / "errors").write_text("\n".join(errors))

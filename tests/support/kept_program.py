@@ -23,12 +23,12 @@ def main(kind: str, folder: str, steps: str, *kills: str) -> None:
     """Train; the worker of a rank may be killed in a round, at a point of a step or at a line of ours."""
     torch.set_num_threads(1)  # as in the training that it is compared with
     kill = NOBODY
-    for number, rank, where, what in (text.split(":") for text in kills):
+    for number, rank, where, at in (text.split(":") for text in kills):
         if (number, rank) == (os.environ["COORDINATORD_ROUND"], os.environ["RANK"]):
             if where in PLACES:
-                die_within(where, int(what))
+                die_within(where, int(at))
             else:
-                kill = int(rank), int(where), what
+                kill = int(rank), int(where), at
     if kind == "ddp":
         train_ddp(Path(folder), int(steps), kill, STEP_S)
     elif kind == "dcp":

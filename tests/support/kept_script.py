@@ -1,4 +1,4 @@
-"""A script in this process that keeps its state, for tests of what it may do."""
+"""A training script in this process that keeps its state."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Script:
     def save(self, kept: keeper.StepKeeper) -> Saved | NotSaved:
         """Have the worker save at the end of its round, once it has memory."""
         self.await_memory(kept)
-        before = len(self.node.nodes[0].said)
+        before = len(self.node.nodes[0].messages)
         self.node.save(0)
-        said = self.node.nodes[0].said[before:]  # among it may be what was saved at an interval before
-        answer = next(message for message in said if isinstance(message, (Saved, NotSaved)) and message.asked)
+        messages = self.node.nodes[0].messages[before:]  # maybe with that of a save at an interval before
+        answer = next(message for message in messages if isinstance(message, (Saved, NotSaved)) and message.asked)
         self.node.choose()
         return answer
 

@@ -1,4 +1,4 @@
-"""What nodes keep in memory, and what they are told of it, for tests of the coordinator."""
+"""The kept state of nodes, and the orders about it, for tests of the coordinator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ KEY = "0123456789abcdef" * 2
 
 
 def a_keeper(port: int = 9_000, options: str = "yes") -> Keeper | None:
-    """Build how others get at what a node keeps, if it does.
+    """Build the address of a node's kept state; None if the node keeps nothing.
 
-    `copies` says that it takes copies, `600s` how often it writes a step to a disk, and `copies+600s` both.
+    With `copies` the node takes copies, with `600s` it writes a step to a disk so often; `copies+600s` is both.
     """
     words = options.split("+")
     every_s = next((float(word[:-1]) for word in words if word[:-1].isdecimal()), None)
@@ -44,7 +44,7 @@ def kept_parts(
     pending: bool = False,
     protected: bool = False,
 ) -> KeptParts:
-    """Build what a node keeps of some ranks of a step, of which each has the shard of its own number."""
+    """Build the kept parts of some ranks of a step; each rank has the shard of its own number."""
     return KeptParts(
         round=round_number,
         step=step,
@@ -61,11 +61,11 @@ def kept_parts(
 
 
 def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
-    """Build what a node keeps as a script has it: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step.
+    """Build the kept state that a script describes: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step.
 
     `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10` is
-    the interval of saves. `halts=yes` if its workers can be told after which step to stand still, `halts=101` if they
-    are to after that one.
+    the interval of saves. With `halts=yes` its workers can halt after a step that they are sent; with
+    `halts=101` they are to halt after step 101.
     """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
@@ -91,9 +91,9 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
 
 
 def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str]) -> dict[str, Holding]:
-    """Build what a node reports of what it is to write, or finds on the disk: `write n1 written`, `found=e-1:1:100`.
+    """Build a node's report on its order to write, or on the steps on its disk: `write n1 written`, `found=e-1:1:100`.
 
-    With `unusable=digest` it finds nothing that is of use to it. `attempt=1` repeats what it said of an earlier one.
+    With `unusable=digest` it finds no step that it can use. `attempt=1` repeats its report on an earlier attempt.
     """
     puppet = puppets[words[0]]
     kept, order = puppet.observed.kept or Holding(()), puppet.desired.persist
@@ -112,7 +112,7 @@ def wrote(puppets: Mapping[str, Any], words: list[str], options: dict[str, str])
 
 
 def kept_text(desired: Desired) -> str:
-    """Write what a node is to resume from, and what it is to write to the disk, as the end of a sentence."""
+    """Describe the step that a node is to resume from and the step that it is to write, as the end of a sentence."""
     return _resume_text(desired.resume) + _persist_text(desired.persist)
 
 

@@ -78,7 +78,7 @@ class Link:
             assert self._switch.returncode == 0, "the program between the hosts has failed"
 
     def shape(self, *, delay_s: float, loss: float, towards: str | None = None) -> None:
-        """Delay every packet and lose this share of them: in each direction, or only what is sent `towards` a host."""
+        """Delay every packet and lose this share of them: in each direction, or only of those sent `towards` a host."""
         for source, target in self._ways():
             if towards in {None, target}:
                 self.set_way(source, target, delay_s=delay_s, loss=loss)
@@ -98,12 +98,12 @@ class Link:
         for source, target in self._ways():
             self.set_way(source, target, cut=False)
 
-    def set_way(self, source: str, target: str, **what: float) -> dict[str, int]:
+    def set_way(self, source: str, target: str, **settings: float) -> dict[str, int]:
         """Set `delay_s`, `loss` or `cut` of one direction; return the counts of its packets so far."""
         assert self._switch is not None, "not connected"
         assert self._switch.stdin is not None
         assert self._switch.stdout is not None
-        self._switch.stdin.write(f"{json.dumps({'source': source, 'target': target, **what})}\n")
+        self._switch.stdin.write(f"{json.dumps({'source': source, 'target': target, **settings})}\n")
         self._switch.stdin.flush()
         answer: dict[str, int] = json.loads(self._switch.stdout.readline())
         return answer
@@ -147,5 +147,5 @@ class Link:
         self._devices.clear()
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)  # noqa: S607 - any ip
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)  # noqa: S607 - any ip

@@ -68,9 +68,9 @@ class Switch:
 
     def command(self, line: str) -> str:
         """Change or show one way; return the answer."""
-        words = json.loads(line)
-        way = self._ways[words.pop("source"), words.pop("target")]
-        for name, value in words.items():
+        settings = json.loads(line)
+        way = self._ways[settings.pop("source"), settings.pop("target")]
+        for name, value in settings.items():
             setattr(way, name, value)
         return json.dumps(way.counts)
 
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def answer(switch: Switch) -> bool:
-    """Do what the next lines on standard input ask for; return False at its end."""
+    """Carry out the next lines of standard input; return False at its end."""
     lines = os.read(0, PACKET_BYTES_MAX)
     for line in lines.decode().splitlines():
         os.write(1, f"{switch.command(line)}\n".encode())

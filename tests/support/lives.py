@@ -1,4 +1,4 @@
-"""A coordinatord that is killed and started again over one state directory and at one port, and what must not change.
+"""A coordinatord that is killed and started again with the same state directory and port, and the state that it keeps.
 
 The nodes that watch it are those of `cluster` (real ones) and of `fleet` (many in one process).
 """
@@ -26,8 +26,8 @@ class Lives:
 
     def __init__(self, state_dir: Path, *flags: str, prefix: Sequence[str] = ()) -> None:
         """Begin the first life; `prefix` as for `Coordinator`."""
-        # It is held from first to last: the kernel might give a port without a listener to a node's own connection, and
-        # a node that looks for the coordinator might even meet itself there.
+        # The port is held from first to last: the kernel might give a port without a listener to a node's own
+        # connection, and a node that looks for the coordinator might even connect to itself there.
         self._port = PortReservation()
         self._state_dir = state_dir
         self._flags = flags
@@ -56,7 +56,7 @@ class Lives:
         assert not ended_by_itself, f"coordinatord does not start:\n{output}"
 
     def close(self) -> None:
-        """End it for good."""
+        """End the present life, and free the port."""
         self.now.close()
         self._port.close()
 
@@ -76,7 +76,7 @@ class MemberState:
 
     @classmethod
     def of(cls, coordinator: Coordinator, job: str) -> MemberState:
-        """Ask a coordinator."""
+        """Return the present state, from the status of a job."""
         status = coordinator.job(job)
         assert status is not None, f"the coordinator has forgotten job {job}:\n{coordinator.output}"
         ranks = {node["node"]: node["ranks"] for node in status["nodes"]}
@@ -87,7 +87,7 @@ class FleetProgram(Program):
     """The nodes of `fleet`, in a process of their own."""
 
     def __init__(self, coordinator: Coordinator, job: str, size: int) -> None:
-        """Start them."""
+        """Start the process."""
         self.size = size
         place = ("127.0.0.1", str(coordinator.port), job, str(size))
         super().__init__(sys.executable, "-m", "tests.support.fleet", *place, cwd=ROOT, stdin=subprocess.PIPE)

@@ -46,12 +46,12 @@ KINDS = {
 
 
 def seen(node: str, rank: int, kind: str) -> SeenWorker:
-    """Return what a look shows of a worker; `silent` if its node does not answer."""
+    """Return the result of a look at a worker; `silent` if its node does not answer."""
     return SeenWorker(node, rank, None if kind == "silent" else replace(KINDS[kind], rank=rank))
 
 
 def arrived(node: str, rank: int, now: float, step_s: float, late_s: float) -> NodeArrivals:
-    """Return what the node of one worker answers that comes so late to the one collective of each step."""
+    """Return the answer of a node whose one worker comes `late_s` late to the one collective of each step."""
     ages_s = [number * step_s - late_s for number in range(COLLECTIVES, 0, -1)]
     group = GroupArrivals("default_pg", 1, pack_ages(ages_s))
     return NodeArrivals(node, now, 0.0001, now, (WorkerArrivals(rank, (group,)),))

@@ -140,7 +140,7 @@ class ModelledGateway(Gateway):
         self._name = name
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Stand still, and then do what fate wants."""
+        """Wait for a turn, and do the request as its fate is."""
         del try_within_s
         fate = await _Turn()
         if fate is Fate.LATE:
@@ -166,23 +166,23 @@ class ModelledGateway(Gateway):
 
 
 class World:
-    """Two coordinators at one namespace, and the laws that hold for what they say."""
+    """Two coordinators at one namespace, and the invariants of the history that they show."""
 
     def __init__(self, seed: int) -> None:
         self.etcd = ModelledEtcd()
         self.late: list[Callable[[], object]] = []
-        self.spoken: dict[int, Row] = {}
-        """What anybody has been told of, by number."""
+        self.shown: dict[int, Row] = {}
+        """The rows that a client may have seen, by number."""
         self.forgotten: set[int] = set()
-        """What a durable commit has dropped."""
+        """The numbers of the rows that a durable commit has dropped."""
         self._tried: dict[Row, list[int]] = {}
-        """What each commit that was ever tried drops, by the row that it adds."""
+        """The rows that each commit that was ever tried drops, by the row that it adds."""
         self.takeovers = 0
         self._chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
         self._lives = [self._begin(name) for name in ("h1", "h2")]
 
     def run(self, steps: int) -> None:
-        """Let so many requests be sent. Raises `AssertionError` where a law is broken."""
+        """Let so many requests be sent. Raises `AssertionError` if an invariant is broken."""
         for _ in range(steps):
             self._step()
         for life in self._lives:
@@ -200,7 +200,7 @@ class World:
 
     def _begin(self, name: str) -> Coroutine[None, Fate, None]:
         life = self._live(name)
-        life.send(None)  # it begins
+        life.send(None)  # up to its first request
         return life
 
     async def _live(self, name: str) -> None:
@@ -231,7 +231,7 @@ class World:
             dropped = self._tried[row] = [min(rows)] if len(rows) > 4 else []
             await self._commit(history, row, dropped)
             rows = {**{seq: kept for seq, kept in rows.items() if seq not in dropped}, last: row}
-            assert self.spoken.setdefault(last, row) == row, "two coordinators have said different things"
+            assert self.shown.setdefault(last, row) == row, "two coordinators have shown different records"
             self.forgotten.update(dropped)
             merger = history.log.next_merger()
             if merger is not None:
@@ -247,9 +247,9 @@ class World:
             return
 
     def _judge(self, rows: Mapping[int, Row]) -> None:
-        """Check what a new leader goes on with: all that anybody was told of, unless it was forgotten."""
-        for row in rows.values():  # also by commits of which nobody was told
+        """Check that a new leader has every row that was shown, and that was not forgotten."""
+        for row in rows.values():  # also of commits whose answer was lost
             self.forgotten.update(self._tried[row])
-        for seq, row in self.spoken.items():
+        for seq, row in self.shown.items():
             if seq not in self.forgotten:
-                assert rows.get(seq) == row, f"record {seq} was spoken of, and is {rows.get(seq)} now"
+                assert rows.get(seq) == row, f"record {seq} was shown, and is {rows.get(seq)} now"

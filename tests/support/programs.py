@@ -27,14 +27,14 @@ LOOK_AGAIN_S = 0.02
 """The least time between two looks at something that does not announce its changes, such as an HTTP API."""
 
 CHEAP_S = 0.002
-"""A look that takes less is at memory, and is repeated as soon as any program says something."""
+"""A look that takes less is at memory, and is repeated as soon as any program writes a line."""
 
 PAUSE = 3
-"""Any other, such as a request or a program, is followed by a pause of so many times as long, whatever programs say
-meanwhile: what is waited for needs the processor."""
+"""Any other, such as a request or a program, is followed by a pause of so many times as long, whatever programs write
+meanwhile: the programs need the processor."""
 
 LINES_SHOWN = 200
-"""The lines of an output's end that are shown: they tell what went wrong."""
+"""The lines of an output's end that are shown: they show what went wrong."""
 
 TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes and opens nothing
 """The variable that all descendants of a program inherit."""
@@ -50,7 +50,7 @@ NO_HOME = "/dev/null/no-home"
 """A home in which nothing can be kept. A test that wants state names a place of its own for it, and no test touches the
 home of the user."""
 
-_news = threading.Condition()
+_output_changed = threading.Condition()
 """Notified at each line of output and each end of a program."""
 
 _started: list[Program] = []
@@ -58,7 +58,7 @@ _started: list[Program] = []
 
 
 def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = TIMEOUT_S) -> Result:
-    """Look until there is a result that is true, and return it; fail with `what` was waited for."""
+    """Call `look` until its result is true, and return that; fail after `timeout_s`, with `what` in the message."""
     looked_at = time.monotonic()
     deadline = looked_at + timeout_s
     while True:
@@ -68,8 +68,8 @@ def wait_until(what: str, look: Callable[[], Result | None], timeout_s: float = 
         assert now < deadline, f"waited in vain for {what}"
         took_s = now - looked_at
         if took_s < CHEAP_S:
-            with _news:
-                _news.wait(LOOK_AGAIN_S)
+            with _output_changed:
+                _output_changed.wait(LOOK_AGAIN_S)
         else:
             threading.Event().wait(max(LOOK_AGAIN_S, PAUSE * took_s))
         looked_at = time.monotonic()
@@ -97,8 +97,8 @@ def clean_environ(**extra: str) -> dict[str, str]:
     path = f"{BIN}:{environ.get('PATH', os.defpath)}"
     usual = {"PATH": path, "XDG_STATE_HOME": NO_HOME, "XDG_CONFIG_HOME": NO_HOME, "TZ": "UTC"}
     home = os.environ.get(USER_HOME)
-    spoken = {"COORDINATORD_INSECURE": "1"} if home is None else as_by_default(Path(home))
-    return {**environ, **usual, **spoken, **extra}
+    access = {"COORDINATORD_INSECURE": "1"} if home is None else as_by_default(Path(home))
+    return {**environ, **usual, **access, **extra}
 
 
 class Program:
@@ -197,10 +197,10 @@ class Program:
     def _read(self, stream: IO[str] | None) -> None:
         for line in stream or ():
             self.lines.append(line.rstrip("\n"))
-            with _news:
-                _news.notify_all()
-        with _news:
-            _news.notify_all()
+            with _output_changed:
+                _output_changed.notify_all()
+        with _output_changed:
+            _output_changed.notify_all()
 
 
 def forget_ended() -> None:
@@ -209,7 +209,7 @@ def forget_ended() -> None:
 
 
 def output_of_all() -> list[tuple[str, str]]:
-    """Return what each program has said that ran in this test, with its command: for whoever reads why it failed."""
+    """Return the command and the output of each program of this test: they show why it failed."""
     return [(program.command, program.output) for program in _started]
 
 

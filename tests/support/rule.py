@@ -15,7 +15,7 @@ Check = Callable[[Source], Iterator[Finding]]
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the house: which files it concerns, what breaks it, and what to do then."""
+    """One rule of the house: which files it concerns, what breaks it, and the remedy."""
 
     name: str
     concerns: Callable[[Source], bool]
@@ -26,4 +26,4 @@ class Rule:
         """Write a line for each finding in a file; none if the rule does not concern it."""
         if not self.concerns(source):
             return []
-        return [f"{source.path}:{line}: {what}" for line, what in sorted(self.findings(source))]
+        return [f"{source.path}:{line}: {problem}" for line, problem in sorted(self.findings(source))]

@@ -1,4 +1,4 @@
-"""A job on a stage whose first round runs: how it comes to that, and what it and its nodes are told from then on."""
+"""A job on a stage whose first round runs, with its state and the desired states of its nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def state_of(stage: Stage) -> State:
 
 
 def desired_of(stage: Stage, node: str) -> Desired:
-    """Return what a node was told last."""
+    """Return the last desired state of a node."""
     desired = stage.puppets[node].desired
     assert desired is not None
     return desired
 
 
 def order(stage: Stage, node: str) -> PersistOrder | None:
-    """Return what a node is to write to the disk."""
+    """Return a node's order to write to the disk."""
     return desired_of(stage, node).persist

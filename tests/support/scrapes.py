@@ -1,4 +1,4 @@
-"""A coordinator's answer to `GET /metrics`, as numbers: what Prometheus would take from it."""
+"""A coordinator's answer to `GET /metrics`, parsed as Prometheus parses it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scrape:
         return found
 
     def named(self, name: str) -> Iterator[str]:
-        """Return all series of one name, as labels in words."""
+        """Return all series of one name, as texts of their labels."""
         return (str(sorted(labels)) for called, labels in self.samples if called == f"coordinatord_{name}")
 
     @property

@@ -1,7 +1,7 @@
-"""A coordinator on a stage: a script says what its nodes do, and gets back the coordinator's answers.
+"""A coordinator on a stage: a script has the actions of its nodes, and gets back the coordinator's answers.
 
-The nodes here are puppets that send what the script says, also what no real agent would. The only thing that they do by
-themselves is to send heartbeats. Addresses: node `n7` comes from 10.0.0.7, the coordinator is 10.0.0.254, and the
+The nodes here are puppets: they send the messages of the script, also those that no real agent sends. By themselves
+they send heartbeats alone. Addresses: node `n7` comes from 10.0.0.7, the coordinator is 10.0.0.254, and the
 coordinator's clock begins at 0.
 """
 
@@ -58,7 +58,7 @@ REQUESTS = {
 
 
 class ScriptError(ValueError):
-    """A line of a script is not understood."""
+    """A line of a script is no known command."""
 
 
 @dataclass
@@ -185,10 +185,10 @@ class Stage:
 
     def _ask(self, words: list[str], options: dict[str, str]) -> None:
         """Have an operator send a request: `ask drain n1 why=broken`; `ahead=yes` for a node that is to come later."""
-        what, target = words
+        kind, target = words
         self._asked -= 1
         ahead = {"ahead": True} if "ahead" in options else {}
-        request = REQUESTS[what](target, "alice", options.get("why", ""), **ahead)
+        request = REQUESTS[kind](target, "alice", options.get("why", ""), **ahead)
         self._handle(AdminRequested(self._asked, request))
 
     def _recall(self, words: list[str], options: dict[str, str]) -> None:
@@ -217,7 +217,7 @@ class Stage:
         self._resend(puppet)
 
     def _seen(self, words: list[str], options: dict[str, str]) -> None:
-        """Answer the last look: `seen waits stands` is what it shows of rank 0 and rank 1."""
+        """Answer the last look: `seen waits stands` is its result for rank 0 and rank 1."""
         del options
         look, self.look = self.look, None
         if look is None:
@@ -227,7 +227,7 @@ class Stage:
         self._handle(Looked(look.run, look.round, look.number, workers))
 
     def _arrived(self, words: list[str], late: dict[str, str]) -> None:
-        """Say when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late.
+        """Set when workers came to their last collectives, one in each step: `arrived n2=0.2s` is late.
 
         `arrived 30s` means that the last one was so long ago.
         """
@@ -249,14 +249,14 @@ class Stage:
         puppet.observed = dataclasses.replace(puppet.observed, kept=kept)
 
     def _fetch(self, words: list[str], options: dict[str, str]) -> None:
-        """Have a node report how far it has come with what it resumes from: `fetch n1 failed why=checksum`."""
+        """Have a node report how far its restoration has come: `fetch n1 failed why=checksum`."""
         puppet = self.puppets[words[0]]
         kept = puppet.observed.kept or Holding(())
         kept = dataclasses.replace(kept, restoring=Restoring(words[1]), problem=options.get("why", ""))
         self._report(puppet, phase=Phase.STARTING, kept=kept)
 
     def _die(self, seconds: float) -> None:
-        """Kill the coordinator, and start it again after so long; nodes reconnect as the script says."""
+        """Kill the coordinator, and start it again after so long; nodes reconnect as the script has it."""
         self.now += seconds
         self._open.clear()
         self.coordinator = Coordinator(self.coordinator.policy, EPOCH)
@@ -331,8 +331,8 @@ class Stage:
         desired, observed = puppet.desired, puppet.observed
         if desired is not None:
             here = (desired.run, desired.round) == (observed.run, observed.round)
-            said = {} if here else {"failure": None, "steps": (), "step_age_s": None}
-            changes = said | {"run": desired.run, "round": desired.round} | changes
+            cleared = {} if here else {"failure": None, "steps": (), "step_age_s": None}
+            changes = cleared | {"run": desired.run, "round": desired.round} | changes
         self._send(puppet, **changes)
 
     def _send(self, puppet: Puppet, **changes: Any) -> None:

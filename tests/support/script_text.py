@@ -37,7 +37,7 @@ def record_text(record: Record) -> str:
 
 
 def desired_text(desired: Desired) -> tuple[str, str]:
-    """Write what a node is to do, and why."""
+    """Describe a desired state and its reason."""
     goal, reason = str(desired.goal), desired.reason
     if desired.assignment is not None:
         part = desired.assignment

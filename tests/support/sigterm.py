@@ -91,23 +91,23 @@ def _judge(moment: str, disk: Path, notes: Path, nodes: list[Node], shown: str) 
     found, problems = find_whole(job_folder(disk, JOB))
     assert problems == []
     assert found, f"nothing is on the disk:\n{shown}"
-    manifest, said = found[0], notes_of(notes)
+    manifest, noted = found[0], notes_of(notes)
     step = manifest.of.step
-    newest = max(set(said[0]) & set(said[1]))
+    newest = max(set(noted[0]) & set(noted[1]))
     if moment == TRAINS:
         assert newest - 1 <= step <= newest, f"step {step} is on the disk, and {newest} was done\n{shown}"
     elif moment in AFTER_RESTART:
         assert step == newest, f"step {step} is on the disk, and {newest} was resumed from\n{shown}"
     else:
         assert step == LAST, f"step {step} is on the disk, and {LAST} was done\n{shown}"
-    _judge_state(manifest, job_folder(disk, JOB) / manifest.of.folder, said)
+    _judge_state(manifest, job_folder(disk, JOB) / manifest.of.folder, noted)
     folder = re.escape(str(job_folder(disk, JOB) / manifest.of.folder))
-    words = rf"step {step} is on the disk, in {folder}"
-    assert any(re.search(words, line) for node in nodes for line in node.lines), shown
+    expected = rf"step {step} is on the disk, in {folder}"
+    assert any(re.search(expected, line) for node in nodes for line in node.lines), shown
     return step
 
 
-def _judge_state(manifest: Manifest, folder: Path, said: dict[int, dict[int, list[tuple[int, str]]]]) -> None:
+def _judge_state(manifest: Manifest, folder: Path, noted: dict[int, dict[int, list[tuple[int, str]]]]) -> None:
     """Check that each shard has the state that its rank had after the step."""
     from safetensors.torch import load_file  # noqa: PLC0415 - few tests need it
 
@@ -116,5 +116,5 @@ def _judge_state(manifest: Manifest, folder: Path, said: dict[int, dict[int, lis
             tensors = load_file(folder / file.name)
             names = [f"model.{layer}.{kind}" for layer in range(2) for kind in ("weight", "bias")]
             digest = digest_of([tensors[name] for name in names])
-            known = {digest for _, digest in said[file.rank][manifest.of.step]}
+            known = {digest for _, digest in noted[file.rank][manifest.of.step]}
             assert known == {digest}, f"{file.name} is not what rank {file.rank} had"

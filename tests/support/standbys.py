@@ -26,7 +26,7 @@ LEADS = "this coordinator leads"
 STANDS_BY = r"stands by: \S+ leads"
 
 SIMPLE = (*STDLIB_PYTHON, str(WORKER))
-"""A worker that ends when it is told to."""
+"""A worker that ends at a signal."""
 
 PORT = 29400
 
@@ -99,46 +99,46 @@ class Pair:
         return node
 
     def status(self, on: str = "a") -> str:
-        """Return what `nodeclient status` says on a host; empty if it finds nobody who leads."""
+        """Return the output of `nodeclient status` on a host; empty if it finds no leader."""
         command = (BIN / "nodeclient", "status", "--coord", self.coord, *self._access)
-        asked = run(*self._on(on), *command, environ=self._environ)
-        return asked.stdout if asked.returncode == 0 else ""
+        done = run(*self._on(on), *command, environ=self._environ)
+        return done.stdout if done.returncode == 0 else ""
 
     def lease_s(self) -> float:
-        """Return for how long the leader's lease lasts yet, by its own account; 0 if nobody leads."""
+        """Return how many seconds of the leader's lease are left, by its status; 0 without a leader."""
         command = (BIN / "nodeclient", "status", "--coord", self.coord, *self._access, "--json")
-        asked = run(*self._on("a"), *command, environ=self._environ)
-        return float(json.loads(asked.stdout)["shared"]["lease_s"]) if asked.returncode == 0 else 0.0
+        done = run(*self._on("a"), *command, environ=self._environ)
+        return float(json.loads(done.stdout)["shared"]["lease_s"]) if done.returncode == 0 else 0.0
 
     def step_down(self, on: str) -> None:
-        """Have whoever leads step down, by the command on a host."""
+        """Have the leader step down, by the command on a host."""
         ended = run(*self._on(on), BIN / "coordinatord", "--store", self.store, "--step-down")
         assert (ended.returncode, ended.stdout.count("leads no more\n")) == (0, 1), ended.stderr
 
     def await_running(self) -> None:
-        """Wait until the job runs on both nodes, by the account of whoever leads."""
+        """Wait until the job runs on both nodes, by the leader's status."""
 
         def look() -> bool:
-            said = self.status()
-            return said.count("running") >= 3 and "disconnected" not in said and "silent" not in said
+            status = self.status()
+            return status.count("running") >= 3 and "disconnected" not in status and "silent" not in status
 
         wait_until("the job to run", look)
 
     def await_turn(self, place: int) -> None:
-        """Wait until a coordinator leads and the other one stands by, each as its last word about it."""
+        """Wait until a coordinator leads and the other one stands by, by the log of each."""
         wait_until(
             f"coordinator {place} to lead",
-            lambda: self.last_word(place) == "leads" and self.last_word(1 - place) == "stands by",
+            lambda: self.last_role(place) == "leads" and self.last_role(1 - place) == "stands by",
         )
 
-    def last_word(self, place: int) -> str:
-        """Return what a coordinator has said last of its own part."""
-        said = re.findall(f"{LEADS}|{STANDS_BY}", "\n".join(self.coordinators[place].lines))
-        return "" if not said else "leads" if said[-1] == LEADS else "stands by"
+    def last_role(self, place: int) -> str:
+        """Return the role that a coordinator has logged last; empty if none."""
+        roles = re.findall(f"{LEADS}|{STANDS_BY}", "\n".join(self.coordinators[place].lines))
+        return "" if not roles else "leads" if roles[-1] == LEADS else "stands by"
 
     @property
     def started(self) -> list[dict[str, Any]]:
-        """What each worker has said when it was started, by round."""
+        """The event of each worker's start, by round."""
         events = [event for node in self.nodes for event in node.events if event["event"] == "started"]
         return sorted(events, key=lambda event: int(event["round"]))
 

@@ -56,8 +56,10 @@ class Torchrun(Program):
 
         def look() -> dict[str, Any] | None:
             ended = not self.reading
-            said = (entry for entry in self.events if entry["event"] == event)
-            found = next((entry for entry in said if all(entry[name] == value for name, value in facts.items())), None)
+            events = (entry for entry in self.events if entry["event"] == event)
+            found = next(
+                (entry for entry in events if all(entry[name] == value for name, value in facts.items())), None
+            )
             assert found or not ended, f"torchrun ended without {event} {facts}:\n{self.output}"
             return found
 

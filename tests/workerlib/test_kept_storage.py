@@ -50,8 +50,8 @@ def test_a_value_that_only_code_could_bring_back_is_neither_kept_nor_loaded(tmp_
         assert keep.choose().step == 4
     keep.close()
     assert not (tmp_path / "mark").exists(), "nothing of it has run"
-    said = (tmp_path / "said").read_text()
-    assert said.count("note is no plain value, and bytes that others may have written could run code") == 2
+    errors = (tmp_path / "errors").read_text()
+    assert errors.count("note is no plain value, and bytes that others may have written could run code") == 2
 
 
 @pytest.mark.slow
@@ -101,15 +101,15 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     node = keep.nodes[0]
     with workers(keep, save_five, 1, 1, tmp_path) as [process]:
         keep.await_message(0, Saved)
-        wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.said) == 3)
+        wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.messages) == 3)
         assert node.arena is not None
         node.arena.protect([(1, 0), (1, 1)])  # and step 2 is the newest, so no place is left
         (tmp_path / "protected").touch()
         process.join(TIMEOUT_S)
         assert process.exitcode == 0
     keep.await_message(0, Gone)
-    assert [message.skipped for message in node.said if isinstance(message, Interval)] == [1, 2]
-    assert all(message.seconds > 0 for message in node.said if isinstance(message, Saved))
+    assert [message.skipped for message in node.messages if isinstance(message, Interval)] == [1, 2]
+    assert all(message.seconds > 0 for message in node.messages if isinstance(message, Saved))
     assert {commit.step for commit in keep.commits(0)} == {0, 1, 2}
     keep.close()
 

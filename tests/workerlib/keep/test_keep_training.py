@@ -63,7 +63,7 @@ def test_killed_workers_cost_no_step(keep: Keep, tmp_path: Path, undisturbed: di
             keep.save(0, 2)
         resume = keep.choose()
         done = max(step for steps in notes_of(tmp_path).values() for step in steps)
-        assert resume.step == done, (death, resume, [node.said for node in keep.nodes])
+        assert resume.step == done, (death, resume, [node.messages for node in keep.nodes])
     with workers(keep, train_ddp, WORLD_SIZE, len(deaths) + 1, tmp_path, STEPS) as started:
         for process in started:
             process.join(TIMEOUT_S)
@@ -154,7 +154,7 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
     committed = 0
     dying = train_alone_and_die_in_the_last_save
     for lines in LAST_SAVE:
-        keep.nodes[0].said.clear()
+        keep.nodes[0].messages.clear()
         with workers(keep, dying, 1, next(rounds), tmp_path, ALONE_STEPS, lines) as [process]:
             keep.await_message(0, Reserve)
             keep.save(0)

@@ -354,7 +354,7 @@ def test_processes_of_a_data_loader_leave_alone_what_is_kept(script: Script) -> 
             epoch(objects)
             kept.step(step)
         assert isinstance(answer := script.save(kept), Saved), answer
-        assert not any(isinstance(message, Gone) for message in script.node.nodes[0].said)
+        assert not any(isinstance(message, Gone) for message in script.node.nodes[0].messages)
     epoch(objects)
     undisturbed = state_of(objects)
     objects = fresh()
