@@ -1,4 +1,4 @@
-"""Versions of the protocol: one recorded as it was then is understood and spoken still, to the byte.
+"""Versions of the protocol: one recorded as it was then is still read and written, to the byte.
 
 Each `version_N.json` was written by the code of that version: each message's fields with their bounds, and frames.
 """
@@ -92,7 +92,7 @@ def test_a_frame_of_a_version_is_read_and_written_as_it_was_then(version: int, f
     assert encode(message, version) == frame
 
 
-def test_the_present_version_and_the_two_before_it_are_spoken() -> None:
+def test_the_present_version_and_the_two_before_it_are_supported() -> None:
     assert SUPPORTED == (PROTOCOL_VERSION, PROTOCOL_VERSION - 1, PROTOCOL_VERSION - 2)
 
 
@@ -100,7 +100,7 @@ def test_each_field_that_came_later_is_one_and_need_not_be_given() -> None:
     for added in ADDED:
         assert added.version <= PROTOCOL_VERSION
         if issubclass(added.message, StrEnum):
-            assert added.field in list(added.message), "an older version is spoken without it: see `has_phase`"
+            assert added.field in list(added.message), "a session of an older version must not have it: see `has_phase`"
             continue
         (field,) = [field for field in dataclasses.fields(added.message) if field.name == added.field]
         assert field.default is not dataclasses.MISSING, f"{added.field} has no default that means: not known"
