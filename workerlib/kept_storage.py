@@ -6,10 +6,10 @@
     if reader.step >= 0:
         dcp.load(state, storage_reader=reader)
 
-A writer puts what this rank has into the memory of its node: all of it, as its own plan says. The global plan of torch
-spreads what all ranks have over the ranks, and would make single copies of it. What cannot be kept for lack of memory
-is left out with a warning, and training goes on. What is no tensor comes from the planner as a pickle, and goes back to
-it as such: only if it needs nothing but the types that torch takes for safe, numpy's, and a few of Python's.
+A writer puts all state of this rank into the memory of its node, by the rank's own plan. torch's global plan would
+leave only a single copy of state that several ranks have. A save that lacks memory is left out with a warning, and
+training goes on. The planner hands over as a pickle what is no tensor, and gets it back as a pickle. A pickle may have
+only types that torch takes for safe, numpy's, and a few of Python's.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ from workerlib.keep.small_state import copy
 LOG = logging.getLogger("workerlib.keep")
 
 _BYTES_MARK = "/bytes"
-"""The end of the name under which what is no tensor is kept."""
+"""The end of the names under which pickles are kept."""
 
 _NO_SMALL_STATE = b'{"values":{},"random":{}}'
 
 WITHIN_S = 60.0
-"""How long a first save waits for its memory."""
+"""How long the first save waits for its memory."""
 
 _NO_LAUNCHER = "this launcher offers no memory for it"
 
@@ -91,14 +91,14 @@ class _Link:
     """The connection of this process to nodeclient, which a writer and a reader share."""
 
     def __init__(self) -> None:
-        """Connect, and wait until what the round resumes from is on this host. Raises `KeptStateError`."""
+        """Connect, and wait until the state that the round resumes from is on this host. Raises `KeptStateError`."""
         self.environment = WorkerEnvironment.from_environ(os.environ)
         self.point = restoring.RestorePoint(0, -1, ())
         self.arena: Arena | None = None
         self.skipped = 0
-        """How many saves found no place."""
+        """How many saves were left out since no place was free."""
         self._refusal = ""
-        """Why there is no memory, and none will be asked for; empty as long as there may be some."""
+        """Why there is no memory, and none is requested any more; empty as long as there may be some."""
         self._answered = threading.Event()
         self._answered.set()
         self._warned: set[str] = set()
@@ -119,10 +119,10 @@ class _Link:
         checkpoints.connect(planned_end)
 
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
-        """Return memory for generations of this length; None if there is none, which is warned of."""
+        """Return memory for generations of this length; warn and return None if there is none."""
         if self._has_room(length) or self._refusal or self._channel is None:
             return self._arena_for(length)
-        if self._answered.is_set():  # else a question of before may still be answered
+        if self._answered.is_set():  # otherwise the answer to an earlier request is still to come
             self._answered.clear()
             try:
                 self._channel.send(Reserve(length + length // 8, 0, shard, shards))
@@ -142,19 +142,19 @@ class _Link:
         return None
 
     def skip(self, length: int) -> None:
-        """Leave a save out, since each place holds a step that is still needed."""
+        """Leave a save out, since all places hold steps that are still needed."""
         self.skipped += 1
         self.report(Interval(0, 0.0, self.skipped))
         self.warn("the steps that are in memory are still needed, so there is no place for another one", length)
 
-    def warn(self, why: str, length: int) -> None:
-        """Warn once of what is the reason that a save is left out."""
-        if why not in self._warned:
-            self._warned.add(why)
-            LOG.warning("a checkpoint of %s bytes is not kept, and training goes on: %s", f"{length:,}", why)
+    def warn(self, reason: str, length: int) -> None:
+        """Warn that a save is left out, once for each reason."""
+        if reason not in self._warned:
+            self._warned.add(reason)
+            LOG.warning("a checkpoint of %s bytes is not kept, and training goes on: %s", f"{length:,}", reason)
 
     def report(self, message: Saved | NotSaved | Interval) -> None:
-        """Tell nodeclient of a save."""
+        """Report a save to nodeclient, if there is a connection."""
         if self._channel is not None:
             self._channel.report(message)
 
@@ -190,22 +190,22 @@ class KeptWriter(StorageWriter):
         self._own = SavePlan([])
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Do nothing: the step says which checkpoint it is."""
+        """Do nothing: the step identifies the checkpoint."""
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Do nothing: no rank prepares anything of its own."""
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Note the plan of this rank, and say what it has."""
+        """Note the plan of this rank, and add a description of its items."""
         self._own, self._save = plan, next(_SAVES)
         return replace(plan, storage_data=own_items(self._save, plan.items)) if plan.usable else plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Return the plans with the numbers of the parts that ranks have."""
+        """Return the plans of all ranks with the numbers of their parts."""
         return number_parts(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Save all that this rank has. Raises `KeptStateError` for what cannot be kept at all."""
+        """Save all state of this rank. Raises `KeptStateError` for state that can never be kept."""
         link, contents = _present_link(), [self._content(item, planner) for item in self._items(planner)]
         layout = lay_out(piece for piece, _ in contents)
         tail = lay_out(()).manifest + _NO_SMALL_STATE
@@ -216,7 +216,7 @@ class KeptWriter(StorageWriter):
         arena = link.reserve(length, shard, shards)
         if arena is not None:
             began_at = time.monotonic()
-            if (place := arena.begin_generation()) is None:  # the steps before are not known to be whole everywhere
+            if (place := arena.begin_generation()) is None:  # it is not known yet that newer steps are whole everywhere
                 link.skip(length)
             else:
                 place.data[: len(layout.manifest)] = layout.manifest
@@ -233,7 +233,7 @@ class KeptWriter(StorageWriter):
         """Return the items of this rank's own plan. Raises `KeptStateError`."""
         if self._own.usable:
             return self._own.items
-        # torch has left out a plan that is as before. What it was before may have been saved by another writer.
+        # torch leaves out a plan that has not changed, and another writer may have had the earlier one.
         try:
             return create_default_local_save_plan(planner.state_dict, planner.is_coordinator).items
         except AttributeError:
@@ -245,12 +245,12 @@ class KeptWriter(StorageWriter):
     def _part(
         self, plan: SavePlan, contents: list[tuple[Piece, torch.Tensor]], rank: int, world_size: int
     ) -> tuple[int, int]:
-        """Return which part this rank has, of how many."""
+        """Return the number of this rank's part, and how many parts there are."""
         number = plan.storage_data
         if not isinstance(number, PartNumber) or number.save != self._save:
             return rank, world_size
         if number.shards == 1 and any(piece.sizes != piece.whole for piece, _ in contents):
-            return rank, world_size  # it saves by itself, and others have the other pieces
+            return rank, world_size  # this rank saves alone, and others have the other pieces
         return number.shard, number.shards
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -277,7 +277,7 @@ class KeptWriter(StorageWriter):
 
 
 class KeptReader(StorageReader):
-    """Loads a state dict from what was kept. Its `step` is -1 if there is nothing."""
+    """Loads a state dict from kept state. Its `step` is -1 if there is none."""
 
     def __init__(self) -> None:
         """Wait until all parts are on this host. Raises `KeptStateError`."""
@@ -294,7 +294,7 @@ class KeptReader(StorageReader):
         """Do nothing: there is one step to load."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return the metadata of what is kept, put together from the descriptions of all parts."""
+        """Return the metadata of the kept state, put together from the descriptions of all parts."""
         known: dict[str, Any] = {}
         for name, pieces in self._pieces.items():
             if name.endswith(_BYTES_MARK):
@@ -318,7 +318,7 @@ class KeptReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Fill what the plan asks for."""
+        """Fill the tensors and values of the plan."""
         for item in plan.items:
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
@@ -344,14 +344,11 @@ class KeptReader(StorageReader):
 
 
 def _check_plain(name: str, pickled: bytes) -> None:
-    """Refuse a pickle that torch does not load with `weights_only`: the planner loads it without that.
-
-    Raises `KeptStateError`.
-    """
+    """Raise `KeptStateError` for a pickle that `weights_only` does not load: the planner loads it without that."""
     _trust_plain_types()
     try:
         torch.load(io.BytesIO(pickled), weights_only=True, map_location="cpu")
-    except Exception as error:  # what it raises is not documented, and the bytes may be anything
+    except Exception as error:  # torch does not document its errors, and the bytes may be anything
         raise KeptStateError(
             f"{name} is no plain value, and bytes that others may have written could run code: keep numbers, texts, "
             "lists and dicts of them, or name its class to torch.serialization.add_safe_globals"
@@ -360,9 +357,9 @@ def _check_plain(name: str, pickled: bytes) -> None:
 
 @cache
 def _trust_plain_types() -> None:
-    """Add to what torch takes for safe in this process what states of samplers and schedulers have.
+    """Add the types that states of samplers and schedulers have to torch's safe ones, in this process.
 
-    To make any of it runs nobody's code.
+    The construction of such a value runs no code of others.
     """
     plain: list[Any] = [list, dict, set, frozenset, int, float, str, date, datetime, timedelta, timezone]
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -1,18 +1,17 @@
-"""Answers nodeclient's questions about this worker; standard library only, from Python 3.10 on.
+"""Answers nodeclient's questions about this worker: where it stands, and when it arrived in its last collectives.
 
-nodeclient wants to know where the worker stands, and when it arrived in its last collectives.
+Standard library only, from Python 3.10 on. A worker holds a Unix SOCK_SEQPACKET connection to its nodeclient, whose
+path is in the environment (`STACKS`). Its first packet is a JSON object with `local_rank` and `signal`, and with it
+comes the read end of a pipe. There are two ways to ask, neither of which the script notices:
 
-A worker holds a Unix SOCK_SEQPACKET connection to its nodeclient, whose path is in the environment (`STACKS`). It
-begins with a JSON object, `local_rank` and `signal`, and the read end of a pipe comes with it. There are two ways to
-ask, neither of which the script notices:
-
-* A packet on the connection. A thread that does nothing else answers with a JSON object. To `WHERE`: `threads`, each
-  with its name and its frames (file, line, function; the innermost first). `collectives`, by process group, from
-  torch's flight recorder: the one that it waits in, or the last one that is done, or only a count of them if it gets
-  on. `network_bytes`, what has come and gone on its connections, if it does not get on.
-  To `ARRIVALS` and a number: `arrivals`, when it arrived in so many of its last collectives.
+* A packet on the connection. A thread that does nothing else answers with a JSON object.
+  The answer to `WHERE` has `threads`, each with its name and its frames (file, line, function; the innermost first). It
+  has `collectives`, by process group, from torch's flight recorder: the one that the worker waits in, or the last one
+  that is done, or only their number if the worker gets on. If it does not get on, the answer also has `network_bytes`,
+  the bytes that its connections have sent and received.
+  The answer to `ARRIVALS` and a number has `arrivals`: when the worker arrived in so many of its last collectives.
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
-  to the pipe, without that lock. While nobody can run Python, no stack changes under its hands.
+  to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
 
 `workerlib` calls `start` when it is imported, and so does the hook of `--preload`, which loads this file by its path.
 """
@@ -39,67 +38,68 @@ STACKS = "COORDINATORD_STACKS"
 """The same name as in `env`. It is removed from the environment, so that no child takes it for its own."""
 
 TCP_COUNTERS = (120, 128)
-"""Where struct tcp_info of Linux has the bytes that the other end has acknowledged, and those that were received."""
+"""The offsets in Linux's struct tcp_info of the bytes that the peer has acknowledged, and of the received bytes."""
 
 DESCRIPTORS_LOOKED_AT = 4_096
-"""The first descriptors, among which connections are looked for."""
+"""How many descriptors, from 0, are searched for connections."""
 
 WHERE = b"?"
 """The question where the worker stands."""
 
 ARRIVALS = b"arrivals "
-"""The question when it arrived in its last collectives; how many of them follows as a number."""
+"""The question when the worker arrived in its last collectives; their number follows."""
 
 PACKET_BYTES = 65_536
 
 DESCRIPTORS_MAX = 1
 
 DESCRIPTOR_MIN = 200
-"""The lowest number of a descriptor of ours; a limit on open files is rarely below 256."""
+"""The lowest number of this module's own descriptors; a limit on open files is rarely below 256."""
 
 SIGNAL = signal.SIGRTMAX - 3
-"""A realtime signal that nothing is known to use: profilers and debuggers take the first ones or the very last."""
+"""A realtime signal without a known use: profilers and debuggers take the first ones or the very last."""
 
 THREADS_MAX = 32
 
 FRAMES_MAX = 150
-"""The frames of a thread that are sent: below those of libraries, those of the script are to be among them."""
+"""The most frames of a thread that are sent: enough to reach those of the script behind those of libraries."""
 
 OUTERMOST = 5
-"""The frames from the beginning of a longer stack that are among them."""
+"""How many of these frames are the outermost ones, if the stack is longer."""
 
 GROUPS_MAX = 32
 
 GROUP_NAME_MAX = 8
-"""Names are numbers, or the digits of a hash."""
+"""The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""The last entries of the recorder that are looked at: those of some groups, with what each of them has begun."""
+"""How many of the last entries of a recorder are read: those of several groups, as far back as each has pending
+ones."""
 
 PENDING_MAX = 512
-"""The same where a group has begun many that are not over: to take these apart takes a hundredth of a second."""
+"""The same if a group has many pending entries: parsing these takes a hundredth of a second."""
 
 ENTRY = '{"collective_seq_id":'
-"""The beginning of an entry: its keys are in order."""
+"""The beginning of an entry, whose keys are in order."""
 
 COUNTERS_APART_S = 0.02
-"""The counters of a worker that trains change within that time; one whose steps take longer loses little by a look."""
+"""The time between two reads of the counters, in which those of a worker that trains change. For a worker with longer
+steps, the entries are read, which costs it little."""
 
 RECORDERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
-"""The functions that dump torch's flight recorders, that of NCCL and that of gloo and all others, each with the name of
-the same in torch's server for workers (torch/csrc/distributed/c10d/control_plane). None of it is public: a torch may
-have one recorder, both or none of them."""
+"""The functions that dump torch's flight recorders (NCCL; gloo and others), each with its name in torch's server for
+workers (torch/csrc/distributed/c10d/control_plane). They are not public: a torch may have one, both or none of them."""
 
 C10D = "torch._C._distributed_c10d"
 
 _over: set[tuple[str, str]] = set()
-"""The recorder and the number of each process group of the rounds that are over. A later one may have its name."""
+"""The recorder and the number of each process group of earlier rounds: a later group may have the same name."""
 
 _held: list[Any] = []
-"""The connection and the two ends of the pipe, of the round that this process is in."""
+"""The connection and the two ends of the pipe, for the round that this process is in."""
 
 _hooked = False
-"""A fork withdraws what is held, and the end of the process waits for a dump."""
+"""Whether the functions for forks and for the end of the process are registered."""
 
 _dumping = _thread.allocate_lock()
 """Held while torch's code runs without the interpreter's lock, and for ever once this process comes to its end."""
@@ -109,7 +109,7 @@ DUMP_WITHIN_S = 10.0
 
 
 def start() -> None:
-    """Begin to answer, if a nodeclient that asks has started this process; nothing here ever fails the script."""
+    """Begin to answer, if the environment names a socket. No error here ends the script."""
     global _hooked  # noqa: PLW0603 - one process has one responder
     path = os.environ.pop(STACKS, None)
     if path is None:
@@ -132,19 +132,19 @@ def start() -> None:
         _held[:] = connection, reader, writer
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
-        return  # nodeclient is gone, or the system refuses: whoever asks gets what /proc shows
+        return  # nodeclient is gone, or the system refuses; nodeclient then has only what /proc shows
 
 
 def begin_round() -> None:
-    """Answer to the nodeclient of another round from now on, and tell of no process group that there was before."""
+    """Answer in another round from now on, without the process groups of earlier rounds."""
     _over.update((recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder))
     start()
 
 
 def _withdraw() -> None:
-    """Leave nothing of this in a child that was forked: the thread is its parent's, and so is the connection.
+    """Release everything in a forked child: the thread and the connection are those of its parent.
 
-    A child of that child has the same function to call. It finds nothing left: the numbers may be other files' by then.
+    A child of that child calls this function as well, and finds nothing held, so that it closes no files of others.
     """
     global _dumping  # noqa: PLW0603 - as above
     _dumping = _thread.allocate_lock()
@@ -155,25 +155,25 @@ def _withdraw() -> None:
 def _await_dump() -> None:
     """Wait for a dump that is under way, and let none begin: this process ends.
 
-    Python ends a thread that asks for its lock while it is finalized. In torch's code that is no end of the thread
-    alone: C++ calls `std::terminate`, and a worker that has done its work dies of SIGABRT.
+    During its finalization, Python ends each thread that requests its lock. In torch's code that does not end the
+    thread alone: C++ calls `std::terminate`, and a worker that has done its work dies of SIGABRT.
     """
     _dumping.acquire(timeout=DUMP_WITHIN_S)
 
 
 def _close() -> None:
-    """Close what is held, and hold nothing."""
+    """Close the connection and the pipe, if they are held."""
     connection, *pipe = _held or [None]
     _held.clear()
     if connection is not None:
         connection.close()
     for end in pipe:
-        with suppress(OSError):  # a child may have closed all that it had
+        with suppress(OSError):  # a child may have closed all of its descriptors
             os.close(end)
 
 
 def _high(low: int) -> int:
-    """Move a descriptor out of the way: scripts may count on the numbers that they get. Raises `OSError`."""
+    """Move a descriptor to a high number: scripts may rely on the low numbers that they get. Raises `OSError`."""
     try:
         return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
     finally:
@@ -181,7 +181,7 @@ def _high(low: int) -> int:
 
 
 def _serve(connection: socket.socket) -> None:
-    """Answer until nodeclient has gone."""
+    """Answer questions until nodeclient closes the connection."""
     try:
         while question := connection.recv(PACKET_BYTES):
             answer = _arrivals(question) if question.startswith(ARRIVALS) else _answer()
@@ -202,10 +202,10 @@ def _answer() -> bytes:
 
 
 def _network_bytes() -> int:
-    """Return how many bytes have come and gone on the TCP connections of this process.
+    """Return how many bytes the TCP connections of this process have sent and received.
 
-    The kernel counts those that have come to the other end, and not those that were written. So it shows whether the
-    data of a collective moves while it only leaves the kernel's buffers, and nothing of what others on this host send.
+    The kernel counts bytes when the peer acknowledges them, and not when they are written. So the number shows whether
+    data of a collective moves out of the kernel's buffers, and leaves out the traffic of other processes.
     """
     total = 0
     for descriptor in range(DESCRIPTORS_LOOKED_AT):
@@ -243,10 +243,10 @@ def _places(frame: Any) -> list[tuple[str, int, str]]:
 
 
 def _collectives() -> list[dict[str, Any]]:
-    """Return where this worker is in each process group, those first in which it waits; nothing if torch does not tell.
+    """Return where this worker is in each process group, with those first in which it waits; none if that is not known.
 
-    The counters cost 20 microseconds, and all entries a twentieth of a second. So a worker that is at work is not asked
-    for its entries, whichever recorder shows that it is.
+    The counters cost 20 microseconds, and all entries a twentieth of a second. So the entries are not read if the
+    counters of any recorder show that the worker gets on.
     """
     c10d = sys.modules.get(C10D)
     before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
@@ -264,7 +264,7 @@ def _collectives() -> list[dict[str, Any]]:
 
 
 def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
-    """Return how many collectives a recorder counts, by process group; nothing if it has none, or is not known."""
+    """Return how many collectives a recorder counts, by process group; none if torch has no such recorder."""
     try:
         status = json.loads(getattr(c10d, recorder)(False))["pg_status"]
         return {number: counters for number, counters in status.items() if (recorder, number) not in _over}
@@ -273,7 +273,7 @@ def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
 
 
 def _dump(c10d: Any, recorder: str) -> str:
-    """Return what a recorder holds; under Python's lock, where no other thread runs, only if there is no other way."""
+    """Return the content of a recorder; only if there is no other way, with Python's lock, which stops the script."""
     if _dumping.acquire(blocking=False):
         try:
             return _dump_beside(c10d, recorder)
@@ -285,17 +285,17 @@ def _dump(c10d: Any, recorder: str) -> str:
 
 
 def _dump_beside(c10d: Any, recorder: str) -> str:
-    """Return what a recorder holds, while the script goes on; `_dumping` is held.
+    """Return the content of a recorder, while the script goes on; the caller holds `_dumping`.
 
     The handlers of torch's server for workers can be called without that server. They run without the interpreter's
-    lock, and a tenth of a second without it is no pause.
+    lock for a tenth of a second, so the script does not pause.
     """
-    told: list[str] = []
+    contents: list[str] = []
     request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
-    takes = {"set_content": lambda _, content, __: told.append(content), "set_status": lambda _, __: None}
-    response = type("Response", (c10d._Response,), takes)  # noqa: SLF001 - none of it is public
+    setters = {"set_content": lambda _, content, __: contents.append(content), "set_status": lambda _, __: None}
+    response = type("Response", (c10d._Response,), setters)  # noqa: SLF001 - none of it is public
     c10d._get_handler(RECORDERS[recorder])(request(), response())  # noqa: SLF001 - as above
-    return told[0]
+    return contents[0]
 
 
 def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
@@ -307,7 +307,7 @@ def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
-    """Return the end of what a recorder holds, back to where each group that is in it has an entry that is over."""
+    """Return the last entries of a recorder, as far back as each group among them has one that is over."""
     found: list[dict[str, Any]] = []
     pending: set[str] = set()
     for entry in islice(_backwards(text, recorder), PENDING_MAX):
@@ -320,7 +320,7 @@ def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
 
 
 def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of this round that a recorder holds, the last one first; the megabyte before is not read."""
+    """Yield the entries of this round in the content of a recorder, the last one first; it may have a megabyte."""
     decoder, at = json.JSONDecoder(), len(text)
     while (at := text.rfind(ENTRY, 0, at)) >= 0:
         entry = decoder.raw_decode(text, at)[0]
@@ -330,7 +330,7 @@ def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
 
 
 def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first collective of each group that is not over, or else the last one; no `send` and no `recv`."""
+    """Return the first collective of each group that is not over, or else its last one, without `send` and `recv`."""
     chosen: dict[str, dict[str, Any]] = {}
     for entry in entries:
         name = entry["process_group"][0]
@@ -352,14 +352,14 @@ def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _group(name: str, description: str) -> str:
-    """Return what a group is called: only the default group's description is of one group alone."""
+    """Return a name for a group. A description is enough only for the default group: others may share one."""
     if description == "default_pg":
         return description
     return f"{'group' if description in {'', 'undefined'} else description} {name[:GROUP_NAME_MAX]}"
 
 
 def _members(name: str) -> int:
-    """Return how many ranks a group has; 0 if this torch does not tell."""
+    """Return how many ranks a group has; 0 if that is not known."""
     try:
         return int(sys.modules[C10D]._resolve_process_group(name).size())  # noqa: SLF001 - not public
     except Exception:  # noqa: BLE001 - it may have changed in any way
@@ -367,7 +367,7 @@ def _members(name: str) -> int:
 
 
 def _arrivals(question: bytes) -> bytes:
-    """Return when this worker arrived in its last collectives, by process group; nothing if torch does not tell."""
+    """Return when this worker arrived in its last collectives, by process group; none if that is not known."""
     c10d, most = sys.modules.get(C10D), int(question.removeprefix(ARRIVALS))
     found: list[dict[str, Any]] = []
     for recorder in RECORDERS:
@@ -381,9 +381,9 @@ def _arrivals(question: bytes) -> bytes:
 
 
 def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the arrivals of each group in collectives that follow on one another up to the last one.
+    """Return the arrivals of each group in its last collectives, as far back as their numbers have no gap.
 
-    A group of two backends counts the collectives of each by itself, so it is two groups here.
+    A group with two backends counts the collectives of each backend by itself, so it is two groups here.
     """
     groups: dict[str, dict[str, Any]] = {}
     for entry in entries:

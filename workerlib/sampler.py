@@ -1,6 +1,6 @@
-"""Deals the samples of an epoch to the workers, and goes on in the middle of it when their number has changed.
+"""Deals out the samples of an epoch to the workers, also when their number changes in the middle of it.
 
-Standard library only, except that torch is asked for the default rank.
+Standard library only; torch is used only for the default rank.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -18,7 +18,7 @@ Remainder = Literal["exact", "pad", "drop"]
 
 
 class ElasticDistributedSampler:
-    """The batches of one rank, for `DataLoader(batch_sampler=...)`; takes the place of torch's DistributedSampler.
+    """The batches of one rank, for `DataLoader(batch_sampler=...)`, in place of torch's DistributedSampler.
 
         sampler = workerlib.ElasticDistributedSampler(dataset, batch_size=256)
         loader = DataLoader(dataset, batch_sampler=sampler, num_workers=4)
@@ -33,11 +33,11 @@ class ElasticDistributedSampler:
                     save(model, optimizer, sampler.state_dict())
                     return  # the next round goes on from here
 
-    An epoch is one order of all samples; it follows from `seed`, the epoch and the length of the dataset, and is the
+    An epoch is one order of all samples. It follows from `seed`, the epoch and the length of the dataset, and is the
     same on every host, with every number of workers and every version of Python and torch. A batch is the next
-    `batch_size` samples of that order, for *all* ranks together, so a step comes to the same on two workers as on five;
-    rank r of w takes the samples r, r + w, r + 2w ... of the batch. Hence the state is one number: how many samples of
-    the order are done. Any number of workers, and any batch size, can go on from there.
+    `batch_size` samples of that order, for *all* ranks together, so a step has the same result on two workers as on
+    five. Rank r of w takes the samples r, r + w, r + 2w ... of the batch. Hence the state is one number: how many
+    samples of the order are done. Any number of workers, with any batch size, can go on from there.
 
     What holds over a whole epoch, through any number of changes:
 
@@ -54,11 +54,11 @@ class ElasticDistributedSampler:
     * `remainder="drop"`: each batch has `batch_size` samples. Those at the end that do not fill one are left out;
       `left_out()` says which. The others come exactly once.
 
-    Done is what was trained on: the state moves with `advance` alone, to be called after each step. What the workers of
-    a `DataLoader` have read ahead does not count, and is dealt out again after a restart.
+    Samples are done when they were trained on: only `advance` changes the state, so call it after each step. Samples
+    that the workers of a `DataLoader` have read ahead do not count, and are dealt out again after a restart.
 
-    `dataset` is asked for nothing but its length. `rank` and `world_size` are by default those of torch's default
-    process group. Raises `ValueError` for numbers that make no sense.
+    Only the length of `dataset` is used. `rank` and `world_size` are by default those of torch's default process group.
+    Raises `ValueError` for wrong numbers.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class ElasticDistributedSampler:
         self._epoch = 0
         self._done = 0
         self._ended = False
-        """This very process trained on the last batch of the epoch."""
+        """Whether this process itself has trained on the last batch of the epoch."""
         self._order: tuple[int, array[int]] | None = None
-        """An epoch, and its order."""
+        """The epoch for which the order was made, and the order."""
         if not 0 <= self._rank < self._world_size:
             raise ValueError(f"rank {self._rank} is not one of {self._world_size} ranks, which count from 0")
         if batch_size < self._world_size:
@@ -96,7 +96,7 @@ class ElasticDistributedSampler:
 
     @property
     def epoch(self) -> int:
-        """The epoch that is on, from 0."""
+        """The current epoch, from 0."""
         return self._epoch
 
     @property
@@ -106,11 +106,11 @@ class ElasticDistributedSampler:
 
     @property
     def batch_samples(self) -> int:
-        """How many samples the batch has that is next to be trained on, over all ranks; 0 at the end of the epoch."""
+        """How many samples the next batch has, over all ranks; 0 at the end of the epoch."""
         return self._size(self._done)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch; nothing changes if it is the one that is on. Call it before each `for batch in loader`."""
+        """Begin an epoch; nothing changes if it is the current one. Call this before each `for batch in loader`."""
         if epoch != self._epoch:
             self._epoch, self._done, self._ended = epoch, 0, False
 
@@ -123,7 +123,7 @@ class ElasticDistributedSampler:
         self._ended = self.batch_samples == 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return numbers for a checkpoint: those of all ranks are the same after the same step."""
+        """Return the state for a checkpoint: all ranks have the same one after the same step."""
         return {
             "epoch": self._epoch,
             "samples_done": self._done,
@@ -185,14 +185,14 @@ class ElasticDistributedSampler:
             yield [order[place % self._length] for place in places]
 
     def _starts(self) -> Iterator[int]:
-        """Yield where in the order each batch begins that is left."""
+        """Yield the places in the order at which the batches that are left begin."""
         start = self._done
         while size := self._size(start):
             yield start
             start = min(start + size, self._length)
 
     def _size(self, start: int) -> int:
-        """Return the size of the batch that begins there. No batch before it matters, so rounds need not agree."""
+        """Return the size of the batch that begins at a place. It depends on no earlier batch, so rounds may differ."""
         left = self._length - start
         full = self._batch_size
         match self._remainder:
@@ -222,9 +222,9 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _shuffle(order: array[int], name: str) -> None:
-    """Put `order` into the order that belongs to `name`.
+    """Shuffle `order` by a seed, which is `name`.
 
-    The random numbers come from a hash function with a standard, which no release of Python or torch changes. A million
+    The random numbers come from a standardised hash function, which no release of Python or torch changes. A million
     samples take a third of a second.
     """
     draws = array("Q", shake_128(name.encode()).digest(8 * len(order)))

@@ -1,7 +1,7 @@
 """Rounds in place: a worker leaves a round and takes part in the next one as the same process.
 
-`staying_worker` leaves a round and takes the next one, `round_line` is its connection to nodeclient, and
-`round_messages` what is said on it, for both sides and of the standard library alone. `group_sockets` gets the main
-thread out of a collective of gloo, and `leftovers` removes what a round has left behind in this process.
-docs/rounds-in-place.md says when a round is begun this way, and when not.
+`staying_worker` leaves a round and takes the next one. `round_channel` is its connection to nodeclient, and
+`round_messages` has the messages on it, for both sides and with the standard library alone. `group_sockets` gets the
+main thread out of a collective of gloo, and `leftovers` removes what a round has left behind in this process.
+docs/rounds-in-place.md has the conditions of a round in place.
 """

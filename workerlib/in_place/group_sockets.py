@@ -1,15 +1,15 @@
-"""The connections of gloo's process groups, and how to end them: what waits for a peer in a collective fails at once.
+"""The connections of gloo's process groups, and how to end them, so that a thread that waits in a collective fails.
 
 gloo has no abort (torch 2.13: `abort` and `shutdown` of its groups do nothing), so a worker whose peer is stopped waits
-until the timeout. A connection in which there is nothing more to read lets it fail within a millisecond. Nobody tells
-which descriptors are gloo's: they are the connected TCP sockets that are there after a group was made, and were not
-before, without those that Python has made meanwhile. What another native library connects just then is taken along.
-Sockets that listen are left alone, because gloo ends the process if one of them fails.
+until the timeout. If its connection has nothing more to read, it fails within a millisecond. gloo does not show its
+descriptors. They are the connected TCP sockets that exist after a group was made and not before, without those that
+Python has made meanwhile. Connections that another native library makes just then are included by mistake. Listening
+sockets are left alone, because gloo ends the process if one of them fails.
 
-No write of gloo's may fail, here or at a peer: it then forgets the operation, tells whoever waits for it nothing of the
-end of the connection, and that one waits until the timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves
-EPIPE and ECONNRESET to the next read, and `signalException` passes over unbound buffers that are being sent). So only
-one side of a connection is shut, and it stays open until all workers are out of the round.
+No write of gloo may fail, here or at a peer: gloo would forget the operation, and the thread that waits for it would
+wait until the timeout (torch 2.13, gloo/transport/tcp/pair.cc: `write` leaves EPIPE and ECONNRESET to the next read,
+and `signalException` passes over unbound buffers that are being sent). So only one side of a connection is shut, and
+the connection stays open until all workers are out of the round.
 
 Linux only, standard library only.
 """
@@ -31,7 +31,7 @@ _TCP = {socket.AF_INET, socket.AF_INET6}
 
 
 def _sockets() -> dict[str, int]:
-    """Return the sockets of this process: their inodes as /proc writes them, each with a descriptor."""
+    """Return a descriptor of each socket of this process, by its inode as /proc shows it."""
     sockets = {}
     for link in _FOLDER.iterdir():
         with suppress(OSError):  # it was closed meanwhile
@@ -42,7 +42,7 @@ def _sockets() -> dict[str, int]:
 
 
 class _Own(socket.socket):
-    """A socket of this module's own, which is none of the script's, whatever `_noting` has put in place."""
+    """A socket of this module itself, which `_noting` does not take for one of the script."""
 
     __init__ = socket.socket.__init__
 
@@ -74,17 +74,17 @@ class GroupSockets:
         """Begin with no connection."""
         self._inodes: set[str] = set()
         self._shut: dict[str, socket.socket] = {}
-        """Those that were shut, each with a descriptor of its own: gloo closes the one that it has."""
+        """The connections that were shut, each with another descriptor: gloo closes its own."""
         self._before: set[str] | None = None
-        """The sockets that were there before the group that is being made now."""
+        """The sockets that existed before the group that is being made now."""
         self._made: list[weakref.ref[socket.socket]] = []
-        """The sockets that Python has made while groups were made: they are the script's."""
+        """The sockets that Python has made while groups were made: they are those of the script."""
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
-        """Take the sockets that are new at the end of the block for connections of the group that is made in it.
+        """Add the sockets that are new at the end of the block: they are the connections of the group made in it.
 
-        A block in such a block changes nothing.
+        A nested block changes nothing.
         """
         if self._before is not None:
             yield
@@ -98,12 +98,13 @@ class GroupSockets:
             self._before = None
 
     def shut(self, side: int = socket.SHUT_RD) -> int:
-        """Let whoever reads in the connections find their end, here or at the peer; return how many there were.
+        """Shut one side of the connections, so that reads from them fail; return how many were shut.
 
-        The peer does if `side` is SHUT_WR, for a thread that is out of its collective, so that it writes no more.
+        With SHUT_RD the reads of this process fail. With SHUT_WR those of the peers do: this is for a thread that is
+        out of its collective, and writes no more.
 
-        Those that were closed since then are gone, also where their descriptor has another use by now. In the middle of
-        the block it is about the connections that are there so far: call it again until the block is left.
+        Connections that were closed meanwhile are left out, also if their descriptors have another use now. Within the
+        block of `gathering`, this shuts the connections so far: call it again until the block is left.
         """
         number = 0
         before = self._before
@@ -118,16 +119,16 @@ class GroupSockets:
         return number
 
     def close(self) -> None:
-        """Let the connections go, when all workers are out of the round. No other thread may use this any more."""
+        """Close the connections, when all workers are out of the round. No other thread may use this object then."""
         for own in self._shut.values():
             own.close()
         self._shut.clear()
 
 
 def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
-    """Shut one side of a socket; return a descriptor of it that stays open.
+    """Shut one side of a socket; return another descriptor of it, which stays open.
 
-    None if this descriptor is not that socket any more, or is no TCP connection.
+    None if the descriptor belongs to another file now, or to no TCP connection.
     """
     try:
         own: socket.socket = _Own(fileno=os.dup(fd))
@@ -146,7 +147,7 @@ def _shut(fd: int, inode: str, side: int) -> socket.socket | None:
 
 
 def _inode(fd: int) -> str:
-    """Return what /proc writes of a descriptor; empty if there is none."""
+    """Return the inode of a descriptor as /proc shows it; empty if there is no such descriptor."""
     try:
         return str((_FOLDER / str(fd)).readlink())
     except OSError:

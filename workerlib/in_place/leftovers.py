@@ -13,23 +13,22 @@ from contextlib import suppress
 from workerlib import gloo
 
 COLLECTIVE_SIGNS = ("gloo/", "ProcessGroup", "NCCL error", "ncclRemoteError", "Connection closed by peer")
-"""What torch writes into the `RuntimeError` of a collective that failed, where it has no class of its own for it."""
-
+"""Texts in the `RuntimeError` of a failed collective, for which torch has no exception class."""
 
 DEVICE_SIGNS = ("CUDA error", "Cuda failure", "unhandled cuda error", "HIP error", "unhandled hip error")
-"""What stands in an error of the GPU, also where NCCL was the first to meet it: no later call of this process works."""
+"""Texts in an error of the GPU, also if NCCL reports it: after that, no call of this process works."""
 
 GONE_SIGNS = ("process group has not been initialized", "Invalid process group specified", "is not registered")
-"""What torch writes into the `ValueError` of a call about a group that `abort_collectives` has removed."""
+"""Texts in the `ValueError` of a call with a group that `abort_collectives` has removed."""
 
 _is_set_aside = False
-"""Whether `set_aside` has set objects aside that this process made itself."""
+"""Whether `set_aside` has frozen objects in this process."""
 
 
 def is_of_collective(error: BaseException, *, asked: bool = False) -> bool:
-    """Whether a collective has failed, or a process group could not be made: the fault is not in this worker.
+    """Whether the error is that of a collective or a process group, so that this worker is not at fault.
 
-    If it was `asked` to leave, a group may be gone that it was about to use.
+    If the worker was `asked` to leave, it may also be that of a group which is gone.
     """
     import torch.distributed
 
@@ -41,35 +40,35 @@ def is_of_collective(error: BaseException, *, asked: bool = False) -> bool:
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether a GPU has failed in this error, or in any that led to it."""
+    """Whether this error, or any that led to it, is that of a GPU."""
     import torch
 
     kind = getattr(torch, "AcceleratorError", ())  # torch 2.7 has none
-    found = (isinstance(one, kind) or any(sign in str(one) for sign in DEVICE_SIGNS) for one in _all_behind(error))
-    return any(found)
+    causes = _all_behind(error)
+    return any(isinstance(cause, kind) or any(sign in str(cause) for sign in DEVICE_SIGNS) for cause in causes)
 
 
 def end_of_round(error: BaseException, *, asked: bool = False) -> BaseException | None:
-    """Return the error that ends the round for this worker, whatever a script has made of it; None for any other one.
+    """Return the error that ends the round for this worker, though the script may have raised another one from it.
 
-    It is an error of a collective, or `LeftRoundError`: the error itself, what it was raised from, or what was being
-    handled when it was raised; or all that an exception group holds. What ends the process on purpose, such as
-    `SystemExit`, is the script's own whatever stands behind it. So is any in which a GPU has failed. More errors do if
-    the worker was `asked` to leave.
+    That is an error of a collective, or `LeftRoundError`. It may be the error itself, its cause or its context, or all
+    errors of an exception group. None if there is no such error: then the script itself has failed. Errors of a GPU,
+    and exceptions that end the process on purpose, such as `SystemExit`, never end a round. `asked` says whether the
+    worker was asked to leave.
     """
     return None if is_of_device(error) else _end_in(error, set(), asked=asked)
 
 
 def _all_behind(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and all that led to it or that it holds, each once."""
-    rest, seen = [error], set[int]()
-    while rest:
-        current = rest.pop()
+    """Yield an error, its causes and contexts, and the errors of groups among them, each once."""
+    pending, seen = [error], set[int]()
+    while pending:
+        current = pending.pop()
         if current is not None and id(current) not in seen:
             seen.add(id(current))
             yield current
-            rest += [current.__cause__, current.__context__]
-            rest += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
+            pending += [current.__cause__, current.__context__]
+            pending += current.exceptions if isinstance(current, BaseExceptionGroup) else ()
 
 
 def _end_in(error: BaseException | None, seen: set[int], *, asked: bool) -> BaseException | None:
@@ -90,19 +89,19 @@ def _end_in(error: BaseException | None, seen: set[int], *, asked: bool) -> Base
 
 
 def forget_frames(error: BaseException | None) -> None:
-    """Drop what the functions that an error has left hold, such as a model of this round."""
+    """Drop the local variables in the traceback of an error, such as a model of this round."""
     for one in _all_behind(error):
         traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None
 
 
 def set_aside() -> None:
-    """Leave all objects of now out of garbage collections: torch alone has 200,000, and each end of a round collects.
+    """Leave all present objects out of garbage collections: torch alone has 200,000, and each end of a round collects.
 
-    What is garbage among them by now is collected before; what becomes a cycle of garbage later stays. In a warm worker
-    the modules of its parent are set aside already.
+    Present garbage is collected before. Objects that become a garbage cycle later stay. A warm worker inherits the
+    frozen objects of its parent, so nothing is done in it.
     """
-    global _is_set_aside  # noqa: PLW0603 - as there is one collector
+    global _is_set_aside  # noqa: PLW0603 - a process has one collector
     if not gc.get_freeze_count():
         gc.collect()
         gc.freeze()
@@ -110,7 +109,7 @@ def set_aside() -> None:
 
 
 def take_back() -> None:
-    """Take back what `set_aside` did, so that the end of Python closes all files and calls all destructors."""
+    """Undo `set_aside`, so that the end of Python closes all files and calls all destructors."""
     global _is_set_aside  # noqa: PLW0603 - as above
     if _is_set_aside:
         gc.unfreeze()
@@ -118,17 +117,17 @@ def take_back() -> None:
 
 
 def end_groups() -> None:
-    """Destroy all process groups, and part the parameters from the models that were wrapped for them.
+    """Destroy all process groups, and remove the hooks of models that were wrapped for them.
 
-    A script may still hold such a model, in a variable that its next round sets anew. Its hooks would answer the
-    gradients of the next round's model, for a group that is gone.
+    A script may still hold such a model in a variable. Its hooks would run for the gradients of the next round's model,
+    with a group that is gone.
     """
     import torch.distributed
     from torch.nn.parallel import DistributedDataParallel
 
     for wrapped in gc.get_objects():
         if issubclass(type(wrapped), DistributedDataParallel):
-            wrapped._remove_autograd_hooks()  # noqa: SLF001 - torch's own way to take them off, without a public name
+            wrapped._remove_autograd_hooks()  # noqa: SLF001 - torch removes them so itself, without a public name
     gloo.let_threads_finish()
     gc.collect()  # a wrapped model that was dropped is a cycle, which holds its group
     if torch.distributed.is_initialized():
@@ -144,21 +143,21 @@ def holds_mesh() -> bool:
 
 
 def forget_compiled() -> None:
-    """Have all that is compiled compiled anew: the ranks and the number of workers may be constants in it."""
+    """Have all compiled code compiled again: ranks and the world size may be constants in it."""
     import torch
 
     if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()  # noqa: SLF001 - torch's own name for what `torch.compiler.reset` does, but imports nothing
+        torch._dynamo.reset()  # noqa: SLF001 - it does the same as `torch.compiler.reset`, but imports nothing
 
 
 def abort_collectives() -> None:
-    """Make the collectives of NCCL fail in which this process waits, if it has any; gloo's have no such way.
+    """Abort the collectives of NCCL in which this process waits; gloo has no abort.
 
     The main thread may destroy its process groups meanwhile.
     """
     from torch.distributed import distributed_c10d
 
-    with suppress(ValueError, AssertionError, RuntimeError):  # a group is not there any more, or is just being made
+    with suppress(ValueError, AssertionError, RuntimeError):  # a group is gone, or is just being made
         backends = [str(backend) for backend, _ in distributed_c10d._world.pg_map.values()]  # noqa: SLF001
         if any("nccl" in backend for backend in backends):
             distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name

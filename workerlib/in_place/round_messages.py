@@ -1,15 +1,15 @@
-"""What a worker and its nodeclient say to each other about rounds in place; standard library only, for both sides.
+"""The messages between a worker and its nodeclient about rounds in place; standard library only, for both sides.
 
-They hold a Unix SOCK_SEQPACKET connection as long as the worker lives, of packets as `packets` has them. A worker finds
-the socket by the environment variable `workerlib.env.ROUNDS`.
+They hold a Unix SOCK_SEQPACKET connection as long as the worker lives; `packets` has the form of its packets. The
+environment variable `workerlib.env.ROUNDS` names the socket.
 
 | from | message | answered by |
 |---|---|---|
 | worker | `CanStay`, once | |
-| nodeclient | `AskToLeave` | `Left` or `Refusing`; or not in time, and then the worker is ended |
+| nodeclient | `AskToLeave` | `Left` or `Refusing`; a worker that does not answer in time is ended |
 | worker | `Failed`, if a collective has failed | |
 | worker | `Left`, when it is asked to leave, or has failed | |
-| worker | `Refusing`, if it ends by itself, or finds out when it has left that it cannot stay | |
+| worker | `Refusing`, if it ends by itself, or cannot stay after it has left | |
 | nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
 """
 
@@ -34,16 +34,16 @@ class CanStay:
 
 @dataclass(frozen=True, slots=True)
 class AskToLeave:
-    """The round is over: get out of it, and wait for the next one."""
+    """The round is over: leave it, and wait for the next one."""
 
     round: int
     planned: bool = False
-    """Nothing has gone wrong: a script that saves at a step of its own choice has the time for it."""
+    """Whether the stop is planned, so that a script that saves at a step of its own choice has the time for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A collective has failed in the worker, which leaves the round for that."""
+    """A collective has failed in the worker, which leaves the round for that reason."""
 
     round: int
     error: str
@@ -53,14 +53,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The worker is out of the round: its process groups are gone, and its main thread waits for the next one."""
+    """The worker has left the round: its process groups are gone, and its main thread waits for the next round."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refusing:
-    """The worker cannot go into another round, and why: it is to be ended as workers usually are, or ends by itself."""
+    """The worker cannot go into another round: the node ends it as usual, unless it ends by itself."""
 
     round: int
     why: str
@@ -72,7 +72,7 @@ class NextRound:
 
     round: int
     environ: dict[str, str | None]
-    """The variables that change in its environment; None for one that is removed."""
+    """The variables that change in its environment; None removes a variable."""
 
 
 RoundMessage = CanStay | AskToLeave | Failed | Left | Refusing | NextRound

@@ -1,7 +1,7 @@
 """A worker that leaves a round and takes part in the next one as the same process.
 
-The thread that listens to nodeclient gets the main thread out of the round: a collective in which it waits fails, and
-`ctx.step` raises. The main thread then leaves nothing of the round behind, and waits for the next one.
+The thread that reads from nodeclient gets the main thread out of the round: a collective in which it waits fails, and
+`ctx.step` raises. The main thread then removes what is left of the round, and waits for the next one.
 """
 
 # ruff: noqa: PLC0415  # importing workerlib stays cheap, and possible without torch
@@ -23,7 +23,7 @@ from workerlib import checkpoints, progress, responder
 from workerlib.env import DEFAULTS, ROUNDS, WorkerEnvironment
 from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
-from workerlib.in_place.round_line import RoundLine
+from workerlib.in_place.round_channel import RoundChannel
 from workerlib.in_place.round_messages import AskToLeave, Failed, Left, NextRound, Refusing
 from workerlib.packets import WORDS_MAX, last_that_fit
 from workerlib.stop import REQUEST
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 AGAIN_S = 0.02
-"""How often the connections of a group that is being made are looked for again, until the main thread is out."""
+"""The pause between two searches for connections of a group that is being made, until the main thread is out."""
 
 VAIN_MAX = 3
-"""Rounds in a row without a step, after which this process is not trusted with another one."""
+"""The rounds in a row without a step after which this process goes into no further one."""
 
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-"""The variable that says what torch does by itself when a collective of NCCL fails or times out."""
+"""The variable that sets what torch does by itself when a collective of NCCL fails or times out."""
 
 
 class StayingWorker:
-    """What this process needs for a further round. Two threads use it: the main one, and the one that listens."""
+    """This process as a worker of several rounds. Two threads use it: the main one, and one that reads messages."""
 
-    def __init__(self, line: RoundLine, round_number: int) -> None:
+    def __init__(self, channel: RoundChannel, round_number: int) -> None:
         """Begin in a round."""
-        self._line = line
+        self._channel = channel
         self._round = round_number
         self._sockets = GroupSockets()
         self._asked = threading.Event()
@@ -56,34 +56,34 @@ class StayingWorker:
         self._out = threading.Event()
         """Set when the main thread is out of the round."""
         self._turn = threading.Condition()
-        """Notified when the main thread has taken a round, or will take none any more."""
+        """Notified when the main thread has taken a round, or will take no more."""
         self._keeper: StepKeeper | None = None
         self._keeps = False
         """Whether `ctx.keep` brings this process to the state of the others at the beginning of a round."""
         self._ended = False
         self._vain = 0
-        """Rounds in a row without a step, of those that have ended."""
+        """The rounds in a row without a step that have ended."""
         self._make_group: Callable[..., Any] | None = None
-        """torch's own way to make a group, once `making_group` was called."""
+        """torch's own function that makes a group, once `making_group` was called."""
         self.has_left = False
         """Whether this process is out of the round, and waits for the next one."""
-        line.listen(self._leave_round)
+        channel.listen(self._leave_round)
 
     # The main thread
 
     @contextmanager
     def making_group(self) -> Iterator[None]:
-        """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends before."""
+        """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends in it."""
         from workerlib.keep.kept_errors import LeftRoundError
 
-        self._attend_groups()
+        self._watch_groups()
         with self._sockets.gathering():
             yield
         if self._asked.is_set():
             raise LeftRoundError
 
-    def _attend_groups(self) -> None:
-        """Note from now on the connections of all groups that are made, such as those of `new_group`."""
+    def _watch_groups(self) -> None:
+        """Note the connections of all groups that are made from now on, such as those of `new_group`."""
         from torch.distributed import distributed_c10d
 
         if self._make_group is not None:
@@ -104,32 +104,33 @@ class StayingWorker:
             keeper.let_leave()
 
     def end(self) -> None:
-        """Note that the script has done its last round: what it does from now on is for this process alone."""
+        """Note that the script has left its loop of rounds, so that this process takes part in no further one."""
         with self._turn:
             self._ended = True
             self._turn.notify()
         if self._make_group is not None:
             from torch.distributed import distributed_c10d
 
-            distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_attend_groups`
+            distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_watch_groups`
         leftovers.take_back()
 
     def leaves(self, error: BaseException) -> bool:
-        """Leave the round if this error ends it, and not the training; return whether it does."""
+        """Leave the round if this error ends it; return whether it does. Other errors end the training."""
         is_asked = self._asked.is_set()
         end = leftovers.end_of_round(error, asked=is_asked)
         if end is None:
-            self._line.send(Refusing(self._round, f"{type(error).__name__} ended the script in a worker"[:WORDS_MAX]))
+            text = f"{type(error).__name__} ended the script in a worker"
+            self._channel.send(Refusing(self._round, text[:WORDS_MAX]))
             return False
         if not is_asked and (why := self._obstacle(planned=False)):
-            self._line.send(Refusing(self._round, why))
+            self._channel.send(Refusing(self._round, why))
             return False
         if not is_asked:
             self._report(error, end)
         del end
         self._out.set()
         self._vain = self._vain_rounds()
-        if not is_asked:  # its peers are waiting for nothing any more
+        if not is_asked:  # peers may still wait for this worker in a collective
             self._sockets.shut(socket.SHUT_WR)
         leftovers.forget_frames(error)
         if self._keeper is not None:
@@ -138,16 +139,16 @@ class StayingWorker:
         checkpoints.begin_round()
         leftovers.end_groups()
         self.has_left = True
-        held = "the script holds a device mesh, whose process groups are those of the round that has ended"
-        self._line.send(Refusing(self._round, held) if leftovers.holds_mesh() else Left(self._round))
+        problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
+        self._channel.send(Refusing(self._round, problem) if leftovers.holds_mesh() else Left(self._round))
         return True
 
     def take_next_round(self) -> None:
         """Wait for the next round, and take the environment and the streams that a new process would have in it."""
-        got = self._line.next_round()
-        if got is None:
+        received = self._channel.next_round()
+        if received is None:
             sys.exit("workerlib: the connection to nodeclient has ended, so there is no next round for this worker")
-        message, streams = got
+        message, streams = received
         _take_streams(streams)
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
             leftovers.forget_compiled()
@@ -163,16 +164,16 @@ class StayingWorker:
             self._turn.notify()
 
     def _report(self, error: BaseException, end: BaseException) -> None:
-        """Report that a collective has failed, as `end` tells, once what can be saved is saved."""
+        """Save state if possible, and then report the failed collective, whose error is `end`."""
         if self._keeper is not None:
             self._keeper.close(failed=True)
-        said = "".join(traceback.format_exception_only(end)).strip()
+        text = "".join(traceback.format_exception_only(end)).strip()
         lines = "".join(traceback.format_exception(error)).splitlines()
-        self._line.send(Failed(self._round, said[:WORDS_MAX], last_that_fit(lines)))
+        self._channel.send(Failed(self._round, text[:WORDS_MAX], last_that_fit(lines)))
 
     def _obstacle(self, *, planned: bool) -> str:
-        """Return why this process cannot go on in another round; empty if it can. Either thread may ask."""
-        keeper = self._keeper  # the main thread drops it when it is out of the round
+        """Return why this process cannot go on in another round; empty if it can. Both threads call this."""
+        keeper = self._keeper  # the main thread may set it to None meanwhile
         if self._ended:
             return "the script has left its loop of rounds"
         if not self._keeps:
@@ -184,19 +185,19 @@ class StayingWorker:
         return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain_rounds() >= VAIN_MAX else ""
 
     def _vain_rounds(self) -> int:
-        """Return how many rounds in a row were without a step, with the one that ends now."""
+        """Return how many rounds in a row had no step, including the one that ends now."""
         return 0 if progress.last_step() >= 0 else self._vain + 1
 
-    # The thread that listens
+    # The thread that reads from nodeclient
 
-    def _leave_round(self, asked: AskToLeave) -> None:
-        number = asked.round
-        with self._turn:  # the main thread may not have taken the round yet that it was given
+    def _leave_round(self, request: AskToLeave) -> None:
+        number = request.round
+        with self._turn:  # the main thread may not have taken this round yet
             self._turn.wait_for(lambda: self._ended or self._round >= number)
         if self._round > number or (self._round == number and self._out.is_set()):
-            return  # it leaves already
-        if why := self._obstacle(planned=asked.planned):
-            self._line.send(Refusing(number, why))
+            return  # the main thread is out of this round already
+        if why := self._obstacle(planned=request.planned):
+            self._channel.send(Refusing(number, why))
             return
         self._asked.set()
         keeper = self._keeper
@@ -209,26 +210,26 @@ class StayingWorker:
 
 
 def connect() -> StayingWorker | None:
-    """Return what this process needs to stay for further rounds; None where nodeclient does not offer it."""
-    path = os.environ.pop(ROUNDS, None)  # no child is to take it for its own
+    """Connect to nodeclient for further rounds of this process; return None if nodeclient does not offer them."""
+    path = os.environ.pop(ROUNDS, None)  # children must not use it
     if path is None:
         return None
     environment = WorkerEnvironment.from_environ(os.environ)
     try:
-        line = RoundLine(path, environment.local_rank, environment.round)
+        channel = RoundChannel(path, environment.local_rank, environment.round)
     except OSError as error:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
     leftovers.set_aside()
     if os.environ.get(HANDLING) == DEFAULTS[HANDLING]:
-        # This is what torch's own note says of `_abort_process_group` (distributed_c10d.py of torch 2.13): otherwise a
-        # thread of torch's ends the process for the same error. nodeclient ends workers that hang in any case.
+        # torch recommends this for `_abort_process_group` (distributed_c10d.py of torch 2.13): otherwise a thread of
+        # torch ends the process for the same error. nodeclient ends workers that hang in any case.
         os.environ[HANDLING] = "0"
-    return StayingWorker(line, environment.round)
+    return StayingWorker(channel, environment.round)
 
 
 def _take_streams(streams: list[int]) -> None:
-    """Let standard output and error lead to other descriptors from now on."""
+    """Replace the descriptors of standard output and error."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for target, descriptor in enumerate(streams, start=1):

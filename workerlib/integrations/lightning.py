@@ -36,16 +36,16 @@ class ElasticCallback(Callback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
     def __init__(self, path: str | os.PathLike[str], ctx: Context | None = None, *, every_n_steps: int = 10) -> None:
-        """Save at `path` when asked to stop, and ask whether to stop after every so many steps.
+        """Save at `path` in a planned stop; whether there is one is checked every `every_n_steps` steps.
 
-        With a context the state of each step is kept, and is gone on from before any checkpoint is.
+        With a context the state of each step is kept, and training resumes from it rather than from a checkpoint.
         """
         self.path = path
         self.ctx = ctx
         self.every_n_steps = every_n_steps
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Say that steps will be reported: up to the first one the job is starting."""
+        """Announce that steps will be reported: up to the first one the job counts as starting."""
         del trainer, pl_module
         if stage == "fit":
             progress.announce()
@@ -60,7 +60,7 @@ class ElasticCallback(Callback):
             f"scheduler{number}": config.scheduler for number, config in enumerate(trainer.lr_scheduler_configs)
         }
         if self.ctx.keep(**objects) >= 0:
-            # Of the checkpoint, which is older, optimizers and loops would be restored after this.
+            # Lightning would restore optimizers and loops from the checkpoint, which is older, after this.
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -86,13 +86,13 @@ class ElasticCallback(Callback):
 
 
 class _Loops:
-    """The place of a Trainer in its training, with that of a data loader that tells it."""
+    """The place of a Trainer in its training, with that of a data loader that has a state."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._loop = trainer.fit_loop
 
     def state_dict(self) -> dict[str, Any]:
-        """Return it."""
+        """Return the place."""
         state: dict[str, Any] = self._loop.state_dict()
         return state
 

@@ -21,7 +21,7 @@ from workerlib import progress
 from workerlib.agreement import should_stop
 
 EVERY_N_STEPS = 10
-"""Steps between two questions whether to stop."""
+"""The steps between two checks whether to stop."""
 
 
 class ElasticTrainer(Trainer):
@@ -32,7 +32,7 @@ class ElasticTrainer(Trainer):
         """The configuration of torchtitan's own trainer; by its class torchtitan finds this trainer instead."""
 
     def __init__(self, config: Config) -> None:
-        """Say that steps will be reported: up to the first one the job is starting."""
+        """Announce that steps will be reported: up to the first one the job counts as starting."""
         progress.announce()
         super().__init__(config)
 
@@ -47,14 +47,14 @@ class ElasticTrainer(Trainer):
         progress.step(self.step)
 
     def should_continue_training(self) -> bool:
-        """Whether to do another step; saves and says no if any worker was asked to stop."""
+        """Whether to do another step; if any worker was asked to stop, save and return False."""
         if self.step % EVERY_N_STEPS == 0 and should_stop():
             self._save()
             return False
         return bool(super().should_continue_training())
 
     def _save(self) -> None:
-        """Save as torchtitan does between steps. By default it saves the model alone after the last one."""
+        """Save the whole state, as torchtitan does between steps; after the last step it saves the model alone."""
         if self.config.checkpoint.enable and self.step % self.checkpointer.interval != 0:
             self.checkpointer.interval = 1
             self.checkpointer.save(self.step)

@@ -21,25 +21,25 @@ from workerlib import progress
 from workerlib.agreement import should_stop
 
 STATE_FILE = "trainer_state.json"
-"""The Trainer writes it last into a checkpoint (`_save_checkpoint` in transformers/trainer.py)."""
+"""The file that the Trainer writes last into a checkpoint (`_save_checkpoint` in transformers/trainer.py)."""
 
 SENTINEL_FILE = "checkpoint-is-incomplete.txt"
-"""Stands in a checkpoint of `enable_jit_checkpoint` until that is whole (transformers/trainer_jit_checkpoint.py)."""
+"""The file that marks an unfinished checkpoint of `enable_jit_checkpoint` (transformers/trainer_jit_checkpoint.py)."""
 
 
 class ElasticTrainerCallback(TrainerCallback):
     """Reports each step, and has all workers save and end when the node of any of them asks for a stop."""
 
     def __init__(self, every_n_steps: int = 10) -> None:
-        """Ask whether to stop after every so many steps."""
+        """Check whether to stop every `every_n_steps` steps."""
         self.every_n_steps = every_n_steps
         self.stopped = False
         """Whether `train` has returned because a node asked for a stop, and not because training is over."""
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Say that steps will be reported: up to the first one the job is starting.
+        """Announce that steps will be reported: up to the first one the job counts as starting.
 
-        Raises `RuntimeError` where transformers takes each worker for the only one, which it does without a word.
+        Raises `RuntimeError` if transformers takes each worker for the only one, of which it does not warn.
         """
         del state, control
         workers = int(os.environ.get("WORLD_SIZE", "1"))

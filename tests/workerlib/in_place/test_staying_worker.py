@@ -24,7 +24,7 @@ from tests.support.programs import TIMEOUT_S, wait_until
 from tests.workerlib.test_init import SOLO
 from workerlib import checkpoints, progress
 from workerlib.env import KEEP
-from workerlib.in_place.round_line import RoundLine
+from workerlib.in_place.round_channel import RoundChannel
 from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, Failed, Left, NextRound, Refusing, RoundMessage
 from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
 from workerlib.keep.keeper import StepKeeper
@@ -33,12 +33,12 @@ from workerlib.keep.kept_errors import LeftRoundError
 from workerlib.packets import PACKET_BYTES
 
 
-def connected(folder: Path) -> tuple[RoundLine, socket.socket]:
+def connected(folder: Path) -> tuple[RoundChannel, socket.socket]:
     """Connect a worker of round 1 to this test, which plays its nodeclient and has heard that it can stay."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(str(folder / "rounds"))
         listener.listen()
-        line = RoundLine(str(folder / "rounds"), 0, 1)
+        line = RoundChannel(str(folder / "rounds"), 0, 1)
         node, _ = listener.accept()
     node.settimeout(TIMEOUT_S)
     node.recv(PACKET_BYTES)

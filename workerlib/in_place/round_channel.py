@@ -1,4 +1,4 @@
-"""The worker's end of the connection over which it is asked to leave its round, and given the next one."""
+"""The worker's end of the connection over which nodeclient asks it to leave its round, and sends the next one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from workerlib.packets import PACKET_BYTES, ChannelError
 LOG = logging.getLogger(__name__)
 
 
-class RoundLine:
-    """A connection to the nodeclient of this host, which lasts as long as this process. A thread listens to it."""
+class RoundChannel:
+    """A connection to the nodeclient of this host, which lasts as long as this process. A thread reads from it."""
 
     def __init__(self, path: str, local_rank: int, round_number: int) -> None:
         """Connect, and send which worker this is. Raises `OSError`."""
@@ -32,7 +32,7 @@ class RoundLine:
         os.register_at_fork(after_in_child=self._socket.close)  # the connection stays that of the parent
 
     def listen(self, leave: Callable[[AskToLeave], None]) -> None:
-        """Listen from now on; `leave` is called, in the thread that listens, when a round is to be left."""
+        """Read messages from now on, in a thread; it calls `leave` when this worker is asked to leave its round."""
         threading.Thread(target=self._receive_all, args=(leave,), name="workerlib-rounds", daemon=True).start()
 
     def send(self, message: RoundMessage) -> None:
@@ -41,11 +41,11 @@ class RoundLine:
             self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
 
     def next_round(self) -> tuple[NextRound, list[int]] | None:
-        """Wait for the next round; return it with the descriptors of stdout and stderr. None if there will be none."""
+        """Wait for the next round; return it with the descriptors of stdout and stderr. None if none will come."""
         return self._rounds.get()
 
     def _receive_all(self, leave: Callable[[AskToLeave], None]) -> None:
-        """Listen until the connection ends, or this thread: a worker that hears nothing must not seem able to stay."""
+        """Read until the connection ends; this thread ends it as well, since the worker could not be asked any more."""
         try:
             while True:
                 packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS, socket.MSG_CMSG_CLOEXEC)

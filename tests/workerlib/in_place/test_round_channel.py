@@ -12,18 +12,18 @@ from queue import SimpleQueue
 import pytest
 
 from tests.support.programs import TIMEOUT_S
-from workerlib.in_place.round_line import RoundLine
+from workerlib.in_place.round_channel import RoundChannel
 from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, CanStay, NextRound, RoundMessage
 from workerlib.packets import PACKET_BYTES
 
 
 @contextmanager
-def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundLine, socket.socket]]:
+def connected(folder: Path, leave: Callable[[AskToLeave], None]) -> Iterator[tuple[RoundChannel, socket.socket]]:
     """Connect a worker of round 1 to this test, which plays its nodeclient."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(str(folder / "rounds"))
         listener.listen()
-        line = RoundLine(str(folder / "rounds"), 0, 1)
+        line = RoundChannel(str(folder / "rounds"), 0, 1)
         node, _ = listener.accept()
     with closing(node):
         node.settimeout(TIMEOUT_S)
