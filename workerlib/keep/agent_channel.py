@@ -27,7 +27,7 @@ class AgentChannel:
         self._socket.send(encode(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def report(self, message: Message) -> None:
-        """Send a message, unless nodeclient has gone: its workers follow."""
+        """Send a message, unless nodeclient is gone: its workers end as well then."""
         with suppress(OSError):
             self.send(message)
 
@@ -48,5 +48,5 @@ class AgentChannel:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def abandon(self) -> None:
-        """Close the descriptor. In a child that was forked the connection stays that of its parent."""
+        """Close the descriptor. If this is a forked child, its parent keeps the connection."""
         self._socket.close()

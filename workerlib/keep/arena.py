@@ -1,4 +1,4 @@
-"""The memory that outlives a worker: who writes what where, and how a reader knows that it is whole.
+"""The memory that outlives a worker: its layout, and how a reader recognises places that are whole.
 
 Standard library only, since nodeclient imports it. An arena is a memfd of nodeclient's, one for each local rank, with a
 size that is sealed. It begins with a page of 64-bit words in the host's byte order: those of its header, then
@@ -8,9 +8,8 @@ size that is sealed. It begins with a page of 64-bit words in the host's byte or
 * `SMALL_PLACES` places for the small state: what forward changes without the optimizer, as of one step each.
 
 A place is *whole* if its control words belong together: the last of them, `check`, combines the others by exclusive or.
-A writer zeroes `check` first, then writes data, then the other words, and `check` last. So whoever dies while it writes
-leaves a place that is not whole, and all others as they were. Nothing here is trusted by a reader: all that is read is
-checked to be within bounds.
+A writer zeroes `check` first, then writes data, then the other words, and `check` last. So a writer that dies leaves
+one place that is not whole, and all others as they were. A reader trusts nothing here, and checks all bounds.
 
 The data of a place are the length of a manifest (8 bytes), the manifest (JSON, see `manifest`), tensors that are
 aligned to `ALIGNMENT` bytes, and then values as JSON, up to the length in the control words.
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MEMORY_NAME = "coordinatord-kept"
-"""The name of the memfd, for people who look into /proc."""
+"""The name of the memfd, which /proc shows."""
 
 MAGIC = int.from_bytes(b"kept-st1", "little")
 
@@ -34,15 +33,15 @@ LAYOUT_VERSION = 1
 HEADER_BYTES = 4096
 
 GENERATIONS = 3
-"""Places for the big state: the one that is protected, the newest one, and one to write. For as long as two steps are
-protected and a third one is the newest, nothing is saved."""
+"""Places for the big state: the protected one, the newest one, and one to write. While two steps are protected and a
+third one is the newest, nothing is saved."""
 
 SMALL_PLACES = 6
-"""Places for the small state: two steps that are protected, the last two that are done, and two looks at the step that
-is on, of which one is always whole while the other is written."""
+"""Places for the small state: two protected steps, the last two steps that are done, and two states within the current
+step, one of which is whole while the other is written."""
 
 ALIGNMENT = 64
-"""One cache line, which every type of tensor is content with."""
+"""One cache line, which suffices for every type of tensor."""
 
 PAGE_BYTES = 4096
 
@@ -58,15 +57,15 @@ PENDING = 1
 numbers may still change."""
 
 WHOLE = 2
-"""The flag of a generation that holds the small state of its step too, as one that is written at an interval does."""
+"""The flag of a generation that holds the small state of its step as well, such as one of a save at an interval."""
 
 TOUCH_BYTES = 1 << 20
-"""The memory that is mapped in one go: the interpreter's lock is held meanwhile, for a tenth of a millisecond."""
+"""The bytes that are mapped in one call, which holds the interpreter's lock for a tenth of a millisecond."""
 
 STEP_MAX = 2**53 - 1
 
 BYTES_MAX = 2**46
-"""The most that an arena may have: 64 TiB, so that no sum of sizes overflows."""
+"""The most bytes of an arena: 64 TiB, so that no sum of sizes overflows."""
 
 _SALT = 0x6B657074  # "kept": a place of zeros is not whole
 
@@ -84,11 +83,11 @@ _WORD_MAX = 2**64 - 1
 _DIGEST = 10
 
 _PROTECTED = 4
-"""The first of the words of the header that say what is protected: three for each of `PROTECTED_MAX` steps."""
+"""The index of the first header word of the protected steps: three words for each of `PROTECTED_MAX` steps."""
 
 PROTECTED_MAX = 3
-"""The newest step that is whole on all ranks, the one that is to take its place, and one that is being written to a
-disk. A save then finds no place until one of them is let go, which takes a moment, or the disk is given up."""
+"""The most protected steps: the newest step that is whole on all ranks, the one that is to take its place, and one that
+is being written to a disk. With three of them, no place is free for a save until one is released."""
 
 _CRC_BITS = 32
 
@@ -106,7 +105,7 @@ class ArenaSizes:
 
     @classmethod
     def at_least(cls, generation: int, small: int) -> ArenaSizes:
-        """Return these sizes, rounded up to whole pages. Raises `ArenaError` if they cannot be meant."""
+        """Return these sizes, rounded up to whole pages. Raises `ArenaError` for sizes out of bounds."""
         if not 0 <= generation <= BYTES_MAX or not 0 <= small <= BYTES_MAX:
             raise ArenaError(f"an arena cannot have places of {generation} and {small} bytes")
         return cls(_round_up(generation, PAGE_BYTES), _round_up(small, PAGE_BYTES))
@@ -128,7 +127,7 @@ class ArenaSizes:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What the control words say of a whole place."""
+    """The content of the control words of a whole place."""
 
     step: int
     round: int
@@ -137,21 +136,21 @@ class Commit:
     rank: int
     world_size: int
     shard: int
-    """Which part of the big state it is, from 0; states with the same number are alike on all ranks that have it."""
+    """The number of this part of the big state, from 0; all ranks with the same number have the same state."""
     shards: int
-    """How many parts make the whole big state: 1 where every rank has all of it."""
+    """How many parts the whole big state has: 1 if every rank has all of it."""
     serial: int
-    """Counts the commits of an arena, so that two of the same step are told apart."""
+    """A count of the commits of an arena, which distinguishes two of the same step."""
     flags: int = 0
 
     @property
     def pending(self) -> bool:
-        """Whether the step was still on when this was taken; see `PENDING`."""
+        """Whether this was taken within its step; see `PENDING`."""
         return bool(self.flags & PENDING)
 
     @property
     def has_small(self) -> bool:
-        """Whether a generation holds the small state of its step too; see `WHOLE`."""
+        """Whether a generation holds the small state of its step as well; see `WHOLE`."""
         return bool(self.flags & WHOLE)
 
     def is_same_part(self, other: Commit) -> bool:
@@ -174,7 +173,7 @@ class Commit:
         """The exclusive or of the other words; never 0."""
         check = _SALT
         for word, factor, number in zip(self.words, _FACTORS, _NUMBERS, strict=True):
-            # Two words that are exchanged, or equal, do not cancel out.
+            # With a factor and a number of its own, a word cancels no equal one, and exchanged words show.
             check ^= (word * factor + number) & _WORD_MAX
         return check or _SALT
 
@@ -188,24 +187,24 @@ class Place:
         self._words = control[: _CHECK + 1]
         self.data = data
         self._seen: tuple[bytes, Commit | None] = (b"", None)
-        """The words that were seen last, and what they say: a writer looks at all places at each step."""
+        """The words that were read last, with their commit: a writer reads all places at each step."""
 
     def begin(self) -> None:
-        """Mark it as no longer whole, before its data are overwritten."""
+        """Mark the place as no longer whole, before its data are overwritten."""
         self._control[_CHECK] = 0
 
     def resume(self, commit: Commit) -> None:
-        """Take `begin` back before anything is overwritten: what it holds was protected meanwhile."""
+        """Undo `begin`, before anything is overwritten: the step in this place was protected meanwhile."""
         self._control[_CHECK] = commit.check
 
     def commit(self, commit: Commit) -> None:
-        """Mark it as whole: all of its data are written."""
+        """Mark the place as whole: all of its data are written."""
         for number, word in enumerate(commit.words):
             self._control[number] = word
         self._control[_CHECK] = commit.check
 
     def read(self) -> Commit | None:
-        """Return what it holds; None if it is not whole."""
+        """Return the commit of the place; None if it is not whole."""
         words = self._words.tobytes()
         seen, commit = self._seen
         if words != seen:
@@ -220,7 +219,7 @@ class Place:
         return commit if check == commit.check and in_bounds else None
 
     def digest(self, commit: Commit) -> int | None:
-        """Return the crc32 that nodeclient noted for the data of this very commit; None if it has not."""
+        """Return the crc32 that nodeclient noted for the data of this commit; None if it has noted none."""
         word: int = self._control[_DIGEST]
         return word & (2**_CRC_BITS - 1) if word >> _CRC_BITS == _fold(commit) else None
 
@@ -252,7 +251,7 @@ class Arena:
         self.smalls: Sequence[Place] = made[GENERATIONS:]
         self._protections = range(_PROTECTED, _PROTECTED + 3 * PROTECTED_MAX, 3)
         self._seen: tuple[list[int], frozenset[tuple[int, int]]] = ([], frozenset())
-        """The words of the protected steps that were seen last, and what they say."""
+        """The words that were read last, with the protected steps in them."""
 
     @classmethod
     def create(cls, file: int, sizes: ArenaSizes) -> Arena:
@@ -278,15 +277,16 @@ class Arena:
         words = self._words[self._protections.start : self._protections.stop].tolist()
         seen, steps = self._seen
         if words != seen:
-            said = (_protected_by(words[at : at + 3]) for at in range(0, len(words), 3))
-            steps = frozenset(filter(None, said))
+            protected = (_protected_by(words[at : at + 3]) for at in range(0, len(words), 3))
+            steps = frozenset(filter(None, protected))
             self._seen = words, steps
         return steps
 
     def protect(self, steps: Collection[tuple[int, int]]) -> None:
         """Set which rounds and steps must not be overwritten, at most `PROTECTED_MAX`.
 
-        Only nodeclient calls this, as the coordinator wants it. A step that stays protected is so at each moment.
+        Only nodeclient calls this, for the steps that the coordinator names. A step that stays protected is never
+        unprotected in between.
         """
         stay = self.protected & {*steps}
         new = sorted({*steps} - stay)
@@ -299,9 +299,9 @@ class Arena:
                     self._words[at + 2] = _SALT ^ round_ ^ step << 1
 
     def touch(self, generations: int = GENERATIONS) -> None:
-        """Have the kernel map the memory of the first generations, piece by piece; blocks, so it is for a thread.
+        """Have the kernel map the memory of the first generations, piece by piece. This blocks, so call it in a thread.
 
-        Otherwise who first writes there meets a fault at each page, and takes ten times as long as the copy.
+        Without it, the first writer causes a fault at each page, and takes ten times as long as the copy.
         """
         file: Any = self._memory.obj
         end = HEADER_BYTES + generations * self.sizes.generation
@@ -314,7 +314,7 @@ class Arena:
     def begin_generation(self, *, last: bool = False) -> Place | None:
         """Return a generation that may be overwritten, and is no longer whole; None if all have to stay.
 
-        The `last` save of a round may take the place of the newest one, if that is not protected: it is newer.
+        The `last` save of a round may overwrite the newest generation, if that is not protected.
         """
         return self._begin(lambda protected: next_generation(self.generations, protected, last=last))
 
@@ -326,7 +326,7 @@ class Arena:
         while (place := choose(protected := self.protected)) is not None:
             commit = place.read()
             place.begin()
-            # It may have become protected just now: nodeclient first says so, and then looks whether it is whole.
+            # nodeclient may have protected it just now: it writes that first, and then checks whether it is whole.
             if commit is None or (commit.round, commit.step) not in self.protected - protected:
                 return place
             place.resume(commit)
@@ -369,8 +369,8 @@ def next_generation(
 def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) -> Place | None:
     """Return the small place to overwrite, the oldest first; None if all have to stay.
 
-    Neither the last two steps that were done go, nor those that are protected. Of a step that this rank did not come to
-    the end of, the last look at it is all that there is.
+    The last two steps that were done have to stay, and so do protected ones. If this rank has not ended a protected
+    step, its last state within the step stays.
     """
     held: list[Commit] = []
     for place in places:

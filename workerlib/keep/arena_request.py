@@ -1,4 +1,4 @@
-"""Asks nodeclient for memory: when training begins, after its first step, and when the state has outgrown it."""
+"""Requests memory from nodeclient: when training begins, after its first step, and when the state has outgrown it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHIN_S = 1.0
 """How long training waits for memory at its beginning: milliseconds, unless much of it is new."""
 
 SLACK = 8
-"""The room of a generation, compared with what is needed at first: an eighth more."""
+"""The slack of a generation: it gets an eighth more than it needs at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class ArenaRequest:
         self._waiting: WaitingState | None = None
 
     def want(self, big: int, small: int, step: int, taken: Taken) -> None:
-        """Ask for places of so many bytes, unless there are such, or were asked for, or nodeclient has refused any.
+        """Request places of so many bytes, unless they exist, are requested already, or nodeclient has refused any.
 
-        The small state of the last step that is done before the answer waits for the memory.
+        Until the answer comes, the small state of the last step that is done waits for the memory.
         """
         held = self.arena.sizes if self.arena is not None else None
         suffices = held is not None and held.small >= small - len(taken.rest) and held.generation >= big
@@ -56,7 +56,7 @@ class ArenaRequest:
 
     @property
     def awaited(self) -> bool:
-        """Whether nodeclient was asked for memory, and has not answered."""
+        """Whether a request for memory has no answer yet."""
         return self._waiting is not None
 
     def take(self, arena: Arena) -> WaitingState | None:
@@ -72,7 +72,7 @@ class ArenaRequest:
         return "there is no memory for it" if self.refused else "its memory is not there yet"
 
     def await_answer(self) -> None:
-        """Wait for a while until nodeclient has given memory, or refused it."""
+        """Wait until nodeclient has given memory or refused it, `WITHIN_S` at most."""
         self.answered.wait(WITHIN_S)
 
     def refuse(self, why: str) -> None:

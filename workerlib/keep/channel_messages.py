@@ -1,9 +1,8 @@
-"""What a worker and its nodeclient say to each other about kept state; standard library only, since both import it.
+"""The messages between a worker and its nodeclient about kept state; standard library only, since both import it.
 
 They hold a Unix SOCK_SEQPACKET connection: each packet is one JSON object of at most `PACKET_BYTES`, and arenas travel
-beside it as file descriptors. A worker finds the socket by the environment variable `workerlib.env.KEEP`, and begins
-with `Hello`. Each side checks what it gets by `decode`: a packet that is not one of the messages below ends the
-connection.
+beside it as file descriptors. The environment variable `workerlib.env.KEEP` names the socket, and the worker begins
+with `Hello`. Each side checks packets by `decode`: one that is none of the messages below ends the connection.
 
 | from | message | answered by |
 |---|---|---|
@@ -57,24 +56,24 @@ class Reserved:
     """The arena comes with this packet."""
 
     disk_every_s: float = 0.0
-    """How often a step is written to a disk; 0 for never. What all ranks have alike is then saved in training too."""
+    """How often a step is written to a disk; 0 for never. Else state that all ranks share is saved in training too."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedMemory:
-    """There is no memory for the arena, and why; training goes on without."""
+    """There is no memory for the arena; training goes on without it."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class AskRestore:
-    """A worker asks for what it resumes from."""
+    """A worker asks for the state that it resumes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What the arena of one descriptor holds of the resume point."""
+    """The part of the resume point in the arena of one descriptor."""
 
     rank: int
     big: bool
@@ -84,7 +83,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class ResumeFrom:
-    """What the round resumes from. More packets follow if `more`; step -1 says that there is nothing."""
+    """The state that the round resumes from. More packets follow if `more`; with step -1 there is no state."""
 
     round: int
     step: StepOrNone
@@ -94,7 +93,7 @@ class ResumeFrom:
 
 
 NOTHING = ResumeFrom(0, -1, 0, ())
-"""The round begins from nothing, as all of its workers do."""
+"""The answer for a round whose workers all begin without state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +105,14 @@ class SaveNow:
     """
 
     number: int
-    """The answer repeats it. So it is told from the answer to an earlier request, or from a save at an interval."""
+    """The answer repeats it, which distinguishes it from answers to earlier requests and from saves at an interval."""
     planned: bool = False
     late: bool = False
     """The script had the time to come to a step of its choice, and has not: save, and let training go on to it."""
 
 
 BEFORE_NAMED = -1
-"""Stands for a step that is not chosen yet: all workers of the round are to keep the same one."""
+"""The value in place of a step that is not chosen yet: all workers of the round keep the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +129,7 @@ class HaltAt:
 
 @dataclass(frozen=True, slots=True)
 class Halted:
-    """The worker stands still at the end of this step, or will; it goes on only when a later one is named."""
+    """The worker stands still at the end of this step, or will; it goes on only if a later step is named."""
 
     step: int
     asked: int
@@ -150,25 +149,25 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class NotSaved:
-    """Nothing could be saved, and why."""
+    """Nothing could be saved."""
 
     why: str
     asked: int = 0
     """The number of the `SaveNow` that this answers; 0 for a save that nobody asked for."""
     put_off: bool = False
-    """The script first goes on to a step of its choice. nodeclient asks again if it does not come to that."""
+    """The script goes on to a step of its choice first. If it does not come to that, nodeclient asks again."""
 
 
 def at_own_step(number: int) -> NotSaved:
-    """Return the answer of a script that calls `should_stop` to a request with this number."""
+    """Return the answer to a request with this number if the script calls `should_stop`."""
     return NotSaved("the script ends at a step of its choice, and saves that", number, put_off=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The worker saves every so many steps from now on, each of which takes so many seconds; 0 steps: only at a break.
+    """The worker saves every so many steps from now on, and a save takes so many seconds; 0 steps: only at a break.
 
-    `skipped` saves found no place that they might overwrite.
+    `skipped` saves were left out, since no place was free.
     """
 
     steps: int

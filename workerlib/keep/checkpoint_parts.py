@@ -1,12 +1,11 @@
-"""Numbers the parts of a checkpoint that `torch.distributed.checkpoint` saves, so that it is known what is whole.
+"""Numbers the parts of a checkpoint that `torch.distributed.checkpoint` saves, so that a whole one is recognised.
 
-Ranks whose plans have the same items have the same part. A rank does not know what the others have, and torch's global
-plan no longer shows it: there, each item that several ranks have is left to one of them. So each rank says of its own
-plan what it has, and the rank that sees all of them tells each which part that is, of how many. What is said travels
-with the plans.
+Ranks whose plans have the same items have the same part. A rank does not know the items of others, and torch's global
+plan no longer shows them: it leaves each item that several ranks have to one of them. So each rank adds a digest of its
+items to its own plan, and the rank that gets all plans adds the number of each part, and how many parts there are.
 
-torch may keep plans and leave out those that have not changed. Then not all ranks hear of a number, and each counts as
-one that has a part of its own. That is always right, but the loss of a host costs more.
+torch may leave out plans that have not changed. Then not all ranks get a number, and each counts as one with a part of
+its own. That is always correct, but the loss of a host costs more.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 
 @dataclass(frozen=True, slots=True)
 class OwnItems:
-    """What a rank says of its plan."""
+    """A rank's description of its plan."""
 
     save: int
-    """The number of this save in its process: what comes back of an earlier one is told apart by that."""
+    """The number of this save in its process, which distinguishes the answer from that to an earlier save."""
     digest: bytes
-    """It is the same for two ranks if both have the same names and pieces."""
+    """A hash of the names and pieces, which is the same for two ranks that have the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartNumber:
-    """What a rank hears: which part it has, of how many."""
+    """The number of a rank's part, and how many parts there are."""
 
     save: int
     shard: int
@@ -38,20 +37,20 @@ class PartNumber:
 
 
 def own_items(save: int, items: Iterable[WriteItem]) -> OwnItems:
-    """Return what a rank says of the items of its own plan."""
+    """Return a rank's description of the items of its own plan."""
     names = sorted((item.index.fqn, tuple(item.index.offset or ())) for item in items)
     return OwnItems(save, hashlib.blake2b(repr(names).encode(), digest_size=16).digest())
 
 
 def number_parts(plans: list[SavePlan]) -> list[SavePlan]:
-    """Return the plans of all ranks with the numbers of their parts; without any unless all ranks hear of theirs."""
-    said = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, OwnItems)]
-    if len(said) < len(plans):
+    """Return the plans of all ranks with the numbers of their parts; without numbers if any plan is left out."""
+    described = [plan.storage_data for plan in plans if plan.usable and isinstance(plan.storage_data, OwnItems)]
+    if len(described) < len(plans):
         return [replace(plan, storage_data=None) for plan in plans]
     numbers: dict[bytes, int] = {}
-    for own in said:
+    for own in described:
         numbers.setdefault(own.digest, len(numbers))
     return [
         replace(plan, storage_data=PartNumber(own.save, numbers[own.digest], len(numbers)))
-        for plan, own in zip(plans, said, strict=True)
+        for plan, own in zip(plans, described, strict=True)
     ]

@@ -1,7 +1,7 @@
-"""Knows how far a GPU has come: the host is ahead of it, so a step that is done on the host may go on there.
+"""Shows how far a GPU has come: the host is ahead of it, so a step that is done on the host may go on there.
 
-A save at the break of a round must not wait behind a collective that hangs, as it would in the queue of training. So it
-has a queue of its own, and begins only when the end of the step has passed in the other one.
+A save at the break of a round must not wait behind a collective that hangs, as it would in training's stream. So it has
+a stream of its own, and begins only when the other stream has passed the end of the step.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class CudaOrder:
     """The order of a GPU. This was not tried on a GPU yet."""
 
     def __init__(self, device: torch.device) -> None:
-        """Make the queue for copies."""
+        """Make the stream for copies."""
         self._device = device
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
         self._end: torch.cuda.Event | None = None
 
     def note_end(self) -> None:
-        """Put a mark into the queue of training."""
+        """Record an event in the stream of training."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
         event.record(torch.cuda.current_stream(self._device))
         self._end = event
 
     def has_ended(self, within_s: float | None) -> bool:
-        """Wait for the mark. Raises `RuntimeError` where an error has spoilt the context of this process."""
+        """Wait for the event. Raises `RuntimeError` if an error has spoilt the context of this process."""
         end = self._end
         if end is None:
             return True
@@ -63,13 +63,13 @@ class CudaOrder:
         return True
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Copy in the queue for copies. Raises `RuntimeError` as `wait` does."""
+        """Copy in the stream for copies. Raises `RuntimeError` as `has_ended` does."""
         with torch.cuda.stream(self._copies):
             copy(to, of)
         self._copies.synchronize()
 
 
 def order_of(tensors: Iterable[torch.Tensor]) -> DeviceOrder | None:
-    """Return the order of the GPU that has tensors; None where all are in the memory of the host."""
+    """Return the order of the GPU that has tensors; None if all are in the memory of the host."""
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     return None if device is None else CudaOrder(device)

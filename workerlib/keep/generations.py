@@ -15,17 +15,17 @@ from workerlib.keep.pieces import local_part, piece_of, views_of
 from workerlib.keep.small_state import copy
 
 TOUCH_AFTER_S = 1.0
-"""How long after memory is there its pages are mapped: not while a round begins, which has other things to do."""
+"""The delay until the pages of new memory are mapped, so that it does not slow down the beginning of a round."""
 
 WITHIN_S = 0.5
 """How long the last save of a round waits for a GPU, which may be stuck in a collective."""
 
 SAMPLE = 4
-"""How many tensors, more or less, are looked at for changes outside `optimizer.step`."""
+"""The approximate number of tensors that are checked for changes outside `optimizer.step`."""
 
 
 class NotNowError(Exception):
-    """The state does not fit, all generations have to stay, or a GPU is not there yet; the text says which."""
+    """The state does not fit, all generations have to stay, or a GPU has not come to the step; the text says which."""
 
 
 class Generations:
@@ -40,7 +40,7 @@ class Generations:
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
         self.order = order_of(tensor for _, tensor in self.tensors())
-        """The order of the GPU; None where there is none."""
+        """The order of the GPU; None without a GPU."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -70,15 +70,15 @@ class Generations:
         if not self._sample:
             tensors = self.tensors()
             self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
-        # torch counts the changes of a tensor in place: an optimizer without hooks, such as a compiled one, shows so.
+        # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
 
     def have_changed(self) -> bool:
-        """Whether the state has changed since, as a sample of its tensors shows."""
+        """Whether the state has changed since `note_step`, by a sample of its tensors."""
         return self._versions != [tensor._version for tensor in self._sample]  # noqa: SLF001 - as above
 
     def have_grown(self) -> bool:
-        """Whether there is more state than at the last such question, as after an optimizer's first step."""
+        """Whether there is more state than at the last call, as after an optimizer's first step."""
         before, self._growth = self._growth, sum(kept.growth for kept in self._objects.values())
         return self._growth != before
 

@@ -1,7 +1,7 @@
-"""How often state is saved that only this rank has: so that it costs at most one hundredth of the time.
+"""How often state is saved that only this rank has, so that saves take at most one hundredth of the time.
 
-The answer is a power of two, and a save comes at the steps that it divides. So ranks need not agree: where theirs
-differ, the steps that the largest one divides are common to all.
+The interval is a power of two, and steps that it divides are saved. So ranks need not agree: if their intervals differ,
+the steps that the largest one divides are common to all.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from workerlib.keep.channel_messages import Interval
 
 DISK_SHARE = 0.25
-"""The part of the time between two steps on a disk after which what all ranks have alike is saved: the step that is
-written is then at most so much older than it need be."""
+"""The part of the time between two steps on a disk after which state that all ranks share is saved: the written step is
+at most that much older than it could be."""
 
 SHARE_MAX = 0.01
 """The part of training's time that saves may take."""
@@ -32,11 +32,11 @@ FIRST_TOUCH_BYTES_S = 0.7e9
 """Bytes a second of a first copy into new memory; 0.7 to 0.9 GB/s were measured on two busy cores."""
 
 WEIGHT = 0.2
-"""The weight of the last step in the mean of what a step takes."""
+"""The weight of the last step in the mean time of a step."""
 
 
 class SaveInterval:
-    """Learns what a step and a save take, and says at which steps to save."""
+    """Measures steps and saves, and decides at which steps to save."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -51,11 +51,11 @@ class SaveInterval:
         self._reported = Interval(0, 0.0, 0)
 
     def begin_step(self, now: float) -> None:
-        """Note when a step begins: after what its predecessor has saved."""
+        """Note when a step begins, after the save of the one before."""
         self._began_at = now
 
     def end_step(self, now: float) -> None:
-        """Note when it has ended."""
+        """Note when the step has ended."""
         if self._began_at is not None:
             self.note_step(now - self._began_at)
 

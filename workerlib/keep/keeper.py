@@ -1,8 +1,8 @@
-"""Keeps the state of each step: when it is saved, and by which thread.
+"""Keeps the state of each step: it decides when state is saved, and by which thread.
 
-The thread that listens to nodeclient saves at the break of a round, when training is stuck in a collective. The
+The thread that reads from nodeclient saves at the break of a round, when training is stuck in a collective. The
 training thread itself saves at an interval, and when an exception ends the training. `state_lock` keeps the two apart.
-What it costs to be asked at each step is the small state. `step_saver` does the saving.
+In each step, only the small state costs time. `step_saver` does the saving.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ WAIT_S = 2.0
 """How long a save waits for a step to be whole."""
 
 STAND_STILL_S = 60.0
-"""How long training stands still after a save at the break, until its node ends it: far longer than that takes."""
+"""How long training stands still after a save at the break. Its node ends it far earlier."""
 
 
 class StepKeeper:
-    """Keeps what a script gave to `ctx.keep`."""
+    """Keeps the state of the objects that a script gave to `ctx.keep`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class StepKeeper:
         small: SmallStates,
         channel: AgentChannel,
     ) -> None:
-        """Take what is to be kept; `generations` and `small` write it."""
+        """Take the objects to keep; `generations` and `small` write their state."""
         self._environment = environment
         self._objects = objects
         self._channel = channel
@@ -65,8 +65,7 @@ class StepKeeper:
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
-        """Whether nothing is kept any more: the script is out of its block, or this process is a child of the one that
-        keeps."""
+        """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
         self._hooks = ProcessHooks()
         self.is_sharded = self._saver.commits.has_sharded
         """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
@@ -97,7 +96,7 @@ class StepKeeper:
     # Training
 
     def step(self, number: int) -> None:
-        """Note that a step is done: what is kept from now on is the state of this step."""
+        """Note that a step is done: the present state is that of this step."""
         if self._has_ended:
             return
         if not self._lock.is_in_step:
@@ -116,7 +115,7 @@ class StepKeeper:
         self._lock.check()
 
     def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Wait for the change of parameters: it begins with the optimizer's step, or when its closure has returned."""
+        """Note that parameters change: from now on, or from when the optimizer's closure has returned."""
         if (wrapped := after_closure(given, named, self._begin_change)) is None:
             self._begin_change()
         return wrapped
@@ -140,7 +139,7 @@ class StepKeeper:
     def _begin_step(self) -> None:
         """Take the state for training.
 
-        Raises `KeptStateError` where the round was over long ago, and `LeftRoundError` as `StateLock.check` does.
+        Raises `KeptStateError` if the round was over long ago, and `LeftRoundError` as `StateLock.check` does.
         """
         if not self._lock.take(StateHolder.TRAINING, STAND_STILL_S):
             self._has_ended = True
@@ -149,9 +148,9 @@ class StepKeeper:
     # The last save of the round
 
     def _keep_last(self, halt: HaltAt) -> None:
-        """Save the step that was named, which is the last one of the round, and give the state back.
+        """Save the named step, which is the last one of the round, and give the state back.
 
-        All ranks leave out the same steps, so it may be a later one on all of them.
+        If the script leaves steps out, it is a later step, and the same one on all ranks.
         """
         try:
             self._lock.is_final = True
@@ -162,20 +161,20 @@ class StepKeeper:
             self._lock.release()
 
     def _keep_before_checkpoint(self) -> None:
-        """Save the last step of the round: the order to do so is answered by the checkpoint that the script writes."""
+        """Save the last step of the round. The checkpoint that the script then writes answers the order."""
         if not self._lock.is_final:
             self._begin_step()
             self._keep_last(HaltAt(0, self._saver.done))
 
     def _keep_when_over(self, halt: HaltAt) -> None:
-        """Save the step that was named where training has ended."""
+        """Save the named step after training has ended."""
         if not self._lock.is_final and self._lock.take(StateHolder.SAVER, WAIT_S):
             self._keep_last(halt)
 
     def _answer(self, question: SaveNow) -> None:
         """Save at the end of a round. If that succeeds the state is final, unless training may still go on."""
         saver = self._saver
-        # Where a rank has died, its shard is as old as its last save; where none has, all may be at the same step.
+        # If a rank has died, its shard is as old as its last save. In a planned stop, all may be at the same step.
         same_step = saver.finds_whole_steps and question.planned
         if saver.alone and self._environment.world_size > 1 and not same_step:
             self._channel.report(NotSaved("only this rank has its state: it is saved at intervals", question.number))
@@ -185,9 +184,9 @@ class StepKeeper:
         self._channel.report(answer)
 
     def close(self, *, failed: bool) -> None:
-        """Save what can be saved when training ends early: by an error, or because a node asked for it.
+        """Save the state, if possible, when training ends: early by an error or a request, or when it is done.
 
-        The node may ask after that, as long as this process lives, and is answered at once.
+        The node may still ask for it as long as this process lives, and gets an answer at once.
         """
         if self._has_ended:
             return
@@ -197,9 +196,9 @@ class StepKeeper:
         self._hooks.remove()
         self._saver.end(in_step=in_step)
         if not in_step and (self._lock.is_final or not self._lock.take(StateHolder.SAVER, WAIT_S)):
-            return  # it was saved because the node asked for it
+            return  # the state was saved on request of the node
         try:
-            if not failed or not self._saver.alone:  # the process may be ended before it has, and save nothing then
+            if not failed or not self._saver.alone:  # a process that is ended within a save leaves that place empty
                 self._channel.report(self._saver.save(0, last=False))
             self._saver.leave_to_script()
             if (question := self._lock.take_question()) is not None:
@@ -215,7 +214,7 @@ class StepKeeper:
         self.planned_end.release()
 
     def leave_round(self) -> None:
-        """Leave nothing of this keeper behind in this process: the next round has another one."""
+        """Remove everything of this keeper from this process: the next round has another one."""
         self._hooks.remove()
         self._break_off()
         self.planned_end.close()
@@ -223,7 +222,7 @@ class StepKeeper:
             kept.forget_step()
 
     def _break_off(self) -> None:
-        """Note that training is out of the round, perhaps within a step: a save that waits for it waits no longer."""
+        """Note that training has left the round, perhaps within a step, so that no save waits for it any longer."""
         if self._has_ended:
             return
         in_step = self._lock.is_in_step
@@ -233,12 +232,12 @@ class StepKeeper:
             self._lock.release()
 
     def _become_child(self) -> None:
-        """Leave the connection to the parent: a data loader's process keeps nothing."""
+        """Close the connection in a forked child, such as a data loader's process: only its parent keeps state."""
         self._has_ended = True
         self._hooks.remove()
         self.planned_end.abandon()
 
-    # The thread that listens
+    # The thread that reads from nodeclient
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
@@ -266,7 +265,7 @@ class StepKeeper:
                 self._save_when_whole(message)
 
     def _save_when_whole(self, question: SaveNow) -> None:
-        """Save as soon as no step is on; the training thread may get there first, and answer."""
+        """Save as soon as training is between two steps; the training thread may answer the request before."""
         saver = self._saver
         if self._lock.is_final and saver.has_saved_last:
             self._channel.report(Saved(saver.done, 0.0, 0, question.number))
@@ -274,7 +273,7 @@ class StepKeeper:
         self._lock.ask(question)
         lone = self._environment.world_size == 1
         if lone and not saver.finds_whole_steps and not self._has_ended:
-            return  # only the training thread knows when its state is that of a whole step
+            return  # only the training thread knows when a step is whole
         if not self._lock.take(StateHolder.SAVER, WAIT_S):
             if self._lock.take_question() is not None:
                 self._channel.report(NotSaved(f"a step was not whole within {WAIT_S:g} s", question.number))

@@ -1,4 +1,4 @@
-"""Begins to keep what a script gave to `ctx.keep`: this is what `Context.keep` calls."""
+"""Begins to keep the state of a script's objects, for `Context.keep`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LOG = logging.getLogger("workerlib.keep")
 def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[int, StepKeeper | None]:
     """Bring objects to the newest common state, and keep them from now on; return the step, and their keeper.
 
-    Raises `KeptStateError` for what cannot be kept, or cannot be brought back.
+    Raises `KeptStateError` for state that cannot be kept or brought back.
     """
     adapters = adapt(objects)
     if not adapters:
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
     generations, small = Generations(adapters), SmallStates(adapters)
     generations.bytes_needed(0)
-    small.take_first({})  # either raises what cannot be kept
+    small.take_first({})  # both raise an error for state that cannot be kept
     path = os.environ.get(KEEP)
     if path is None:
         LOG.info("no state is kept: this launcher offers no memory for it")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class KeptStateError(RuntimeError):
-    """State cannot be kept or restored; the text says what, and what to do."""
+    """State cannot be kept or restored; the text says which, and what to do."""
 
 
 class UnreachableError(KeptStateError):
     """There is no connection to nodeclient, which has the memory for kept state."""
 
     def __init__(self, path: str, error: OSError) -> None:
-        """Name the socket and the error of the system."""
+        """Take the path of the socket and the system's error."""
         super().__init__(
             f"nodeclient cannot be reached at {path} ({error.strerror}): run the script in the same container as"
             " nodeclient, or start nodeclient with --keep-memory 0"
@@ -21,16 +21,16 @@ class UnreachableError(KeptStateError):
 class UnfitStateError(KeptStateError):
     """The kept state does not fit the objects of this script."""
 
-    def __init__(self, what: str) -> None:
-        """Say `what` does not fit, and what to do."""
+    def __init__(self, problem: str) -> None:
+        """Take the `problem`, and add a remedy."""
         super().__init__(
-            f"{what}: if the script was changed, run the former one, or begin a new run of the job"
+            f"{problem}: if the script was changed, run the former one, or begin a new run of the job"
             " (with --persist in another directory)"
         )
 
 
 class LeftRoundError(BaseException):
-    """The round is over, and this process takes part in the next one: it is for `workerlib.rounds` alone.
+    """The round is over, and this process takes part in the next one. Only `workerlib.rounds` catches this.
 
-    It is no `Exception`, so that no script takes it for an error of its own.
+    It is no `Exception`, so that no script handles it as an error of its own.
     """

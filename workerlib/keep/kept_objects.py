@@ -1,11 +1,11 @@
-"""What a script may give to `ctx.keep`: which of it is big and changes in `optimizer.step` alone, and what is small.
+"""Adapters for the objects of `ctx.keep`. Big state changes in `optimizer.step` alone; all other state is small.
 
-Each kind of object has an adapter with the same five methods:
+Each kind of object has an adapter with the same methods:
 
-* `big` returns its tensors, which are saved when the round breaks or at an interval.
-* `buffers` returns where its small tensors are that forward changes: they are saved at each step, for each rank.
-* `values` returns the rest as JSON, saved at each step; the very object of before only if nothing has changed.
-* `targets` returns the tensors to be filled with what was kept, `take_values` then takes the rest.
+* `big` returns its big tensors, which are saved when the round breaks or at an interval.
+* `buffers` returns the places of its small tensors, which forward changes: they are saved at each step, for each rank.
+* `values` returns its other state as JSON, saved at each step. It is the same object as before if nothing has changed.
+* `targets` returns the tensors to be filled with kept ones, and `take_values` then takes the kept values.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class KeptObject(Protocol):
     """An adapter; the module's docstring says what its methods are for."""
 
     late: bool
-    """Whether its values change between `optimizer.step` and `ctx.step` alone, if at all."""
+    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all."""
 
     iterates: bool
-    """Whether to read its values may begin an iteration. Then they are not read before the first step is done."""
+    """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
 
     growth: int
-    """Counts how often there was more or less state than before when `values` was called."""
+    """A count of the calls of `values` at which there was more or less state than before."""
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
@@ -58,11 +58,11 @@ class KeptObject(Protocol):
         """Take the values; the targets are filled."""
 
     def forget_step(self) -> None:
-        """Drop what a step has left that was broken off, so that the object is as if it was just made."""
+        """Drop what an interrupted step has left, so that the object is as if it was just made."""
 
 
 class _Adapter:
-    """What adapters have in common: there are no tensors, unless one says which."""
+    """The defaults of adapters: no tensors, and values that change late."""
 
     late = True
     iterates = False
@@ -82,7 +82,7 @@ class _Adapter:
         return {}
 
     def forget_step(self) -> None:
-        """Drop what a step has left that was broken off."""
+        """Drop what an interrupted step has left."""
 
 
 class KeptModule(_Adapter):
@@ -144,7 +144,7 @@ class KeptModule(_Adapter):
 
 
 class KeptOptimizer(_Adapter):
-    """An optimizer: what it keeps of each parameter is big, learning rates and the like are values."""
+    """An optimizer: its state of each parameter is big, learning rates and the like are values."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
@@ -236,12 +236,12 @@ class KeptOptimizer(_Adapter):
         self._parameters = dict(named)
 
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
-        # `state` is a defaultdict: a look must not make an entry, since optimizers take an empty one for a beginning.
+        # `state` is a defaultdict. A read must add no entry, since optimizers initialise the state if it is empty.
         found: dict[str, Any] = self._optimizer.state.get(parameter, {})
         return found
 
     def _numbers(self) -> dict[str, Any]:
-        # Each step asks for them, so where they are is looked up again only if there is more state than before.
+        # This is called at each step, so the places of the numbers are searched again only if there is more state.
         if sum(len(group["params"]) for group in self._optimizer.param_groups) != len(self._parameters):
             self._look_at_parameters()
         entries = sum(map(len, self._optimizer.state.values()))
@@ -257,7 +257,7 @@ class KeptOptimizer(_Adapter):
         found: dict[str, Any] = {}
         for name, key in self._number_places:
             value = self._state(self._parameters[name])[key]
-            if not isinstance(value, torch.Tensor):  # as it may have become since
+            if not isinstance(value, torch.Tensor):  # a number may have become a tensor since
                 found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
         return found
 
@@ -311,7 +311,7 @@ class KeptContainer(_Adapter):
 
 
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
-    """Return the adapters of what `keep` was given, by name. Raises `KeptStateError`."""
+    """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
     modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
     names = {id(parameter): path for module in modules.values() for path, parameter in module.big()}
     return {name: modules.get(name) or _adapt(name, kept, names) for name, kept in objects.items()}
@@ -334,7 +334,7 @@ def _adapt(name: str, kept: Any, names: Mapping[int, str]) -> KeptObject:
 
 
 def _canonical(root: torch.nn.Module, path: str) -> str:
-    """Return the path of a parameter as if nothing was wrapped, so that it is the same with DDP and without."""
+    """Return the path of a parameter without the names of wrappers, so that it is the same with DDP and without."""
     words, module = [], root
     for word in path.split("."):
         if word not in _INNER and not (word == "module" and type(module).__name__ in _WRAPPERS):
@@ -349,7 +349,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _empty(parameter: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor for what an optimizer keeps of a parameter, sharded as that if it has its size."""
+    """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size."""
     if shape != tuple(parameter.shape):
         return torch.empty(shape, dtype=dtype)
     if is_sharded(parameter):
@@ -376,7 +376,7 @@ def _without_tensors(value: Any) -> Any:
 
 
 def _merge(present: Any, kept: Any) -> None:
-    """Bring a dict or list to what was kept, in place; its tensors stay the same objects."""
+    """Bring a dict or list to the kept state, in place; its tensors stay the same objects."""
     if isinstance(present, list):
         del present[len(kept) :]
         present.extend([None] * (len(kept) - len(present)))

@@ -1,7 +1,7 @@
-"""Says where each tensor of a place lies, and which piece of which whole it is; standard library only.
+"""Where each tensor of a place lies, and which piece of which whole tensor it is; standard library only.
 
-A manifest is JSON, and needs no other rank's manifest to be understood: a reader of any world size merges those that it
-has. It is written once and stays as long as the tensors have the same names and sizes, whatever their values.
+A manifest is JSON. It is complete without those of other ranks: a reader of any world size merges the manifests that it
+has. It is written once, and stays as long as the tensors have the same names and sizes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ Shape = tuple[int, ...]
 
 
 class ManifestError(ValueError):
-    """The data of a place are not what a worker writes; the text says how."""
+    """The data of a place are malformed; the text says how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a tensor: all of it, or what one rank has of it."""
+    """A piece of a tensor: all of it, or the part of one rank."""
 
     name: str
     dtype: str
-    """The name that torch has for it, such as `float32`."""
+    """torch's name of it, such as `float32`."""
     whole: Shape
     """The size of the whole tensor."""
     offsets: Shape
     """Where in the whole this piece begins."""
     sizes: Shape
     length: int
-    """The bytes."""
+    """The number of bytes."""
 
     @property
     def elements(self) -> int:
@@ -57,7 +57,7 @@ class Layout:
 
 
 def lay_out(pieces: Iterable[Piece]) -> Layout:
-    """Return a place for each piece."""
+    """Return the layout of these pieces in a place."""
     pieces = tuple(pieces)
     fields = [[piece.name, piece.dtype, piece.whole, piece.offsets, piece.sizes, piece.length] for piece in pieces]
     text = json.dumps({"tensors": fields}, separators=(",", ":")).encode()

@@ -1,8 +1,8 @@
 """Saves the small state within a step: from the end of a forward on, this rank may contribute to the step.
 
-The others may then complete the step without this rank, and its own state at the end of the step must be known. After
-an optimizer's step only a forward with gradients is looked at, as that of a second network: it may contribute, too. An
-evaluation there contributes to nothing. What it leaves when a rank dies in the middle of it is the state of no step.
+The others may then complete the step without this rank, so its own state at the end of the step must be known. After an
+optimizer's step only a forward with gradients counts, such as that of a second network, since it may contribute as
+well. An evaluation there contributes to nothing, and if a rank dies in it, its state is that of no step.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class PendingStates:
     """Writes the small state of the current step, before it is done."""
 
     def __init__(self, small: SmallStates, ring: threading.Lock, commit: Callable[[], Commit]) -> None:
-        """Begin. `ring` is held while a small state is written, and `commit` returns what is known of the step."""
+        """Begin. `ring` is held while a small state is written, and `commit` returns the commit of the current step."""
         self._small = small
         self._ring = ring
         self._commit = commit
 
     def note_forward(self, *, with_gradients: bool, optimized: bool) -> None:
-        """Save the state after a forward; `optimized` says that an optimizer has made its step."""
+        """Save the state after a forward; `optimized` says that an optimizer has done its step."""
         if with_gradients or (self._small.is_pending and not optimized):
             self.write()
 
@@ -43,7 +43,7 @@ class PendingStates:
 
 
 def hooked(module: torch.nn.Module) -> torch.nn.Module:
-    """Return the module whose forward is watched: the one within DDP, which scripts call by itself as well."""
+    """Return the module whose forward gets a hook: the one within DDP, which scripts also call directly."""
     inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
     # The hooks of a compiled module do not run where it is called by another one.
     return inner if isinstance(inner, torch.nn.Module) and not hasattr(inner, "_orig_mod") else module
@@ -55,7 +55,7 @@ def after_closure(
     """Return an optimizer's arguments with a closure that is followed by `call`; None if they have no closure.
 
     Forward and backward are in the closure then, and torch's own optimizers change nothing before it has returned for
-    the first time. Others may, as those do that look for the steepest place around them.
+    the first time. Other optimizers may, such as those that minimise sharpness.
     """
     optimizer, *others = given
     closure = others[0] if others else named.get("closure")

@@ -1,8 +1,8 @@
-"""Knows which piece of a tensor this rank has, and fills tensors from the pieces that other ranks saved.
+"""Finds the piece of a tensor that this rank has, and fills tensors from the pieces that other ranks saved.
 
-A tensor of a sharded model is a DTensor. What pieces it has, and which saved pieces cover it at another world size, is
-computed by torch's own functions for distributed checkpoints, which are pure. They are imported only where something
-is sharded: the import takes longer than a restart.
+A tensor of a sharded model is a DTensor. torch's own functions for distributed checkpoints, which are pure, compute its
+pieces, and which saved pieces cover it at another world size. They are imported only if something is sharded: the
+import takes longer than a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def local_part(tensor: Any) -> torch.Tensor:
-    """Return what this rank has of a tensor, without its gradient."""
+    """Return this rank's part of a tensor, without its gradient."""
     local = tensor._local_tensor if is_sharded(tensor) else tensor  # noqa: SLF001 - to_local() takes part in autograd
     result: torch.Tensor = local.detach()
     return result
@@ -52,7 +52,7 @@ def piece_of(name: str, tensor: Any) -> Piece:
 
 
 def _obstacle(local: torch.Tensor) -> str | None:
-    """Return why the bytes of a tensor are not all that it is; None if they are."""
+    """Return why the bytes of a tensor are not its whole state; None if they are."""
     if local.layout is not torch.strided:
         return f"is a tensor of the layout {local.layout}, which cannot be kept"
     if local.is_quantized:
@@ -65,10 +65,10 @@ def _obstacle(local: torch.Tensor) -> str | None:
 
 
 def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tuple[int, int]:
-    """Return which part of the whole state this rank has, and how many parts there are: (0, 1) where it has all of it.
+    """Return the number of this rank's part of the whole state, and how many parts there are: (0, 1) if it has all.
 
-    Ranks with the same part have the same bytes. With FSDP each has a part of its own, with HSDP as many as a replica
-    has ranks.
+    Ranks with the same part have the same bytes. With FSDP each rank has a part of its own; with HSDP there are as many
+    parts as a replica has ranks.
     """
     sharded: Any = [tensor for tensor in tensors if is_sharded(tensor)]
     meshes = {id(tensor.device_mesh): tensor.device_mesh for tensor in sharded}
@@ -102,7 +102,7 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
 
 
 class SavedTensors:
-    """The pieces that all parts of a resume point have, by the names of their tensors."""
+    """The pieces in all parts of a resume point, by the names of their tensors."""
 
     def __init__(self) -> None:
         self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
@@ -127,7 +127,7 @@ class SavedTensors:
         return found
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
-        """Fill tensors of this process, whatever piece of each it has. Raises `KeptStateError`."""
+        """Fill this process's own pieces of tensors. Raises `KeptStateError`."""
         to: list[torch.Tensor] = []
         of: list[torch.Tensor] = []
         resharded = {}
@@ -151,7 +151,7 @@ class SavedTensors:
                 destination.copy_(source)
 
     def _reshard(self, targets: dict[str, Any], to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Have torch plan which regions of which pieces each target needs; append them, and where they go."""
+        """Append the regions of targets to `to` and those of saved pieces to `of`, as torch plans them."""
         from torch.distributed.checkpoint.default_planner import create_default_local_load_plan  # noqa: PLC0415
         from torch.distributed.checkpoint.metadata import (  # noqa: PLC0415
             ChunkStorageMetadata,

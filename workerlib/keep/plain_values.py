@@ -1,4 +1,4 @@
-"""Turns the state of schedulers, samplers and the like into JSON and back, exactly; there is no pickle anywhere.
+"""Turns the state of schedulers, samplers and the like into JSON and back, exactly and without pickle.
 
 JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
 names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it.
@@ -15,7 +15,7 @@ import torch
 from workerlib.keep.kept_errors import KeptStateError
 
 BYTES_MAX = 1 << 20
-"""The bytes of a tensor or text among values: they are written as text, at each step."""
+"""The most bytes of a tensor or of bytes among values, since these are written as text at each step."""
 
 _SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$deque": deque}
 
@@ -25,7 +25,7 @@ _KIND_OF = {kind: name for name, kind in (*_SEQUENCES.items(), *_MAPPINGS.items(
 
 
 def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
-    """Return what JSON can hold. Raises `KeptStateError`, which names the path to what it cannot."""
+    """Return a value as plain JSON. Raises `KeptStateError`, which names the path to a value that has no JSON form."""
     kind = type(value)
     if value is None or kind in (str, int, float, bool):
         return value

@@ -1,7 +1,7 @@
-"""The planned end of a round, as nodeclient announces it: where this worker stands still, and what is saved there.
+"""The planned end of a round, which nodeclient announces: where this worker stands still, and which state is saved.
 
-Without a word from the script it stands still in `ctx.step`. A script that writes checkpoints of its own asks whether
-one is wanted, and then it stands still in that question. One connection serves both.
+By default a worker stands still in `ctx.step`. A script that writes checkpoints of its own stands still in
+`should_checkpoint`. Both use the same connection.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ from workerlib.stop import REQUEST
 LOG = logging.getLogger("workerlib.keep")
 
 Take = Callable[[Message, list[int]], None]
-"""Takes in what nodeclient says, with the descriptors that came along."""
-
+"""Takes a message of nodeclient, with its descriptors."""
 
 CLOSE_WITHIN_S = 3.0
-"""The thread that listens may wait for a step to be whole, see `keeper.WAIT_S`."""
+"""How long to wait for the end of the thread that reads, which may wait for a step to be whole (`keeper.WAIT_S`)."""
 
 
 class PlannedEnd:
-    """Hears nodeclient in a thread of its own; one for each process."""
+    """Reads the messages of nodeclient in a thread; one for each process."""
 
     def __init__(self, channel: AgentChannel) -> None:
-        """Begin with a connection on which this worker has said who it is."""
+        """Begin with a connection on which this worker has sent `Hello`."""
         self._channel = channel
         self._standstill = Standstill()
         self._steps_are_kept = False
@@ -50,10 +49,10 @@ class PlannedEnd:
         self._save_when_over: Callable[[HaltAt], None] | None = None
         self._thread: threading.Thread | None = None
         self._halt: HaltAt | None = None
-        """The order that the checkpoint answers which is being written."""
+        """The order that the checkpoint answers that is being written."""
 
     def listen(self, take: Take | None = None) -> None:
-        """Hear nodeclient from now on; `take` gets what is not about a step to stand still after."""
+        """Read messages from now on; `take` gets all but orders to stand still after a step."""
         work = self._receive_all
         self._thread = threading.Thread(target=work, args=(take or self._refuse,), name="workerlib-keep", daemon=True)
         self._thread.start()
@@ -61,23 +60,23 @@ class PlannedEnd:
     def keep_steps(self, step: int, save: Callable[[], None], save_when_over: Callable[[HaltAt], None]) -> None:
         """Stand still in `leave_step` from now on; training goes on from a step.
 
-        `save` keeps the last step of the round where the script then writes a checkpoint of its own, `save_when_over`
-        where training has ended before.
+        `save` keeps the last step of the round before the script writes a checkpoint of its own. `save_when_over` keeps
+        it if training has ended before.
         """
         self._steps_are_kept, self._save, self._save_when_over = True, save, save_when_over
         self._standstill.begin(step)
 
     def end(self) -> None:
-        """Note that training is over: it goes no further than it is."""
+        """Note that training is over: no step follows."""
         self._ended = True
         self._standstill.end()
 
     def release(self) -> None:
-        """Let training go on where it stands still: this worker leaves the round."""
+        """Let training go on if it stands still: this worker leaves the round."""
         self._standstill.release()
 
     def close(self) -> None:
-        """End the connection, and the thread that listens."""
+        """End the connection, and the thread that reads from it."""
         self._channel.end()
         if self._thread is not None:
             self._thread.join(CLOSE_WITHIN_S)
@@ -90,7 +89,7 @@ class PlannedEnd:
     # The training thread
 
     def leave_step(self, step: int) -> HaltAt | None:
-        """Leave the end of a step as soon as training may go on; return who wants it kept as the last one."""
+        """Wait at the end of a step until training may go on; return the order to keep this step as the last one."""
         return None if self._writes_checkpoints else self._standstill.leave(step)
 
     def expect_checkpoints(self) -> None:
@@ -108,14 +107,14 @@ class PlannedEnd:
         return halt is not None
 
     def note_checkpoint(self, step: int) -> bool:
-        """Tell nodeclient that a checkpoint is written; return whether that is the end of the round."""
+        """Report a written checkpoint to nodeclient; return whether it ends the round."""
         self._channel.report(Checkpointed(step, 0 if self._halt is None else self._halt.number))
         return self._halt is not None
 
-    # The thread that listens
+    # The thread that reads
 
     def _receive_all(self, take: Take) -> None:
-        """Listen until the connection ends, or this thread: nobody waits then for an answer that never comes."""
+        """Read until the connection ends; this thread ends it as well, so that nodeclient waits for no answer."""
         try:
             while True:
                 message, files = self._channel.receive()
@@ -126,7 +125,7 @@ class PlannedEnd:
                 if isinstance(message, SaveNow):
                     self._standstill.release()
         except (OSError, ChannelError):
-            pass  # nodeclient has gone, and its workers follow
+            pass  # nodeclient is gone, and its workers end as well
         except Exception as error:  # noqa: BLE001 - no state is worth the end of a training
             LOG.warning("the state of this worker is not kept any more: %r", error)
             self._channel.end()

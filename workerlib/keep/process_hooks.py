@@ -1,7 +1,7 @@
-"""Where a keeper is called from: optimizers and modules, `ctx.step`, a fork, and the end of the process.
+"""The hooks that call a keeper: those of optimizers and modules, `ctx.step`, a fork, and the end of the process.
 
-A process keeps one state at a time. Rounds in place take another keeper with each round, so nothing may be left of the
-one before.
+A process keeps one state at a time. With rounds in place, each round has another keeper, so the hooks of the one before
+are removed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProcessHooks:
     ) -> None:
         """Make calls with each step that is done, at the end of this process, and in children that it forks.
 
-        `at_end` is told whether an error ends it, as `failed`.
+        `at_end` takes `failed`: whether an error ends this process.
         """
         global _present  # noqa: PLW0603 - see the module
         if _present is None:
@@ -71,7 +71,7 @@ class ProcessHooks:
 
 
 _present: ProcessHooks | None = None
-"""Those of the keeper that this process has, or had last."""
+"""The hooks of the keeper that this process has, or had last."""
 
 
 def _call_in_child() -> None:

@@ -1,8 +1,8 @@
-"""Takes the random state of a process, and puts it back: Python's, numpy's and torch's, on the CPU and on the GPU.
+"""Takes and restores the random state of a process: Python's, numpy's and torch's, on the CPU and on the GPU.
 
-It is taken several times in each step, so it must be cheap. Python and numpy make a number of each word when they are
-asked (0.02 ms and 0.1 ms, and several times that where training has taken the caches). So the words are read from
-memory, which takes a microsecond. Both are a Mersenne Twister, and are kept alike: 624 words, and the position in them.
+It is taken several times in each step, so it must be cheap. The functions of Python and numpy make an object of each
+word (0.02 ms and 0.1 ms, and several times that after training has used the caches). So the words are read from memory,
+which takes a microsecond. Both are a Mersenne Twister, and are kept in the same form: 624 words, and the position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POSITION_BYTES = 4
 
 
 class RandomState:
-    """Looks at the random state of this process again and again."""
+    """Takes the random state of this process again and again."""
 
     def __init__(self) -> None:
         self._python_at = _python_words_at()
@@ -36,7 +36,7 @@ class RandomState:
         self._numpy_gauss: tuple[int, float] = (0, 0.0)
 
     def take(self) -> dict[str, bytes]:
-        """Return what has a fixed size: torch's states of the CPU and of a GPU in use, Python's and numpy's."""
+        """Return the states of fixed size: torch's of the CPU and of a GPU in use, Python's and numpy's."""
         found = {"cpu": _bytes_of(torch.default_generator.get_state()), "python": self._python()}
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
             found["cuda"] = _bytes_of(torch.cuda.get_rng_state())
@@ -45,7 +45,7 @@ class RandomState:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """Return the rest of what `take` saw: normal numbers that are drawn, and not given out yet."""
+        """Return the other part of the state at the last `take`: normal numbers that are drawn and not returned yet."""
         return {"python": self._python_gauss, "numpy": self._numpy_gauss}
 
     def _python(self) -> bytes:
@@ -58,7 +58,7 @@ class RandomState:
         return raw[_POSITION_BYTES:] + raw[:_POSITION_BYTES]
 
     def _numpy(self) -> bytes | None:
-        """Return numpy's legacy state; None where numpy's random numbers are not in use, or are of another kind."""
+        """Return numpy's legacy state; None if numpy's random numbers are not in use, or of another generator."""
         module = sys.modules.get("numpy.random")
         if module is None:
             return None
@@ -66,7 +66,7 @@ class RandomState:
         if type(generator).__name__ != "MT19937":
             return None
         raw = ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
-        # The second of two normal numbers is given out without a change of these bytes.
+        # numpy returns the second of two normal numbers without a change of these bytes.
         if raw != self._numpy_raw or self._numpy_gauss[0]:
             *_, has_gauss, gauss = module.get_state()
             self._numpy_raw, self._numpy_gauss = raw, (has_gauss, gauss)
@@ -74,7 +74,7 @@ class RandomState:
 
 
 def _python_words_at() -> int | None:
-    """Return where Python's generator has its position and its words; None where they are not seen there.
+    """Return the address of the position and the words of Python's generator; None if they are not found there.
 
     In CPython they follow the head of the object (Modules/_randommodule.c).
     """
@@ -92,20 +92,20 @@ def _bytes_of(state: torch.Tensor) -> bytes:
 
 
 def restore(tensors: dict[str, torch.Tensor], plain: dict[str, Any]) -> None:
-    """Put back what `RandomState` saw."""
+    """Restore the state that a `RandomState` took."""
     torch.set_rng_state(tensors["cpu"].clone())
     words = array("I", bytes(tensors["python"].tolist()))
     random.setstate((random.getstate()[0], tuple(words), plain["python"]))
     if "cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["cuda"].clone())
     if "numpy" in tensors:
-        np = import_module("numpy")  # which this training used, so it is there
+        np = import_module("numpy")  # this training used it, so it is installed
         words = np.frombuffer(bytes(tensors["numpy"].numpy()), dtype=np.uint32)
         np.random.set_state(("MT19937", words[:-1], int(words[-1]), *plain["numpy"]))
 
 
 def reseed(round_: int, step: int, rank: int) -> int:
-    """Give this process random numbers of its own that depend on nothing else; return the seed."""
+    """Seed the random numbers of this process by its arguments alone; return the seed."""
     digest = hashlib.blake2b(f"{round_} {step} {rank}".encode(), digest_size=4).digest()
     seed = int.from_bytes(digest, "little")
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Brings the objects that `keep` was given to the state of a resume point, at any world size."""
+"""Brings the objects of `ctx.keep` to the state of a resume point, at any world size."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class RestorePoint:
 
 
 def ask(channel: AgentChannel) -> RestorePoint:
-    """Ask nodeclient what to resume from, and wait until all of it is on this host. Raises `KeptStateError`.
+    """Ask nodeclient for the state to resume from, and wait until it is on this host. Raises `KeptStateError`.
 
-    It never answers "nothing" by mistake: a rank that begins anew beside others that go on would spoil the training.
+    An error never counts as "no state": a rank that begins anew beside others that go on would spoil the training.
     """
     parts: list[tuple[Part, Arena]] = []
     try:
@@ -78,9 +78,9 @@ def ask(channel: AgentChannel) -> RestorePoint:
 
 
 def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
-    """Bring objects and random state to the resume point; return the values that they were given, by name.
+    """Bring objects and random state to the resume point; return the values that the objects took, by name.
 
-    Raises `KeptStateError`, after which they are of no use.
+    Raises `KeptStateError`, after which the objects are of no use.
     """
     try:
         return _bring_back(point, objects, rank)
@@ -146,5 +146,5 @@ def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, object])
 
 
 def _private(file: int) -> Arena:
-    """Return the arena of a descriptor, in memory that is written by nobody, and may be written without effect."""
+    """Return the arena of a descriptor as a private copy-on-write mapping."""
     return Arena(memoryview(mmap.mmap(file, 0, access=mmap.ACCESS_COPY)))

@@ -1,9 +1,9 @@
-"""The small state of each step: what forward changes without the optimizer, so that it would be lost with a worker.
+"""The small state of each step: state that forward changes without the optimizer, and that each rank has for itself.
 
-It is written to a ring of places. A rank that dies may have contributed to a step that the others complete without it,
-so the small state is written within the step too, as *pending*: buffers and random state are those of the step then.
-Values such as the number of a scheduler's step may still change. Of each object is learned whether its values do: from
-a step in which they were the same within the step and at its end, and not those of the step before.
+It is written to a ring of places. A rank that dies may have contributed to a step that the others complete without it.
+So the small state is also written within the step, as *pending*: buffers and random state are then those of the step.
+Values such as a scheduler's step number may still change. Whether an object's values do is learned from a step in which
+they are the same within the step and at its end, and differ from those of the step before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SmallState:
     tensors: Mapping[str, torch.Tensor]
     values: Mapping[str, Any]
     random: Mapping[str, Any]
-    """What of the random state is no tensor."""
+    """The part of the random state that is no tensor."""
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
@@ -70,7 +70,7 @@ class Taken:
     """They change with training, in the order of the names that `SmallStates` knows."""
     random: Mapping[str, bytes]
     rest: bytes
-    """Values and what of the random state has no fixed size, as JSON."""
+    """Values, and the part of the random state without a fixed size, as JSON."""
 
     def kept(self) -> Taken:
         """Return the same in memory of its own."""
@@ -79,7 +79,7 @@ class Taken:
 
 @dataclass(slots=True)
 class _Habit:
-    """What is known of an object's values."""
+    """Whether and when the values of an object change."""
 
     known_late: bool
     key: str
@@ -101,7 +101,7 @@ class _Habit:
         return self.text
 
     def learn(self, present: str) -> None:
-        """Compare the values at the end of a step with those of before."""
+        """Compare the values at the end of a step with earlier ones."""
         if self.pending:
             self.known_late |= present != self.pending
             self.settled = not self.known_late and (self.settled or present != self.done)
@@ -119,23 +119,23 @@ class SmallStates:
         self._arena: Arena | None = None
         self._serial = 0
         self._plain: tuple[Any, str] = (None, "")
-        """What of the random state has no fixed size, and the same as JSON."""
+        """The part of the random state without a fixed size, and the same as JSON."""
         self._kinds: object = None
         """The sizes and types for which places are laid out."""
         self._layout = Layout((), (), b"", 0)
         self._views: dict[int, list[torch.Tensor]] = {}
         """The buffers in each place that has the manifest of the present layout, by its identity."""
         self._pending: tuple[Commit, Taken] | None = None
-        """What was written last, if it was taken within a step."""
+        """The small state that was written last, if it was taken within a step."""
 
     @property
     def on_device(self) -> bool:
-        """Whether some of it is in the memory of a GPU, so that to take it waits for that."""
+        """Whether some buffers are in the memory of a GPU, so that taking the state waits for the GPU."""
         return any(mapping[key].is_cuda for _, mapping, key in self._buffer_places)
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
-        # What an arena holds that this one replaces is older, and must be known as such.
+        # States in an arena that this one replaces are older, and need lower serials.
         self._serial = max(self._serial, arena.newest_serial())
         self._arena = arena
         self._kinds = self._pending = None
@@ -163,7 +163,7 @@ class SmallStates:
         return self._taken(texts)
 
     def take_pending(self) -> Taken:
-        """Return the small state within a step; of the values those which will not change any more."""
+        """Return the small state within a step, with those values only that will not change any more in the step."""
         texts = []
         for name, habit in self._habits.items():
             if not habit.known_late:
@@ -180,8 +180,8 @@ class SmallStates:
     def write(self, taken: Taken, commit: Commit) -> bool:
         """Write a small state; the length and serial of `commit` are filled in. Return False if it does not fit.
 
-        One that was taken within a step, and is the same as was written within it before, is there already. Where there
-        are buffers nobody knows that: torch's batch norm changes them without a trace.
+        A state within a step that is equal to the last one of the step is not written again. With buffers that is not
+        known: torch's batch norm changes them without a trace.
         """
         if self._arena is None or (not taken.buffers and self._pending == (commit, taken)):
             return self._arena is not None
@@ -207,7 +207,7 @@ class SmallStates:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is a small state of the step that is on."""
+        """Whether a small state of the current step is written."""
         return self._pending is not None
 
     def find(self, wanted: Commit) -> memoryview | None:
@@ -219,7 +219,7 @@ class SmallStates:
         return None
 
     def _fits(self, taken: Taken) -> bool:
-        """Whether there is room; lays the places out if there are other tensors than before."""
+        """Whether the state fits a place; if there are other tensors than before, the places get a new layout."""
         assert self._arena is not None  # noqa: S101 - the caller has looked
         room = len(self._arena.smalls[0].data)
         random = taken.random

@@ -1,8 +1,8 @@
-"""Where training stands still before a planned end, so that all ranks keep the same step without a word to each other.
+"""Where training stands still before a planned end, so that all ranks keep the same step without communication.
 
-nodeclient asks first how far training has come. From then on the training thread stands still at the end of the step
-that it is in, and the answer says which step that is. The coordinator names the furthest of these steps. No rank has
-passed it, and all can come to it: what the others need of a rank for a step, it has given before it stands still.
+nodeclient asks first how far training has come. From then on the training thread stands still at the end of its current
+step, and the answer is the number of that step. The coordinator names the furthest of these steps. No rank has passed
+it, and all can come to it: a rank has given its part of a step to the others before it stands still at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from workerlib.keep.channel_messages import BEFORE_NAMED, HaltAt
 
 
 class Standstill:
-    """Holds the training thread between two steps; the other methods are for the thread that listens."""
+    """Holds the training thread between two steps. That thread calls `leave`, and others call the other methods."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -21,18 +21,19 @@ class Standstill:
         self._passed = -1
         """The last step after which training went on, or will."""
         self._stride = 1
-        """The number of the step at which it may stand still next, less that of the last one."""
+        """The number of the next step at which training may stand still, less that of the last one."""
         self._at: int | None = None
-        """The step after which it stands still at present."""
+        """The step after which training stands still now; None while it goes on."""
 
     def begin(self, step: int) -> None:
         """Note the step from which training goes on."""
         self._passed = step
 
     def ask(self, halt: HaltAt) -> int:
-        """Let training go no further than this; return the step that it stands still after, as far as can be known.
+        """Let training go no further than `halt`; return the step after which it probably stands still.
 
-        If steps are left out, it may come later. All workers leave out the same ones, and stand still after the same.
+        If the script leaves steps out, it may be a later one. All workers leave out the same steps, so they stand still
+        after the same one.
         """
         with self._changed:
             self._halt = halt
@@ -40,18 +41,18 @@ class Standstill:
             return self._passed + self._stride if self._at is None else self._at
 
     def end(self) -> None:
-        """Note that training is over: it goes no further than it is."""
+        """Note that training is over: no step follows."""
         with self._changed:
             self._at = self._passed
 
     def release(self) -> None:
-        """Let training go on: nobody will say how far any more."""
+        """Let training go on without a limit."""
         with self._changed:
             self._halt = None
             self._changed.notify_all()
 
     def leave(self, step: int) -> HaltAt | None:
-        """Leave the end of a step as soon as training may go on; return who wants that step kept as the last one."""
+        """Wait at the end of a step until training may go on; return the order to keep this step as the last one."""
         with self._changed:
             if step > self._passed >= 0:
                 self._stride = step - self._passed

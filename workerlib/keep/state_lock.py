@@ -1,8 +1,8 @@
-"""Who has the state that is kept: the training thread, which changes it, or a thread that saves it.
+"""Which thread has the state that is kept: the training thread, which changes it, or a thread that saves it.
 
-Training has it from the optimizer's step until `ctx.step` says that the step is done, so whoever else gets it finds the
-state of a whole step. Once the last step of the round is saved, the state is final: training gets it no more, and
-stands still where it wants it. It goes on if this process leaves the round, to take part in the next one.
+Training has it from the optimizer's step until `ctx.step` reports that the step is done, so any other thread gets the
+state of a whole step. Once the last step of the round is saved, the state is final: training does not get it again, and
+stands still where it needs it. It goes on if this process leaves the round, to take part in the next one.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from workerlib.keep.kept_errors import LeftRoundError
 
 
 class StateHolder(Enum):
-    """Who has the state."""
+    """The holder of the state."""
 
     NOBODY = auto()
     TRAINING = auto()
     """The training thread is within a step."""
     SAVER = auto()
-    """The thread that listens to nodeclient saves the state between two steps, or the training thread after all."""
+    """The state is being saved, by the thread that reads from nodeclient, or by the training thread after its end."""
 
 
 class StateLock:
-    """Gives the state to one thread at a time, and the question of nodeclient to the one that comes first to it."""
+    """Gives the state to one thread at a time, and nodeclient's request for a save to the first that takes it."""
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        """It is acquired by itself: an interrupt may come between a condition's lock and the block that releases it."""
+        """Acquired directly, and not through the condition, whose `__enter__` an interrupt may leave with it held."""
         self._changed = threading.Condition(self._mutex)
         self._holder = StateHolder.NOBODY
         self._question: SaveNow | None = None
         self._is_left = False
         self.is_final = False
-        """Whether the last step of the round is saved, or will never be: training does no further one."""
+        """Whether the last step of the round is saved, or never will be: training does no further step."""
 
     @property
     def is_in_step(self) -> bool:
@@ -76,14 +76,14 @@ class StateLock:
     # The question
 
     def ask(self, question: SaveNow) -> None:
-        """Note that nodeclient wants the state saved; the question of before is answered by nobody."""
+        """Note that nodeclient requests a save; an earlier request is not answered any more."""
         with self._mutex:
             self._question = question
 
     def take_question(self) -> SaveNow | None:
-        """Return the question, and give it to no other thread: whoever has it answers it."""
+        """Return the request, and give it to no other thread: the thread that has it answers it."""
         if self._question is None:
-            return None  # as at almost every step
+            return None  # the usual case, without the cost of the lock
         with self._mutex:
             question, self._question = self._question, None
             return question

@@ -1,4 +1,4 @@
-"""What is known of a step before its state is written: of which round it is, and which part of it this rank has."""
+"""The commit of a step before its state is written: its round, and the part of the state that this rank has."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StepCommits:
         all_ = list(tensors)
         self.shard, self.shards = shard_of(all_, environment.rank, environment.world_size)
         self.has_sharded = any(map(is_sharded, all_))
-        """Some are bound to the process group of this round, also where this rank has the whole of them."""
+        """Whether tensors are bound to the process group of this round, even if this rank has the whole of them."""
         self.alone = environment.world_size == self.shards
-        """No other rank has this state."""
+        """Whether no other rank has this state."""
         self._begun_at = -1
         self._origin_round: int | None = None
         """The round of the step that this round goes on from, if its parts are those of as many ranks."""
@@ -40,8 +40,8 @@ class StepCommits:
     def of(self, step: int, flags: int = 0) -> Commit:
         """Return the commit of a step, without its length and serial.
 
-        The step that a round goes on from stays one of the round that did it: what a rank had of its own then may be
-        held where this round has not come to it.
+        The step that a round goes on from keeps the number of the round that did it, since the arena may hold this
+        rank's own state of that time.
         """
         environment, round_ = self._environment, self._environment.round
         if step == self._begun_at and self._origin_round is not None:

@@ -1,7 +1,7 @@
-"""Says to which step a state of the training belongs; a state that has no number of its own is not kept.
+"""Finds the step to which a state of the training belongs; a state without a number of its own is not kept.
 
-A step ends with `ctx.step`, in which a state is new only if an optimizer has changed it. Where gradients are summed up
-over several batches, the state between two steps of the optimizer has gradients too, which nobody keeps.
+A step ends with `ctx.step`, where the state is new only if an optimizer has changed it. If gradients are accumulated
+over several batches, the state between two steps of the optimizer includes gradients, which are not kept.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import logging
 LOG = logging.getLogger("workerlib.keep")
 
 UNREPORTED = 100
-"""When an optimizer has done so many steps, and the script has reported none, they are not those of several
-optimizers."""
+"""The steps of optimizers without a report of the script after which it is warned. No script has so many optimizers."""
 
 
 class StepNumbers:
-    """Follows the steps of optimizers, and what the script says of them."""
+    """Follows the steps of optimizers, and the script's reports."""
 
     def __init__(self) -> None:
         self.done = -1
@@ -24,7 +23,7 @@ class StepNumbers:
         self.stride = 1
         """The number of the next step less that of the last one."""
         self.has_optimizer = False
-        """Optimizers tell when they change something; a script may have others."""
+        """Whether an optimizer with hooks was seen; a script may use others."""
         self._changed = 0
         """The steps of optimizers since the last `ctx.step`."""
         self._is_named = True
@@ -32,7 +31,7 @@ class StepNumbers:
 
     @property
     def next(self) -> int:
-        """The step that is on, as far as can be known."""
+        """The probable number of the current step."""
         return self.done + self.stride
 
     @property
@@ -56,7 +55,7 @@ class StepNumbers:
             self._warn(f"{UNREPORTED} steps of an optimizer without ctx.step: call it after each, or none is kept")
 
     def note_step(self, number: int) -> bool:
-        """Note that a step is said to be done; return whether the state is a new one, which this number names."""
+        """Note that the script reports a step; return whether the state is new, and has this number."""
         changed, self._changed = self._changed > 0 or not self.has_optimizer, 0
         if number > self.done:
             if changed:

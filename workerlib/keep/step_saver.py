@@ -1,7 +1,7 @@
-"""Saves the state of a step: the small one at its end, the big one when that is due or asked for.
+"""Saves the state of a step: the small one at its end, the big one when that is due or requested.
 
-The caller decides when, and sees to it that the state is that of a whole step: see `keeper`. What cannot be saved is
-answered with the reason, and an error ends the saving, not the training.
+The caller decides when, and makes sure that the state is that of a whole step: see `keeper`. If a save fails, the
+answer has the reason. An error ends the saving, not the training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from workerlib.keep.step_commits import StepCommits
 from workerlib.keep.step_numbers import StepNumbers
 
 SAVERS = 2
-"""The workers of a node that save what all ranks have alike: one may be the one that died."""
+"""How many workers of a node save state that all ranks share: one of them may be the one that died."""
 
 
 class StepSaver:
@@ -38,7 +38,7 @@ class StepSaver:
         small: SmallStates,
         report: Callable[[Message], None],
     ) -> None:
-        """Begin without memory; `report` sends a message to nodeclient, which may be gone."""
+        """Begin without memory; `report` sends a message to nodeclient, if that is still there."""
         self._generations = generations
         self._small = small
         self._report = report
@@ -51,19 +51,20 @@ class StepSaver:
         self.alone = self.commits.alone
         """Whether no other rank has this state."""
         self.follows = not (self.alone and small.on_device)
-        """Whether the small state of each step is kept. Where buffers are on a GPU, each step waits for it then."""
+        """Whether the small state of each step is kept. If buffers are on a GPU, each step waits for the GPU then."""
         self._saves = self.alone or environment.local_rank < SAVERS
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.least_s = HEARD_S
         self.at_intervals = self.alone or generations.on_device
-        """Whether there are saves at an interval, because a save at the break may fail or come too late."""
+        """Whether state is saved at an interval, because a save at the break may fail or come too late."""
         self._newest: int | None = None
         """The step that was saved last in this round; None if none was."""
         self._count = 0
         self._problem = ""
-        """Why nothing is kept any more; empty if something is."""
+        """Why nothing is kept any more; empty while state is kept."""
         self._torn = False
+        """Whether the state may be that of no step."""
 
     @property
     def done(self) -> int:
@@ -88,12 +89,12 @@ class StepSaver:
         self.commits.begin(point.round, point.step, point.shape)
 
     def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
-        """Ask for memory before the first step, and wait for it: this rank may die in that step, after it took part."""
+        """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
         self._look_at_sizes(self._small.take_first(restored), now=True)
         self.memory.await_answer()
 
     def attach(self, arena: Arena) -> None:
-        """Take the memory that was given, with what has waited for it."""
+        """Take the memory, and write the small state that has waited for it."""
         with self._ring:
             self._small.attach(arena)
             self._generations.attach(arena)
@@ -105,33 +106,33 @@ class StepSaver:
         self.memory.answered.set()
 
     def expect_disk(self, every_s: float) -> None:
-        """Save at intervals what all ranks have alike, too: nodeclient writes it to a disk every so many seconds."""
+        """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""
         if not self.alone:
             self.at_intervals, self.interval.least_s = True, DISK_SHARE * every_s
 
     def end(self, *, in_step: bool) -> None:
-        """Note that training has ended, within a step or between two. What is left may be the state of no step."""
+        """Note that training has ended, within a step or between two; within a step, the state is that of no step."""
         self._torn = in_step
 
     def leave_to_script(self) -> None:
-        """Note that the script may change the state from now on, and nothing tells whether it does."""
+        """Note that the script may change the state from now on, without a sign of it."""
         self._torn |= self.alone
 
-    # What training does
+    # Events of training
 
     def note_whole(self) -> None:
         """Note that the present state is that of a whole step."""
         self._generations.note_step()
 
     def note_forward(self, *, with_gradients: bool, in_step: bool) -> None:
-        """Save what forward has changed: from now on this rank may contribute to the step."""
-        # Where a model runs while parameters change, the others may wait there for one that died.
+        """Save the small state after a forward: from now on this rank may contribute to the step."""
+        # If a model runs while parameters change, the other ranks may wait there for one that died.
         self.at_intervals |= in_step or self._generations.have_changed()
         if self._keeps_small:
             self._pending.note_forward(with_gradients=with_gradients, optimized=in_step)
 
     def note_change(self) -> None:
-        """Save what belongs to the step before its parameters change."""
+        """Save the small state of the step before its parameters change."""
         if self._keeps_small and not self.alone:
             self._pending.write()
 
@@ -140,7 +141,7 @@ class StepSaver:
         return self.memory.arena is not None and not self._problem
 
     def keep_step(self) -> None:
-        """Keep what there is to keep at the end of a step."""
+        """Write the small state at the end of a step, and the big one if it is due."""
         if self._problem:
             return
         self._count += 1
@@ -158,7 +159,7 @@ class StepSaver:
             self._report(NotSaved(self._problem))
 
     def _save_if_due(self) -> None:
-        """Save at an interval, if it is time to."""
+        """Save the big state, if the interval is over."""
         interval, arena = self.interval, self.memory.arena
         interval.end_step(time.monotonic())
         if arena is not None:
@@ -179,9 +180,9 @@ class StepSaver:
     # Saving
 
     def save(self, asked: int, *, last: bool) -> Saved | NotSaved:
-        """Save the last step; `asked` numbers the question, 0 if there was none, and `last` is that of the round.
+        """Save the last step; `asked` is the number of the request or 0, and `last` marks the last save of a round.
 
-        The training thread has the small state at hand, if nobody follows.
+        If the small state is not kept at each step, it is taken now; the training thread calls this then.
         """
         if self.follows or self._torn:
             return self._save_big(asked, last=last)
@@ -232,10 +233,10 @@ class StepSaver:
         return "tensors have changed since the last step was done" if changed else ""
 
     def _look_at_sizes(self, taken: Taken, *, now: bool = False) -> None:
-        """Ask for memory at the first step, and look now and then, or `now`, whether it still suffices."""
+        """Request memory at the first step, and check now and then, or `now`, whether it still suffices."""
         if not now and self._count & (self._count - 1):
             return
         small = self._small.bytes_needed(taken)
-        # Of most optimizers the state is there after the first step, and its size is not known before.
+        # Most optimizers make their state in the first step, and its size is not known before.
         big = self._generations.bytes_needed(small) if self._saves and self.done >= 0 else 0
         self.memory.want(big, small, self.done, taken)
