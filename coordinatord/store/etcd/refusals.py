@@ -12,9 +12,16 @@ from coordinatord.store.interface import StoreError
 class Code(IntEnum):
     """Codes of gRPC that decide what is done next."""
 
+    CANCELLED = 1
+    UNKNOWN = 2
+    DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
     UNAVAILABLE = 14
     UNAUTHENTICATED = 16
+
+
+UNANSWERED = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE})
+"""Codes that do not tell whether the request was done. A member that ends cancels what it has not answered."""
 
 
 class EtcdRefusedError(StoreError):
@@ -43,6 +50,7 @@ _TEXTS = (
     ("permission denied", "this user may not read and write the keys below the prefix: etcdctl role grant-permission"),
     ("request is too large", "it takes no request of this size: leave its --max-request-bytes at 1.5 MiB or more"),
     ("too many requests", "it is overloaded: does somebody else use it heavily, or is its disk slow?"),
+    ("client connection is closing", "this member ends"),
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
@@ -61,7 +69,7 @@ def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdA
     code = data.get("code")
     remedy = next((ours for theirs, ours in _TEXTS if theirs in message), "it refuses a request")
     text = f"etcd {place}: {remedy} ({clip(message, 200)})"
-    if not isinstance(code, int) or code == Code.UNAVAILABLE:
+    if not isinstance(code, int) or code in UNANSWERED:
         return EtcdAwayError(text)
     if code == Code.UNAUTHENTICATED or any(theirs in message for theirs in _OLD_TOKEN):
         return TokenRefusedError(code, text)

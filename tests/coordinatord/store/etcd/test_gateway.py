@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -148,6 +149,22 @@ async def test_members_that_do_not_answer_are_passed_over(etcd: EtcdCluster, mon
             for _ in range(3):
                 await value_of(gateway, KEY)
             assert len(asked) == 1, "the one that answered is asked first then"
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(1, "grpc: the client connection is closing"), (2, "raft: stopped"), (4, "context deadline exceeded")],
+)
+async def test_a_member_that_ends_meanwhile_is_passed_over(etcd: EtcdCluster, code: int, text: str) -> None:
+    _, good = etcd.clients[0]
+    ending = body(json.dumps({"error": text, "message": text, "code": code}).encode(), 500)
+    with canned(ending) as (ends, asked):
+        async with gateway_to(EtcdPlace.parse(f"etcd://{ends},127.0.0.1:{good}/any")) as gateway:
+            assert await value_of(gateway, b"nothing") is None
+        assert len(asked) == 1
+        async with gateway_to(EtcdPlace.parse(f"etcd://{ends}/any")) as gateway:
+            with pytest.raises(EtcdAwayError, match=text):
+                await value_of(gateway, KEY)
 
 
 async def test_where_nobody_answers_each_is_tried_twice_and_the_last_reason_given(
