@@ -249,10 +249,10 @@ def zombies(parent: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                state, of, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                state, its_parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if state == "Z" and int(of) == parent:
+            if state == "Z" and int(its_parent) == parent:
                 pids.append(int(entry.name))
     return pids
 

@@ -1,8 +1,8 @@
-"""What code changes, and whose it is: queries and properties only read, and durable state changes by records alone.
+"""Rules about changes of objects: queries and properties only read, and durable state changes by records alone.
 
-Code is read here and not run, so nothing is known of types. A name is a function's own if that has made what it stands
-for. All else may be a part of the state, and so may whatever is behind an attribute. A call changes what any function
-of that name in `coordinatord/core/state` or `coordinatord/core/values` changes of its arguments.
+Code is read here and not run, so types are unknown. A function owns an object if it has made it. Every other object,
+and every attribute, may be a part of the state. A call is taken to change the same arguments as any function of that
+name in `coordinatord/core/state` or `coordinatord/core/values`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OF_COLLECTIONS = frozenset(
         "update",
     }
 )
-"""Methods of collections that change what they are called on."""
+"""Methods of collections that change their object."""
 
 OF_THE_LIBRARY = frozenset(
     {
@@ -81,32 +81,32 @@ DISPLAYS = (
 """Expressions that make an object."""
 
 STATE = ("coordinatord/core/state", "coordinatord/core/values")
-"""The rooms that hold what is known."""
+"""The rooms that hold the state."""
 
 Argument = tuple[int, str]
-"""Which argument a function changes, by its place and its name; a method's object is its first argument."""
+"""An argument that a function changes: its position and its name. A method's object is its first argument."""
 
 Changing = dict[tuple[bool, str], frozenset[Argument]]
-"""What functions change, by whether they are methods and by their names."""
+"""The arguments that functions change, keyed by (whether it is a method, name)."""
 
 Binding = tuple[str, ast.expr | None]
-"""A name and what it stands for, or what it is an element of; None if that cannot be seen."""
+"""A name, and the expression for its object or for the collection that it is an element of; None if unknown."""
 
 
 def query_changes(source: Source) -> Iterator[Finding]:
-    """Find what a query changes beside what it has made itself; `self` may be filled where an object is made."""
+    """Find changes by a query of objects that it has not made; a constructor may change `self`."""
     yield from {finding for function in _functions(source) for finding in _changes_of_others(function)}
 
 
 def property_changes(source: Source) -> Iterator[Finding]:
-    """Find properties that change something: to whoever reads them they look like values."""
+    """Find properties that change something: to a reader they look like values."""
     for function in _functions(source):
         if any("property" in ast.unparse(decorator) for decorator in function.decorator_list):
             yield from _changes_of_others(function)
 
 
 def durable_changes(source: Source) -> Iterator[Finding]:
-    """Find what changes durable state: what is reached by way of `durable`, or has a type that says so."""
+    """Find changes of durable state: of objects reached by way of `durable`, or with a durable type."""
     if "durable" not in source.text.lower():
         return
     found = set(_changes_within(source.tree, {"durable"}))
@@ -117,7 +117,7 @@ def durable_changes(source: Source) -> Iterator[Finding]:
 
 @cache
 def changing_functions() -> Changing:
-    """Return what the functions and methods of the state and the values change."""
+    """Return the arguments that the functions and methods of the state and the values change."""
     found: Changing = {(True, name): frozenset({(0, "self")}) for name in OF_COLLECTIONS}
     found |= {(False, name): frozenset({(0, "")}) for name in OF_THE_LIBRARY}
     paths = [path for room in STATE for path in sorted((ROOT / room).glob("*.py"))]
@@ -162,7 +162,7 @@ def _changed_arguments(function: FunctionNode, known: Changing) -> set[str]:
 
 
 def _others(function: FunctionNode, known: Changing) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Find what a function changes and has not made."""
+    """Find changes by a function of objects that it has not made."""
     own = _own_names(function)
     if function.name in {"__init__", "__post_init__"}:
         own.add("self")
@@ -200,7 +200,7 @@ def _passed(
 
 
 def _own_names(function: FunctionNode) -> set[str]:
-    """Return the names that stand for nothing but what the function has made."""
+    """Return the names of objects that the function has made."""
     bindings = (*_bindings(function), *((argument.arg, None) for argument in _arguments(function)))
     own = {name for name, _ in bindings}
     while True:
@@ -220,7 +220,7 @@ def _durable_names(function: FunctionNode) -> set[str]:
 
 
 def _names_for(names: set[str], function: FunctionNode) -> set[str]:
-    """Return these names and all others that stand for what is reached by way of them."""
+    """Return these names, and all names of objects that are reached by way of them."""
     bindings = _bindings(function)
     while True:
         more = {name for name, value in bindings if value is not None and _is_reached_by(value, names)}
@@ -231,7 +231,7 @@ def _names_for(names: set[str], function: FunctionNode) -> set[str]:
 
 @cache
 def _bindings(function: FunctionNode) -> tuple[Binding, ...]:
-    """Return what the names of a function stand for; an element of something counts as a part of it."""
+    """Return the bindings of a function's names; an element counts as a part of its collection."""
     return tuple(_find_bindings(function))
 
 
@@ -267,7 +267,7 @@ def _bound(target: ast.expr, value: ast.expr) -> Iterator[Binding]:
 
 
 def _iterated(value: ast.expr) -> Iterator[ast.expr]:
-    """Find what the elements come from over which `list(...)`, `zip(...)` and the like go."""
+    """Find the expressions that the elements come from, also inside `list(...)`, `zip(...)` and the like."""
     match value:
         case ast.Call(func=ast.Name(), args=[_, *_] as arguments):
             for argument in arguments:

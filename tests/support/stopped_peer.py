@@ -1,6 +1,6 @@
 """Three ranks of gloo, of which the last is stopped: the others get out of the collective, and make another group.
 
-Prints what each of them met and what it added up afterwards, one line of JSON each.
+Each of the others prints its error and its later sum, as one line of JSON.
 """
 
 from __future__ import annotations

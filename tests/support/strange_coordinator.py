@@ -30,7 +30,7 @@ WAIT = Desired(
 
 @asynccontextmanager
 async def strange_coordinator(behave: Behaviour) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """Serve what behaves like this after each join; yield where, and the joins so far."""
+    """Serve, and behave like this after each join; yield the address and the joins so far."""
     joins: list[bytes] = []
 
     async def serve(request: web.Request) -> web.WebSocketResponse:

@@ -1,4 +1,4 @@
-"""A training that nothing happens to, with which a disturbed one is compared."""
+"""A training without faults, with which a disturbed one is compared."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Standard library only. It prints one JSON object a line. SIGUSR1 makes it succeed, SIGUSR2 exit with 17, SIGTERM save
 and exit; with `--deaf` it ignores SIGTERM. With `--mesh` it holds a connection between rank 0 and every other rank, and
-fails with 1 when one breaks, as a collective does; a peer that succeeds says so first. With `--family` it has a child,
-a child in another session and an orphan, all of which ignore SIGTERM.
+fails with 1 when one breaks, as a collective does; a peer that succeeds sends a byte first. With `--family` it has a
+child, a child in another session and an orphan, all of which ignore SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ wait
 """
 
 DONE = b"."
-"""What a worker that succeeds sends to those that it is connected with."""
+"""The message of a worker that succeeds to its peers."""
 
 NUMBERS = {
     "rank": "RANK",
@@ -49,8 +49,8 @@ TEXTS = {
 def emit(event: str, **facts: object) -> None:
     """Print one event in one write, so that the lines of several workers do not mix."""
     ranks = {name: int(os.environ[variable]) for name, variable in NUMBERS.items()}
-    words = {name: os.environ[variable] for name, variable in TEXTS.items()}
-    os.write(1, f"{json.dumps({'event': event, 'pid': os.getpid(), **ranks, **words, **facts})}\n".encode())
+    texts = {name: os.environ[variable] for name, variable in TEXTS.items()}
+    os.write(1, f"{json.dumps({'event': event, 'pid': os.getpid(), **ranks, **texts, **facts})}\n".encode())
 
 
 def connect() -> list[socket.socket]:
@@ -59,7 +59,7 @@ def connect() -> list[socket.socket]:
     others = int(os.environ["WORLD_SIZE"]) - 1
     if os.environ["RANK"] == "0":
         with socket.socket() as listener:
-            # The node holds the port reserved, and shares it with a process that asks as TCPStore does.
+            # The node holds the port reserved, and shares it with a process that binds it as TCPStore does.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(("", port))
             listener.listen(others)
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def is_done(ready: int | socket.socket) -> bool:
-    """Return whether what can be read is a peer that succeeds; its connection may break from now on."""
+    """Return whether a readable connection is that of a peer that succeeded; it may break from now on."""
     try:
         return isinstance(ready, socket.socket) and ready.recv(len(DONE)) == DONE
     except ConnectionError:
@@ -108,7 +108,7 @@ def is_done(ready: int | socket.socket) -> bool:
 
 
 def succeed(connections: list[socket.socket]) -> None:
-    """Exit with 0, and let the peers know that this is no failure."""
+    """Exit with 0, and send the peers DONE: this is no failure."""
     for connection in connections:
         with contextlib.suppress(ConnectionError):
             connection.send(DONE)
@@ -116,7 +116,7 @@ def succeed(connections: list[socket.socket]) -> None:
 
 
 def save(*_: object) -> None:
-    """Do as a training script does that is stopped in good time."""
+    """Save and exit, as a training script does at SIGTERM."""
     emit("saved")
     sys.exit(0)
 
