@@ -3,11 +3,11 @@
     torchrun --standalone --nproc-per-node 2 examples/ddp.py
     nodeclient join --standalone --nproc-per-node 2 -- python examples/ddp.py
 
-Nothing in it knows which of them has started it. The launcher starts this script once for each worker, and says in the
-environment who is who: RANK, WORLD_SIZE, MASTER_ADDR and so on, which `init_process_group` reads. LOCAL_RANK is the
-number of the worker on its host, and so the number of its GPU. torch.distributed.launch says that as an argument, too.
+The script does not depend on which of them has started it. The launcher starts it once for each worker, and sets
+variables such as RANK, WORLD_SIZE and MASTER_ADDR, which `init_process_group` reads. LOCAL_RANK is the number of the
+worker on its host, and so the number of its GPU. torch.distributed.launch gives it as an argument as well.
 
-The network learns y = 3x + 2 from points that are different ones on each worker. The gradients are averaged over all
+The network learns y = 3x + 2 from points, of which each worker has different ones. The gradients are averaged over all
 workers in each step, so all of them always have the same weights.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     dist.init_process_group("gloo" if device.type == "cpu" else "nccl")
     train(device, arguments.steps)
-    # The rest of the model has to go first: with gloo, a process that frees it at its very end is aborted at times.
+    # The model has to be freed first: with gloo, a process that frees it while Python ends is sometimes aborted.
     gc.collect()
     dist.destroy_process_group()
 

@@ -2,10 +2,10 @@
 
 make demo
 
-It all happens on this machine: one coordinatord, three nodeclients with one worker each, and the training script
-`digits.py`. It trains twice. Undisturbed, one nodeclient has all three workers. Then a worker is killed, and a whole
-node, and that node is started again. In the end all nodes are stopped by SIGTERM, and two of them go on from the disk.
-No step may be done twice or left out, and in the end the accuracies must be the same, within noise.
+All programs run on this machine: one coordinatord, three nodeclients with one worker each, and the training script
+`digits.py`. It trains twice. The first training is undisturbed: one nodeclient has all three workers. In the second one
+a worker is killed, and a whole node, and that node is started again. Then all nodes are stopped by SIGTERM, and two of
+them go on from the disk. No step may be done twice or left out, and the accuracies must be the same, within noise.
 
 `local_cluster` starts, observes and ends the programs.
 """
@@ -29,17 +29,17 @@ from local_cluster import NODES, Cluster, ClusterError, Step, StoppedError, Trai
 
 EPOCHS = 40
 EPOCHS_MIN = 30
-"""Training with fewer epochs might be over before the node is back."""
+"""The least epochs: a shorter training might be over before the node is back."""
 
 ACCURACY_MIN = 0.95
 ACCURACY_DIFFERENCE_MAX = 0.02
-"""Sums are rounded in another way at another world size, so a few of the 360 test images may fall on the other side."""
+"""Sums are rounded differently at another world size, so a few of the 360 test images may get another label."""
 
 LOG_LINES = 8
 """The lines of each program that are shown if something goes wrong."""
 
 WIDTH_MAX = 110
-"""Longer lines are hard to read."""
+"""The longest line in columns; longer lines are hard to read."""
 
 WORLD_SIZES = [(3, 3), (3, 2), (2, 3), (3, 2)]
 
@@ -54,12 +54,13 @@ in the last row nodeclients were started again, which imported torch, and the st
 
 
 class Screen:
-    """Prints events line by line; on a terminal, one more line always shows the present moment."""
+    """Prints events line by line; on a terminal, one more line always shows the current state."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._live = sys.stdout.isatty()
         self._moment = ""
+        """The line about the current state."""
 
     def print(self, text: str) -> None:
         """Print lines that stay."""
@@ -74,10 +75,10 @@ class Screen:
         wrapped = textwrap.fill(
             text, width, initial_indent=stamp, subsequent_indent=blank, break_long_words=False, break_on_hyphens=False
         )
-        self.print(wrapped)  # an address stays whole
+        self.print(wrapped)
 
     def moment(self, text: str) -> None:
-        """Replace the line about this moment, if this is a terminal and the line differs."""
+        """Replace the line about the current state, if this is a terminal and the line differs."""
         if self._live and text != self._moment:
             self._moment = text
             columns = shutil.get_terminal_size().columns
@@ -85,7 +86,7 @@ class Screen:
 
 
 class View:
-    """Shows a training on the screen: each new round with the coordinator's reason, and the present step."""
+    """Shows a training on the screen: each new round with the coordinator's reason, and the current step."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -113,13 +114,13 @@ class View:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What was done to a training, and how it went on; durations in seconds."""
+    """A disturbance of a training, and how the training went on; durations in seconds."""
 
     deed: str
     next_round_s: float
     """The time from the last step before until the coordinator had formed the next round."""
     new_workers_s: float
-    """The time from then until the first step that is not a repetition."""
+    """The time from then until the first step that was not done before."""
     world_sizes: tuple[int, int]
     steps_redone: int
     """The steps that were done before, and were done again."""
@@ -130,7 +131,7 @@ class Recovery:
         return self.next_round_s + self.new_workers_s
 
     def row(self) -> tuple[str, ...]:
-        """Return it as the columns of the table."""
+        """Return the columns of the table."""
         times = [f"{seconds:.1f} s" for seconds in (self.pause_s, self.next_round_s, self.new_workers_s)]
         return (self.deed, *times, "{} -> {}".format(*self.world_sizes), str(self.steps_redone))
 
@@ -157,28 +158,28 @@ def add_node(training: Training) -> str:
 
 
 DEEDS = ((1, kill_worker), (2, kill_node), (3, add_node))
-"""The disturbances, and after how many epochs they come. Many epochs are left after the last: a node needs a moment to
-arrive."""
+"""The disturbances, and after how many epochs they come. Many epochs are left after the last one: a node needs a while
+to arrive."""
 
 
 def disturb(training: Training, screen: Screen, epoch: int, deed: Callable[[Training], str]) -> Recovery:
-    """Do something to a training when it has done so many epochs, and watch how it goes on."""
+    """Disturb a training when it has done so many epochs, and watch how it goes on."""
     steps = training.steps
     training.until(lambda: bool(steps) and steps[-1].epoch >= epoch)
     old_round = steps[-1].round
-    what = deed(training)
-    screen.print_line(f"==> {what}, at step {steps[-1].step}")
+    description = deed(training)
+    screen.print_line(f"==> {description}, at step {steps[-1].step}")
     training.until(lambda: steps[-1].round > old_round and steps[-1].step > training.last_step(old_round).step)
-    return went_on(screen, what, training.last_step(old_round), training)
+    return measure_recovery(screen, description, training.last_step(old_round), training)
 
 
-def went_on(screen: Screen, what: str, last: Step, training: Training) -> Recovery:
-    """Say how a training went on after the last step before a deed."""
+def measure_recovery(screen: Screen, description: str, last: Step, training: Training) -> Recovery:
+    """Print and return how a training went on after the `last` step before a disturbance."""
     after = [step for step in training.steps if step is not last and step.monotonic_s > last.monotonic_s]
     new = next(step for step in after if step.step > last.step)
-    # A killed rank 0 may have finished a step that it did not write down: none was redone then.
+    # A killed rank 0 may have finished a step without a line in the file: no step was redone then.
     recovery = Recovery(
-        deed=what,
+        deed=description,
         next_round_s=training.round_seen_s - last.monotonic_s,
         new_workers_s=new.monotonic_s - training.round_seen_s,
         world_sizes=(last.world_size, new.world_size),
@@ -204,11 +205,11 @@ def stop_and_take_up(stopped: Training, screen: Screen) -> tuple[Training, Recov
     training.until(lambda: bool(training.steps))
     if training.status["kept"]["resumed_from"] != "disk" or training.steps[0].step > last.step + 1:
         raise ClusterError(f"step {training.steps[0].step} follows step {last.step}: {training.status['reason']}")
-    return training, went_on(screen, f"all stopped, {len(two)} started again", last, training)
+    return training, measure_recovery(screen, f"all stopped, {len(two)} started again", last, training)
 
 
 def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
-    """Train twice and print the results. Raises `ClusterError` if they are not what they should be."""
+    """Train twice and print the results. Raises `ClusterError` if they are not as expected."""
     screen.print(TITLE)
     screen.print_line(f"coordinatord serves: watch the demo at {cluster.page()}")
     screen.print_line(f"logs are in {cluster.folder}, which is removed if all goes well")
@@ -241,7 +242,7 @@ def play(cluster: Cluster, screen: Screen, epochs: int) -> None:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Align the first column to the left and all others, which hold numbers, to the right."""
+    """Return a table with the first column aligned to the left, and all others, which have numbers, to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     head, *body = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
     return "\n".join([head, "-" * len(head), *body])
@@ -276,7 +277,7 @@ def main() -> int:
         screen.print(f"demo: stopped by {stopped.signal.name}, and all programs with it")
         code = 128 + stopped.signal
     except BrokenPipeError:
-        # The reader has gone; otherwise Python would complain when it flushes stdout at its end.
+        # The reader is gone. Without this, Python would print an error when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except (ClusterError, OSError) as error:

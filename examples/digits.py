@@ -5,16 +5,16 @@
 Workers may come and go while it trains. Three habits make that harmless, and a script needs no more
 to be elastic:
 
-* The batch is global. Its size is fixed and each worker takes a share of it, so a step comes to the
-  same result on two workers as on five, but for the rounding of sums.
-* The checkpoint holds all that the next step depends on: model, optimizer and the number of steps.
+* The batch is global. Its size is fixed and each worker takes a share of it, so a step has the same
+  result on two workers as on five, except for the rounding of sums.
+* The checkpoint holds everything that the next step depends on: model, optimizer and the number of steps.
   The epoch, the place in it and the order of the images follow from that number.
-* It is written often, and at once when the workers are about to be asked to end. A run that begins anew
-  goes on from it: rank 0 reads it and sends it to the others. On a shared disk it outlives rank 0's host, too.
+* It is written often, and right before a planned end. A new run goes on from it: rank 0 reads it and
+  sends it to the others. On a shared disk it outlives rank 0's host, too.
 
 Within a run nothing is read from the disk, and no step is lost: `ctx.keep` keeps the same state in the
-memory of the nodes, as of the last step, and a round that follows another goes on from there. With
-`--persist DIR` the nodes write it to a disk as well, and a run that begins anew goes on from that.
+memory of the nodes, as of the last step, and the next round goes on from there. With `--persist DIR`
+the nodes write it to a disk as well, and a new run goes on from that.
 
 The data are 1,797 images of 8 x 8 pixels that come inside the scikit-learn package.
 """
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
-    """Go on from what was kept, until all epochs are done or the workers are asked to stop."""
+    """Go on from the newest state, until all epochs are done or the workers are asked to stop."""
     images, labels, *test = load_images(ctx.device)
     torch.manual_seed(SEED)
     model = make_model().to(ctx.device)
@@ -115,7 +115,7 @@ def load_images(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def make_model() -> nn.Module:
-    """Build the network. It has no dropout, whose chances would depend on the number of workers."""
+    """Build the network. It has no dropout, whose random numbers would depend on the number of workers."""
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -133,7 +133,7 @@ def shuffled(count: int, epoch: int) -> Tensor:
 
 
 def evaluate(ctx: workerlib.Context, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Return loss and accuracy over the test images; each worker looks at its share."""
+    """Return loss and accuracy over the test images; each worker evaluates its share."""
     share = slice(ctx.rank, None, ctx.world_size)
     with torch.no_grad():
         output = model(images[share])
@@ -184,7 +184,7 @@ def restore(ctx: workerlib.Context, path: Path, model: nn.Module, optimizer: tor
 
 
 def note_progress(ctx: workerlib.Context, path: Path | None, steps: int, epoch: int) -> None:
-    """Have rank 0 write down that a step is done, for measurements of pauses."""
+    """Have rank 0 append a line for a step that is done, for measurements of pauses."""
     if ctx.rank != 0 or path is None:
         return
     line = {

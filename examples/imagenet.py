@@ -2,20 +2,20 @@
 
     nodeclient join --coord HOST --job-id imagenet -- python examples/imagenet.py DIR --checkpoint FOLDER
 
-DIR has the images, at the same place on every host (`imagenet_data` says in which layout). tiny-imagenet-200 is a good
-one to begin with: 100,000 images of 64 x 64 pixels in 200 classes; use it with `--image-size 64`.
+DIR has the images, at the same place on every host (`imagenet_data` has the layouts). tiny-imagenet-200 is good to
+begin with: 100,000 images of 64 x 64 pixels in 200 classes; use it with `--image-size 64`.
 
-Workers may come and go in the middle of an epoch, and each image is trained on once in it, neither twice nor never:
+Workers may come and go in the middle of an epoch, and each image is used exactly once in it:
 
 * The sampler deals out the images. Its state, how many of the epoch are done, is in the checkpoint beside model and
   optimizer, so the next round goes on with those that are left, whatever number of workers it has.
-* Each host has checkpoints of its own, on its own disk. Hosts that are new have none, and one that was away has an old
-  one. So the workers find the one among them whose checkpoint is the newest, and it sends that to all others.
-* A checkpoint is written before a round ends on purpose, after the same step by all workers. It is also written every
-  so many steps, and after each epoch.
+* Each host has checkpoints of its own, on its own disk. New hosts have none, and a host that was away has an old one.
+  So the workers find the one among them with the newest checkpoint, which sends it to all others.
+* All workers write a checkpoint after the same step before a planned end, and also every so many steps, and after each
+  epoch.
 
-It is the example for checkpoints of one's own, so it does not call `ctx.keep`: a worker that is killed loses the steps
-since the last checkpoint. `digits` keeps its state in memory, and loses none.
+This example shows checkpoints of a script's own, so it does not call `ctx.keep`: if a worker is killed, the steps since
+the last checkpoint are lost. `digits` keeps its state in memory, and loses no step.
 
 The batch size is that of all workers together, so neither it nor the learning rate depends on their number.
 """
@@ -51,7 +51,7 @@ EPOCHS_PER_DECAY = 30
 """The number of epochs after which the learning rate becomes a tenth, as in the paper."""
 
 SMALLEST_IMAGE = 33
-"""The network halves an image five times; of what is left, BatchNorm needs more than one pixel."""
+"""The smallest size of images: the network halves it five times, and BatchNorm then needs more than one pixel."""
 
 
 def main() -> None:
@@ -84,7 +84,7 @@ def parse() -> argparse.Namespace:
 
 
 class Training:
-    """What one worker trains with."""
+    """The training of one worker."""
 
     def __init__(self, ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
         """Prepare all, and go on from the newest checkpoint. Raises `DataError`."""
@@ -112,7 +112,7 @@ class Training:
         """Train until all epochs are done."""
         for epoch in range(self.sampler.epoch, self.arguments.epochs):
             self._train(epoch)
-            # It is saved before the evaluation, which may take longer than workers get when they are asked to end.
+            # The save comes before the evaluation, which may take longer than workers have when they are asked to end.
             self._save()
             self.ctx.checkpointed(self.steps)
             self._evaluate(epoch)
@@ -146,20 +146,20 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, epoch: int) -> None:
-        """Print how many validation images are classified rightly; each worker looks at its share of them."""
+        """Print how many validation images are classified correctly; each worker evaluates its share of them."""
         self.model.eval()
-        right = torch.zeros(2, device=self.ctx.device)
+        correct = torch.zeros(2, device=self.ctx.device)
         share = Subset(self.validation, range(self.ctx.rank, len(self.validation), self.ctx.world_size))
         batch_size = math.ceil(self.arguments.batch_size / self.ctx.world_size)
         for images, labels, _ in self._loader(share, batch_size=batch_size):
             scores = self.model(images.to(self.ctx.device))
             best = scores.topk(min(5, scores.shape[1])).indices == labels.to(self.ctx.device).unsqueeze(1)
-            right += torch.stack([best[:, 0].sum(), best.sum()])
-        dist.all_reduce(right)
-        top_1, top_5 = (right / len(self.validation)).tolist()
-        also = f" top-5 {top_5:.3f}" if self.classes >= 5 else ""  # noqa: PLR2004  # else all is among the best five
+            correct += torch.stack([best[:, 0].sum(), best.sum()])
+        dist.all_reduce(correct)
+        top_1, top_5 = (correct / len(self.validation)).tolist()
+        top_5_text = f" top-5 {top_5:.3f}" if self.classes >= 5 else ""  # noqa: PLR2004  # else every class is in it
         group = f"round {self.ctx.round} world size {self.ctx.world_size}"
-        self._log(f"epoch {epoch + 1} {group} accuracy top-1 {top_1:.3f}{also}")
+        self._log(f"epoch {epoch + 1} {group} accuracy top-1 {top_1:.3f}{top_5_text}")
 
     def _loader(self, images: Dataset[Sample], **batches: Any) -> DataLoader[Sample]:
         return DataLoader(
@@ -190,7 +190,7 @@ class Training:
         unfinished.replace(self.checkpoint)
 
     def _restore(self) -> None:
-        """Go on from the newest checkpoint that any of the workers has; begin anew if there is none."""
+        """Go on from the newest checkpoint of any worker; begin from step 0 if there is none."""
         newest, steps = self._find_newest()
         if steps == 0:
             return
@@ -203,7 +203,7 @@ class Training:
         self._log(f"went on from the checkpoint of rank {newest}, after {self._place()}")
 
     def _find_newest(self) -> tuple[int, int]:
-        """Return the first rank that has the newest checkpoint, and the number of its step: 0 if none has any."""
+        """Return the first rank with the newest checkpoint, and its number of steps; 0 steps if there is none."""
         own = 0
         if self.checkpoint.exists():
             own = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)["steps"]
@@ -237,7 +237,7 @@ class Training:
                 )
 
     def _trace(self, epoch: int, numbers: Tensor) -> None:
-        """Write down which images this worker has trained on, as evidence that none is missing."""
+        """Append the images of this worker's step to a file, as evidence that each image is used once."""
         if self.arguments.trace is None:
             return
         line = {

@@ -1,12 +1,11 @@
-"""The images of `imagenet.py`: which there are, and how one becomes a tensor.
+"""The images of `imagenet.py`: finds the files, and turns them into tensors.
 
-Two layouts are understood:
+There are two layouts:
 
     train/CLASS/*.JPEG         val/CLASS/*.JPEG                         ImageNet, as torchvision's ImageFolder has it
     train/CLASS/images/*.JPEG  val/images/*.JPEG, val/val_annotations.txt   tiny-imagenet-200, as it is unpacked
 
-Pillow reads the files; torchvision brings it along, and `pip install pillow` does where there is no torchvision. Files
-in the PPM format need neither.
+Pillow reads the files. It comes with torchvision, or by `pip install pillow`. Files in the PPM format need neither.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".ppm", ".webp"})
 
 MEAN = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
 STANDARD_DEVIATION = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
-"""The deviation of the colours of ImageNet, by which images are brought to about -2 to 2."""
+"""The mean and the deviation of the colours of ImageNet; normalised colours are about -2 to 2."""
 
 SMALLEST_CROP = 0.6
 """The side of the square that training cuts out of an image is at least this part of the image's shorter side."""
 
 NO_CLASS = -100
-"""The label that torch's `cross_entropy` leaves out of account."""
+"""The label that torch's `cross_entropy` ignores."""
 
 PPM_HEADER = re.compile(rb"P6\s+(?:#[^\n]*\n\s*)*(\d+)\s+(\d+)\s+255\s")
 """Width and height; a byte for each colour of each pixel follows."""
@@ -54,12 +53,12 @@ class Files:
     labels: Sequence[int]
 
     def some(self, limit: int | None) -> Files:
-        """Return so many of them, out of all classes alike; all if there is no limit."""
+        """Return at most `limit` of the files, spread evenly over the classes; all of them without a limit."""
         step = max(len(self.paths) // limit, 1) if limit else 1
         return Files(self.paths[::step][:limit], self.labels[::step][:limit])
 
     def checksum(self, folder: Path) -> int:
-        """Return a number that two hosts have in common if their folders hold files of the same names."""
+        """Return a number that is the same on two hosts if their folders have the same file names."""
         return zlib.crc32("\n".join(str(path.relative_to(folder)) for path in self.paths).encode())
 
 
@@ -95,7 +94,7 @@ class Images(Dataset[Sample]):
     """The images as square tensors of one size."""
 
     def __init__(self, files: Files, size: int, *, augment: bool) -> None:
-        """Take the files; with `augment`, each epoch sees another part of an image, or its mirror image."""
+        """Take the files; with `augment`, each epoch has another crop of an image, which may be mirrored."""
         self.files = files
         self.size = size
         self.augment = augment
@@ -111,12 +110,12 @@ class Images(Dataset[Sample]):
         return (image - MEAN) / STANDARD_DEVIATION, self.files.labels[index], index
 
     def _cut_at_random(self, image: Tensor, index: int) -> Tensor:
-        # The dice belong to epoch and image, not to the worker: the changes to an image are the same on any of them.
-        dice = torch.Generator().manual_seed(self.epoch * len(self) + index)
-        scale, down, right, mirror = torch.rand(4, generator=dice).tolist()
+        # The seed depends on epoch and image alone, so every worker would crop an image in the same way.
+        generator = torch.Generator().manual_seed(self.epoch * len(self) + index)
+        scale, down, right, mirror = torch.rand(4, generator=generator).tolist()
         side = round(min(image.shape[1:]) * (SMALLEST_CROP + (1 - SMALLEST_CROP) * scale))
         image = _cut(image, side, down, right)
-        return image.flip(2) if mirror < 0.5 else image  # noqa: PLR2004  # one of two
+        return image.flip(2) if mirror < 0.5 else image  # noqa: PLR2004  # every second image
 
 
 def _cut(image: Tensor, side: int, down: float, right: float) -> Tensor:
@@ -126,9 +125,9 @@ def _cut(image: Tensor, side: int, down: float, right: float) -> Tensor:
 
 
 def collate(samples: list[Sample]) -> list[Tensor]:
-    """Make a batch, as torch does. With no samples, it has a blank image that belongs to no class.
+    """Make a batch as torch does; a batch without samples gets a blank image without a class.
 
-    A worker may have no share in the last batch of an epoch, and takes part in the step all the same.
+    A worker may have no sample in the last batch of an epoch, and has to take part in the step all the same.
     """
     if samples:
         batch: list[Tensor] = default_collate(samples)

@@ -3,13 +3,13 @@ r"""Train in processes that outlive the loss of another worker: each round begin
     nodeclient join --coord HOST --job-id rounds --nnodes 1:4 --max-restarts 3 --preload torch -- \
         python examples/in_place.py
 
-Start it on some hosts, then on one more, or end one: the workers that are left say that they are the same processes,
+Start it on some hosts, then on one more, or end one: the workers that are left print that they are the same processes,
 and go on after the last step. A script needs three habits for that:
 
-* What outlives a round is made once, outside of `train`: here the model and the optimizer.
-* What belongs to a round is made in `train`, which is called again with each: here the wrapped model.
-* `ctx.keep` brings every worker to the step that all have in common. A worker that has just come gets it from another
-  one, so `train` need not know whether its process is an old one.
+* Objects that outlive a round are made once, outside of `train`: here the model and the optimizer.
+* Objects of one round are made in `train`, which is called again in each round: here the wrapped model.
+* `ctx.keep` brings every worker to the step that all have in common. A new worker gets the state from another one, so
+  `train` is the same for new and old processes.
 
 The network learns y = 3x + 2, as in ddp.py. docs/rounds-in-place.md says when a worker cannot stay.
 """
@@ -32,8 +32,8 @@ def train(ctx: workerlib.Context, model: nn.Module, optimizer: torch.optim.Optim
     """Train until all steps are done; called again with each round."""
     replica = DistributedDataParallel(model)
     begun = max(ctx.keep(model=replica, optimizer=optimizer), 0)
-    who = f"rank {ctx.rank} of {ctx.world_size} is process {os.getpid()}"
-    print(f"round {ctx.round}: {who}, and goes on after step {begun}", flush=True)
+    worker = f"rank {ctx.rank} of {ctx.world_size} is process {os.getpid()}"
+    print(f"round {ctx.round}: {worker}, and goes on after step {begun}", flush=True)
     for step in range(begun + 1, steps + 1):
         x = torch.randn(32, 1, device=ctx.device)
         loss = nn.functional.mse_loss(replica(x), 3 * x + 2)

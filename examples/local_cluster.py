@@ -1,7 +1,7 @@
 """A small cluster on this machine: the real coordinatord and nodeclients, a job on them, and its observation.
 
-The programs run in the background, write into log files, and end with the `running_cluster`, or with this process if it
-is killed. `demo` decides what is done to them, and what is shown.
+The programs run in the background, write into log files, and end with `running_cluster`, or with this process if it is
+killed. `demo` decides what is done to them, and what is shown.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ PRELOAD = "torch,sklearn.datasets"
 NODES = ("node-a", "node-b", "node-c")
 
 BATCH_SIZE = 32
-"""Training with larger batches might be over before a node is back that has to import all this."""
+"""The batch size; with larger batches, training might be over before a node has imported all this and is back."""
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 """The value in linux/prctl.h."""
 
 LOOK_AGAIN_S = 0.05
-"""The interval of looks at the coordinator: a blink, and too seldom to slow down what is watched."""
+"""The interval of requests to the coordinator: short for a person, and too long to slow down the training."""
 
 ANSWER_WITHIN_S = 30.0
-"""coordinatord serves after a quarter of a second; a loaded machine gets a hundred times that."""
+"""How long coordinatord may take to serve: a hundred times what it takes on an idle machine."""
 
 STOP_WITHIN_S = 10.0
-"""Programs that were asked to end get this long; the workers save such a small network in no time."""
+"""How long programs may take to end; the workers save such a small network in milliseconds."""
 
 PATIENCE_S = 120.0
-"""If no step is done for so long, something is wrong: workers start in seconds, on a loaded machine in twenty."""
+"""How long there may be no step: workers start in seconds, on a loaded machine in twenty."""
 
 
 class ClusterError(Exception):
@@ -68,20 +68,20 @@ class Program:
     """One program in the background, with all that it and its children print in one log file."""
 
     def __init__(self, log: Path, config: Path, *argv: str) -> None:
-        """Start it, with `config` as the place where programs of one user keep their tokens. Raises `ClusterError`."""
+        """Start the program, with `config` as the directory of its user's tokens. Raises `ClusterError`."""
         self.log = log
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(  # noqa: S603 - the words are ours
                     argv,
-                    # The nodes share the cores of this machine: threads of each would wait for those of the others.
+                    # The nodes share the cores of this machine, so threads of one would wait for those of the others.
                     env={"OMP_NUM_THREADS": "1", **os.environ, "XDG_CONFIG_HOME": str(config)},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
                     # A Ctrl-C is for the demo alone, which then ends its programs in good order.
                     start_new_session=True,
-                    # If the demo is killed, so is this. (This process has no threads, which could make it unsafe.)
+                    # If the demo is killed, so is this program. preexec_fn is safe, since the demo has no threads.
                     preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
                 )
         except OSError as error:
@@ -92,15 +92,15 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, minus n if signal n killed it, None while it runs."""
+        """The exit code, minus n if signal n killed the program; None while it runs."""
         return self._process.poll()
 
     def send(self, signum: signal.Signals) -> None:
-        """Send it a signal; do nothing if it has ended."""
+        """Send a signal to the program; do nothing if it has ended."""
         self._process.send_signal(signum)
 
     def end(self) -> None:
-        """Wait for its end, and kill it if that does not come in time."""
+        """Wait for the end of the program, and kill it if that does not come in time."""
         try:
             self._process.wait(STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ class Cluster:
         self.stopped_by: signal.Signals | None = None
 
     def await_address(self) -> None:
-        """Wait for the line with coordinatord's address. Raises `ClusterError`."""
+        """Wait until coordinatord has logged its address. Raises `ClusterError`."""
         deadline = time.monotonic() + ANSWER_WITHIN_S
         while not (found := re.search(r"listening on https://(\S+)\n", self.coordinator.log.read_text())):
             if self.coordinator.exit_code is not None or time.monotonic() > deadline:
@@ -198,7 +198,7 @@ class Cluster:
             raise StoppedError(self.stopped_by)
 
     def note_signal(self, signum: int, _frame: FrameType | None) -> None:
-        """Remember that this process is to end; `wait_a_little` raises it."""
+        """Note that this process is to end; `wait_a_little` then raises `StoppedError`."""
         self.stopped_by = signal.Signals(signum)
 
 
@@ -244,7 +244,7 @@ class Training:
     def __init__(
         self, cluster: Cluster, job: str, epochs: int, show: Callable[[Training], None], over: Training | None = None
     ) -> None:
-        """Begin without nodes; `show` is called after each look. It may follow one of the same job that is `over`."""
+        """Begin without nodes; `show` is called after each observation. `over` is an earlier run of the same job."""
         self.cluster = cluster
         self.job = job
         self.epochs = epochs
@@ -296,8 +296,8 @@ class Training:
     def finish(self) -> float:
         """Watch until all nodes have ended and return the accuracy. Raises `ClusterError` if they do not end well."""
         self._until_all_end_with(0)
-        said = "".join(log.read_text() for log in self.cluster.folder.glob(f"{self.job}-*.log"))
-        return float(re.findall(r"(?:^|\] )accuracy ([0-9.]+)$", said, re.MULTILINE)[-1])
+        output = "".join(log.read_text() for log in self.cluster.folder.glob(f"{self.job}-*.log"))
+        return float(re.findall(r"(?:^|\] )accuracy ([0-9.]+)$", output, re.MULTILINE)[-1])
 
     def last_step(self, number: int) -> Step:
         """Return the last step of a round."""
@@ -312,7 +312,7 @@ class Training:
             self._look()
         if set(exit_codes.values()) != {code}:
             raise ClusterError(f"not all nodes ended with {code}; their exit codes are {exit_codes}")
-        self._look()  # for the steps that were noted last
+        self._look()  # reads the last steps
         end_all(list(self.cluster.nodes.values()))
         self.cluster.nodes.clear()
 

@@ -1,11 +1,11 @@
-"""Spans for OpenTelemetry: each run of a job is a trace, each of its rounds a span, and what happens an event of these.
+"""Spans for OpenTelemetry: each run of a job is a trace, each of its rounds a span, with the events of the coordinator.
 
     pip install 'coordinatord[otel]'
     export OTEL_EXPORTER_OTLP_ENDPOINT=http://COLLECTOR:4318
     nodeclient events --coord HOST --follow --last 1000 --json | python examples/otel_spans.py
 
-A span is sent when it has ended. The ids of spans follow from the names of runs and the numbers of rounds, so that
-nothing is there twice if this program is started again and reads the same events.
+A span is sent when it has ended. The ids of spans follow from the names of runs and the numbers of rounds, so that no
+span exists twice if this program is started again and reads the same events.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ Event = Mapping[str, Any]
 
 
 class Names(IdGenerator):
-    """Makes ids out of the name of what comes next."""
+    """Makes ids out of names."""
 
     def __init__(self) -> None:
         self.next = ""
+        """The name of the next span."""
 
     def generate_span_id(self) -> int:
         """Return 64 bits."""
         return int.from_bytes(hashlib.sha256(self.next.encode()).digest()[:8], "big")
 
     def generate_trace_id(self) -> int:
-        """Return 128 bits; only a run asks, since rounds have the trace of their run."""
+        """Return 128 bits; this is called for runs only, since rounds have the trace of their run."""
         return int.from_bytes(hashlib.sha256(self.next.encode()).digest()[:16], "big")
 
 
 class Spans:
-    """The spans of all runs that go on."""
+    """The spans of all runs that have not ended."""
 
     def __init__(self, provider: TracerProvider, names: Names) -> None:
         self._tracer = provider.get_tracer("coordinatord")
@@ -52,9 +53,9 @@ class Spans:
         self._rounds: dict[str, tuple[int, Span]] = {}
 
     def add(self, event: Event) -> None:
-        """Begin and end spans by what has happened, and note it in the one that it belongs to."""
+        """Begin and end spans by an event, and add the event to its span."""
         run, kind, at = event["run"], event["kind"], int(event["at"] * 1e9)
-        if not run or kind == "JobForgotten":  # drained nodes and the like, of no job; and what is over
+        if not run or kind == "JobForgotten":  # events of no job, such as drained nodes; and the end of a job
             self._runs.pop(run, None)
             return
         if run not in self._runs:
@@ -64,9 +65,9 @@ class Spans:
             name = f"round {event['round']}"
             self._rounds[run] = event["round"], self._begin(name, f"{run} {name}", at, event, self._runs[run])
         number, span = self._rounds.get(run, (None, None))
-        noted = span if span is not None and event["round"] in {None, number} else self._runs[run]
-        about = {name: event[name] for name in ("node", "reason") if event[name] is not None}
-        noted.add_event(event["what"], about, at)
+        parent = span if span is not None and event["round"] in {None, number} else self._runs[run]
+        attributes = {name: event[name] for name in ("node", "reason") if event[name] is not None}
+        parent.add_event(event["what"], attributes, at)
         if kind in {"RoundEnded", "RunEnded"}:
             self._end_round(run, at, event["reason"])
         if kind == "RunEnded":
@@ -74,13 +75,13 @@ class Spans:
 
     def _begin(self, name: str, id_from: str, at: int, event: Event, parent: Span | None = None) -> Span:
         self._names.next = id_from
-        about = {
+        attributes = {
             "coordinatord.job": event["job"],
             "coordinatord.run": event["run"],
             "coordinatord.why": event["reason"],
         }
         context = None if parent is None else set_span_in_context(parent)
-        return self._tracer.start_span(name, context, attributes=about, start_time=at)
+        return self._tracer.start_span(name, context, attributes=attributes, start_time=at)
 
     def _end_round(self, run: str, at: int, reason: str = "") -> None:
         _, span = self._rounds.pop(run, (None, None))

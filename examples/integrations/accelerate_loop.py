@@ -2,8 +2,8 @@
 
     nodeclient join --standalone --nproc-per-node 2 -- python accelerate_loop.py --checkpoints /tmp/accelerate
 
-No step is lost within a run: `ctx.keep` keeps the state of each one in the memory of the nodes. A run that begins anew
-goes on from the newest checkpoint that is whole.
+No step is lost within a run: `ctx.keep` keeps the state of each one in the memory of the nodes. A new run goes on from
+the newest checkpoint that is whole.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
 
-    # First, as accelerate takes the process group that there is.
+    # This comes first, since accelerate uses an existing process group.
     with workerlib.init() as ctx:
         train(ctx, arguments.checkpoints, arguments.steps)
 
 
 def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
-    """Go on from what was kept, until all steps are done or the workers are asked to stop."""
+    """Go on from the newest state, until all steps are done or the workers are asked to stop."""
     accelerator = Accelerator(
-        # Without GPUs this has to be said: else accelerate takes each worker for the only one, and says nothing.
+        # Needed without GPUs: otherwise accelerate takes each worker for the only one, without a warning.
         cpu=not torch.cuda.is_available(),
-        # Of torchdata: it tells the place in the epoch, so that this can be kept and saved, too.
+        # torchdata's loader has its place in the epoch as state, so that it can be kept and saved.
         dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True),
     )
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
     step, source = ctx.keep(model=model, optimizer=optimizer, data=loader), "memory"
     if step < 0:
         step, source = restore(accelerator, checkpoints), "the disk"
-    if accelerator.is_main_process:  # `accelerator.print` would say it once for each node
+    if accelerator.is_main_process:  # `accelerator.print` would print it once for each node
         print(f"goes on after step {step} with {ctx.world_size} workers, from {source}", flush=True)
 
     while step < steps:
@@ -72,7 +72,7 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
 
 
 def save(accelerator: Accelerator, folder: Path, step: int) -> None:
-    """Save into a folder of this step. It has its name only once it is whole: a worker may be killed at any moment."""
+    """Save into a folder, which gets its name only once it is whole: a worker may be killed at any moment."""
     accelerator.save_state(folder / "unfinished")
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:

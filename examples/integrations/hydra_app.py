@@ -3,7 +3,7 @@
     nodeclient join --standalone --nproc-per-node 2 -- python hydra_app.py
     nodeclient join --standalone --nproc-per-node 2 -- python hydra_app.py --multirun learning_rate=0.01,0.02
 
-hydra_app.yaml beside it says where things go. Leave the launcher of sweeps as it is (`basic`): any other one starts
+hydra_app.yaml beside it has the settings. Leave the launcher of sweeps as it is (`basic`): any other one starts
 processes that are no workers.
 """
 

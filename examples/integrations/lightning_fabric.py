@@ -1,4 +1,4 @@
-"""Lightning Fabric: a training loop of one's own, with the same habits as in digits.py.
+"""Lightning Fabric: a training loop of the script's own, with the same habits as in digits.py.
 
     nodeclient join --standalone --nproc-per-node 2 -- python lightning_fabric.py --checkpoints /tmp/fabric
 
@@ -37,7 +37,7 @@ def main() -> None:
     if path.exists():
         fabric.load(path, state)
     step = state["step"]
-    if fabric.is_global_zero:  # `fabric.print` would say it once for each node
+    if fabric.is_global_zero:  # `fabric.print` would print it once for each node
         print(f"goes on after step {step} with {fabric.world_size} workers", flush=True)
 
     workerlib.should_stop()

@@ -2,7 +2,7 @@
 
     nodeclient join --standalone --nproc-per-node 2 -- python lightning_trainer.py --checkpoints /tmp/lightning
 
-The folder of the checkpoints is one that all nodes share. A run that begins anew goes on from the newest of them.
+The folder of the checkpoints is one that all nodes share. A new run goes on from the newest of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Line(pl.LightningModule):
         self.net = nn.Linear(1, 1)
 
     def on_train_start(self) -> None:
-        """Say where this round begins."""
+        """Print where this round begins."""
         if self.trainer.is_global_zero:
             print(f"goes on after step {self.global_step} with {self.trainer.world_size} workers", flush=True)
 
@@ -52,13 +52,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     arguments = parser.parse_args()
 
-    # First, as Lightning takes the process group that there is.
+    # This comes first, since Lightning uses an existing process group.
     with workerlib.init() as ctx:
         train(ctx, arguments.checkpoints, arguments.steps)
 
 
 def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
-    """Go on from what was kept, until all steps are done or the workers are asked to stop."""
+    """Go on from the newest state, until all steps are done or the workers are asked to stop."""
     torch.manual_seed(0)
     x = torch.randn(1024, 1)
     trainer = pl.Trainer(

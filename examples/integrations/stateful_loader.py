@@ -83,7 +83,7 @@ def train(ctx: workerlib.Context, arguments: argparse.Namespace) -> None:
 
 
 def save(ctx: workerlib.Context, folder: Path, state: dict[str, object], epoch: int, step: int) -> None:
-    """Have each worker save into the folder of this step. It has its name only once it is whole."""
+    """Have each worker save into a folder, which gets its name only once it is whole."""
     unfinished = folder / "unfinished"
     unfinished.mkdir(parents=True, exist_ok=True)
     content = {name: part.state_dict() for name, part in state.items()}  # type: ignore[attr-defined]  # each has one
@@ -106,7 +106,7 @@ def restore(ctx: workerlib.Context, folder: Path, state: dict[str, object]) -> t
 
 
 def note(folder: Path | None, rank: int, epoch: int, step: int, numbers: Tensor) -> None:
-    """Append which samples a step of this worker had."""
+    """Append the samples of a step of this worker to a file."""
     if folder is not None:
         with (folder / f"rank-{rank}.txt").open("a") as file:
             file.write(f"{step} {epoch} {' '.join(map(str, numbers.tolist()))}\n")

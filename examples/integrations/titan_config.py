@@ -2,7 +2,7 @@
 
     nodeclient join --standalone --nproc-per-node gpu -- python -m torchtitan.train --module titan_config --config debug
 
-This module is found from its own folder, or in PYTHONPATH. Of another model, wrap its function in the same way.
+Start it in the folder of this module, or with that in PYTHONPATH. For another model, wrap its function in the same way.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from workerlib.integrations.torchtitan import ElasticTrainer, elastic
 
 
 def debug() -> ElasticTrainer.Config:
-    """Return what torchtitan trains."""
+    """Return the configuration of torchtitan."""
     return elastic(llama3_debugmodel())

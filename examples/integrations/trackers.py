@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases: one curve for all rounds, without steps that are there twice or missing.
+"""TensorBoard and Weights & Biases: one curve for all rounds, in which no step is missing or there twice.
 
     nodeclient join --standalone --nproc-per-node 2 -- python trackers.py --folder /tmp/trackers
 
@@ -21,11 +21,11 @@ import workerlib
 
 
 class Trackers:
-    """What rank 0 writes its curves to."""
+    """The files to which rank 0 writes its curves."""
 
     def __init__(self, ctx: workerlib.Context, folder: Path, step: int) -> None:
         """Open them for a round that goes on after a step."""
-        # Steps after the checkpoint that were written before are done again: TensorBoard then forgets the old ones.
+        # Steps after the checkpoint are done again, so TensorBoard has to forget their old points.
         self._writer = SummaryWriter(folder / "tensorboard", purge_step=step + 1)
         # One run of the job is one run of wandb, whatever its rounds.
         wandb.init(dir=folder, project="line", id=ctx.environment.run, resume="allow")
@@ -36,7 +36,7 @@ class Trackers:
         wandb.log({"loss": loss}, step=step)
 
     def flush(self) -> None:
-        """Write what is in memory, since the next round goes on from here; TensorBoard waits for two minutes else."""
+        """Write the points in memory, since the next round goes on from here; TensorBoard would wait two minutes."""
         self._writer.flush()
 
     def close(self) -> None:

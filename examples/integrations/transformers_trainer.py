@@ -32,12 +32,12 @@ class Counting(Dataset[dict[str, torch.Tensor]]):
 
 
 class PrintSteps(TrainerCallback):
-    """Says where this round begins."""
+    """Prints where this round begins."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Print it."""
+        """Print the step and the number of workers."""
         del control
         if state.is_world_process_zero:
             print(f"goes on after step {state.global_step} with {args.world_size} workers", flush=True)
