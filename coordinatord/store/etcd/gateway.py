@@ -17,7 +17,7 @@ import aiohttp
 
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.place import EtcdPlace
-from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused
+from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
 from coordinatord.store.etcd.requests import KeyValue, after, key_values, number, revision_of, text_of
 from coordinatord.store.interface import StoreError
 
@@ -219,8 +219,8 @@ class Gateway:
             raise EtcdAwayError(f"etcd {self._place}: the answer is not that of an etcd ({beginning!r})") from None
 
     def _away(self, base: str, error: Exception) -> EtcdAwayError:
-        why = f"no answer within {TRY_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
-        return EtcdAwayError(f"etcd {self._place}: {base}: {clip(why, 200)}")
+        why = why_no_answer(error, TRY_WITHIN_S, tls=self._place.tls)
+        return EtcdAwayError(f"etcd {self._place}: {base}: {why}")
 
 
 def _base_of(place: EtcdPlace, host: str, port: int) -> str:

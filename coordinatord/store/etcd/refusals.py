@@ -1,11 +1,19 @@
-"""Turns refusals of etcd into errors with a remedy. The codes are gRPC's; the texts are in etcd's `rpctypes`."""
+"""Says where a refusal of etcd, or its silence, comes from, and what to do about it.
+
+The codes are gRPC's; the texts are in etcd's `rpctypes`.
+"""
 
 from __future__ import annotations
 
+import os
+import ssl
 from enum import IntEnum
 from typing import Any
 
+import aiohttp
+
 from coordinatord.protocol.text import clip
+from coordinatord.store.etcd.place import EtcdPlace
 from coordinatord.store.interface import StoreError
 
 
@@ -47,30 +55,72 @@ _TEXTS = (
     ),
     ("authentication failed", "it does not know this user with this password: see --etcd-user-file"),
     ("user name is empty", "it wants a user and a password: see --etcd-user-file"),
-    ("permission denied", "this user may not read and write the keys below the prefix: etcdctl role grant-permission"),
+    (
+        "permission denied",
+        "this user may not use all keys of the prefix: etcdctl role grant-permission ROLE readwrite {prefix} --prefix",
+    ),
     ("request is too large", "it takes no request of this size: leave its --max-request-bytes at 1.5 MiB or more"),
     ("too many requests", "it is overloaded: does somebody else use it heavily, or is its disk slow?"),
     ("client connection is closing", "this member ends"),
     ("no leader", "it has no leader: has it lost its majority?"),
     ("request timed out", "it cannot decide: has it lost its majority, or is its disk slow?"),
 )
-"""Parts of etcd's messages, each with the text that users see before the message."""
+"""Parts of etcd's messages, each with the text that users see before the message; `{prefix}` is ours."""
 
 
 _OLD_TOKEN = ("revision of auth store is old", "revision in header is old")
 """Parts of messages about a token of `--auth-token jwt` after a change of users and roles. Their code is that of a bad
 request."""
 
+_OTHER_NAME = (62, 64)
+"""OpenSSL's codes for a certificate of another name, and of another address."""
 
-def refused(place: object, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
+_WANTS_CERTIFICATE = ("SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED")
+"""What a server says to a client without a certificate: Go before 1.21, and later."""
+
+_IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""What OpenSSL makes of an answer in the clear, by its versions."""
+
+
+def refused(place: EtcdPlace, answer: Any, status: int) -> EtcdRefusedError | EtcdAwayError:
     """Return the error for an answer that is not 200 OK."""
     data = answer if isinstance(answer, dict) else {}
     message = str(data.get("message") or data.get("error") or f"HTTP {status}")
     code = data.get("code")
     remedy = next((ours for theirs, ours in _TEXTS if theirs in message), "it refuses a request")
-    text = f"etcd {place}: {remedy} ({clip(message, 200)})"
+    text = f"etcd {place}: {remedy.format(prefix=f'{place.prefix}/')} ({clip(message, 200)})"
     if not isinstance(code, int) or code in UNANSWERED:
         return EtcdAwayError(text)
     if code == Code.UNAUTHENTICATED or any(theirs in message for theirs in _OLD_TOKEN):
         return TokenRefusedError(code, text)
     return EtcdRefusedError(code, text)
+
+
+def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
+    """Return the reason for an error of a connection to a member, which was given `within_s` to answer."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    match cause:
+        case TimeoutError():
+            why = f"no answer within {within_s:g} s"
+        case ssl.SSLCertVerificationError() if cause.verify_code in _OTHER_NAME:
+            why = f"its certificate is for another name than --store has: {cause.verify_message}"
+        case ssl.SSLCertVerificationError():
+            why = f"its certificate is of no authority that is trusted here: see --etcd-ca ({cause.verify_message})"
+        case OSError() if _says(cause, _WANTS_CERTIFICATE):
+            why = "it wants a certificate of this client: see --etcd-cert and --etcd-key"
+        case OSError() if _says(cause, _IN_THE_CLEAR):
+            why = "it does not speak TLS: is it etcd:// instead of etcds://?"
+        case aiohttp.ServerDisconnectedError() if not tls:
+            why = "it has closed the connection: does it speak TLS, and is it etcds:// instead of etcd://?"
+        case OSError(errno=int(number)) if number > 0 and not isinstance(cause, ssl.SSLError):
+            why = os.strerror(number)  # aiohttp's own text repeats the address
+        case OSError(strerror=str(words)):
+            why = words
+        case _:
+            why = str(cause)
+    return clip(why, 200)
+
+
+def _says(error: OSError, reasons: tuple[str, ...]) -> bool:
+    """Whether an error of TLS has one of these reasons; aiohttp hands some of them on as text alone."""
+    return any(reason in str(error) for reason in reasons)

@@ -206,6 +206,7 @@ async def test_tls_and_a_user_with_a_password(
     async with gateway_to(place) as gateway:
         await gateway.call("/v3/auth/user/add", {"name": "root", "password": "very secret"})
         await gateway.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        await gateway.call("/v3/auth/user/add", {"name": "guest", "password": "secret"})
         await gateway.call("/v3/auth/enable", {})
         with pytest.raises(EtcdRefusedError, match="see --etcd-user-file"):
             await value_of(gateway, KEY)
@@ -219,8 +220,12 @@ async def test_tls_and_a_user_with_a_password(
         with pytest.raises(EtcdRefusedError, match="does not know this user with this password") as caught:
             await value_of(gateway, KEY)
         assert "guessed" not in str(caught.value)
+    guest = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="guest", password="secret"))  # noqa: S106
+    async with gateway_to(guest) as gateway:
+        with pytest.raises(EtcdRefusedError, match="grant-permission ROLE readwrite any/ --prefix"):
+            await value_of(gateway, KEY)
     async with gateway_to(cluster_of[0].place("any")) as gateway:
-        with pytest.raises(EtcdAwayError, match="certificate verify failed"):
+        with pytest.raises(EtcdAwayError, match="of no authority that is trusted here: see --etcd-ca"):
             await value_of(gateway, KEY)
     with pytest.raises(StoreError, match=r"nowhere\.pem cannot be used: No such file"):
         Gateway(cluster_of[0].place("any", EtcdAccess(authorities=tmp_path / "nowhere.pem")))

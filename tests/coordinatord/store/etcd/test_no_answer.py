@@ -1,0 +1,91 @@
+"""What keeps a member of etcd from answering is said with what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+
+from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
+from coordinatord.store.etcd.refusals import EtcdAwayError, why_no_answer
+from tests.support.canned_http import body, canned
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    """Return an authority that no host knows."""
+    return trustme.CA()
+
+
+@asynccontextmanager
+async def member_with_tls(authority: trustme.CA) -> AsyncIterator[int]:
+    """Yield the port of a server that agrees on TLS, and then hangs up."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def reason_of(url: str, authorities: Path | None = None) -> str:
+    """Return what is said of a member that does not answer."""
+    gateway = Gateway(EtcdPlace.parse(url, EtcdAccess(authorities=authorities)))
+    try:
+        with pytest.raises(EtcdAwayError) as caught:
+            await gateway.call("/v3/kv/range", {})
+    finally:
+        await gateway.close()
+    return str(caught.value)
+
+
+async def test_an_unknown_authority_is_named(authority: trustme.CA) -> None:
+    async with member_with_tls(authority) as port:
+        reason = await reason_of(f"etcds://127.0.0.1:{port}")
+    assert "its certificate is of no authority that is trusted here: see --etcd-ca (" in reason
+
+
+async def test_a_certificate_for_another_name_is_named(authority: trustme.CA, tmp_path: Path) -> None:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    async with member_with_tls(authority) as port:
+        reason = await reason_of(f"etcds://localhost:{port}", tmp_path / "ca.pem")
+    assert "its certificate is for another name than --store has: " in reason
+    assert "localhost" in reason.rpartition(" than --store has: ")[2]
+
+
+@pytest.mark.parametrize("alert", ["SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"])
+async def test_a_wish_for_a_certificate_is_named(alert: str) -> None:
+    # Not over a socket: the alert and the end of the connection come at once, and either may be seen first.
+    error = aiohttp.ClientOSError(1, f"[SSL: {alert}] {alert.lower()} (_ssl.c:2580)")
+    reason = "it wants a certificate of this client: see --etcd-cert and --etcd-key"
+    assert why_no_answer(error, 2.0, tls=True) == reason
+
+
+async def test_each_of_tls_and_its_absence_is_named_where_the_other_is_spoken(authority: trustme.CA) -> None:
+    with canned(body(b"{}")) as (plain, _):
+        reason = await reason_of(f"etcds://{plain}")
+    assert reason.endswith("it does not speak TLS: is it etcd:// instead of etcds://?")
+    async with member_with_tls(authority) as port:
+        reason = await reason_of(f"etcd://127.0.0.1:{port}")
+    assert reason.endswith("does it speak TLS, and is it etcds:// instead of etcd://?")
+
+
+async def test_a_member_that_is_not_there_is_said_in_the_kernel_s_words() -> None:
+    with socket.socket() as held:  # bound, and nobody listens
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        assert (await reason_of(f"etcds://{address}")).endswith(f"https://{address}: Connection refused")
