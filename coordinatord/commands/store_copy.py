@@ -10,6 +10,8 @@ from pathlib import Path
 from coordinatord.commands.offline_replay import counted
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.security.identity import KEY
+from coordinatord.security.setup import FOLDER
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
@@ -66,8 +68,14 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
             database.fill(rows, identity)
         finally:
             database.close()
+            directory.hand_over_database()
     finally:
         directory.release()
+    if not (folder / FOLDER / KEY).exists():
+        sys.stderr.write(
+            f"coordinatord: {folder} has no key: copy the folder {FOLDER} of a coordinator's state directory into it,"
+            " or coordinatord makes another key there, and no node and no token of before fits\n"
+        )
 
 
 async def _read_namespace(place: EtcdPlace) -> tuple[list[Row], str]:

@@ -40,7 +40,7 @@ def write_private(path: Path, text: str) -> None:
             with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123 - it is a descriptor
                 file.write(text)
                 file.flush()
-                _hand_over(handle, path.parent)
+                hand_over(handle, path.parent)
                 os.fsync(handle)
             fresh.replace(path)
         except BaseException:
@@ -59,7 +59,7 @@ def make_private_directory(path: Path) -> None:
             part.mkdir(mode=0o700, exist_ok=True)
             handle = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                _hand_over(handle, part.parent)
+                hand_over(handle, part.parent)
             finally:
                 os.close(handle)
     except OSError as error:
@@ -97,6 +97,14 @@ def read_given(path: Path) -> str:
         raise PrivateFileError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def hand_over(handle: int, directory: Path) -> None:
+    """Give what root has made to the owner of the directory that it is in. Raises `OSError`."""
+    if os.geteuid() == 0:
+        found = directory.stat()
+        with suppress(PermissionError):  # a container's root may lack that right, and then keeps what it made
+            os.fchown(handle, found.st_uid, found.st_gid)
+
+
 def tokens_directory(environ: Mapping[str, str]) -> Path:
     """Return where this user's tokens are, one file for each coordinator. Raises `PrivateFileError`."""
     base = Path(environ.get("XDG_CONFIG_HOME") or ".")
@@ -112,14 +120,6 @@ def _trusted(directory: Path) -> set[int]:
     """Return the users whose files are trusted there."""
     own = os.geteuid()
     return {own, 0} if own else {0, directory.stat().st_uid}
-
-
-def _hand_over(handle: int, directory: Path) -> None:
-    """Give what root has made to the owner of the directory that it is in. Raises `OSError`."""
-    if os.geteuid() == 0:
-        found = directory.stat()
-        with suppress(PermissionError):  # a container's root may lack that right, and then keeps what it made
-            os.fchown(handle, found.st_uid, found.st_gid)
 
 
 def _text(path: Path, data: bytes) -> str:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Self
 
+from coordinatord.runtime.private_files import hand_over
 from coordinatord.store.error_texts import explained
 from coordinatord.store.interface import StoreError
 
@@ -28,6 +29,7 @@ class StateDirectory:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
+                hand_over(lock, path)
                 _take(path, lock)
             except BaseException:
                 os.close(lock)
@@ -51,6 +53,15 @@ class StateDirectory:
             there, ours = (self.path / LOCK).stat(), os.fstat(self._lock)
             if there.st_ino != ours.st_ino:
                 raise StoreError(f"state directory {self.path}: another one is in its place: put ours back")
+
+    def hand_over_database(self) -> None:
+        """Give a database that root has made to the owner of the directory: its daemon could not open it otherwise."""
+        with explained(self.path):
+            handle = os.open(self.database, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                hand_over(handle, self.path)
+            finally:
+                os.close(handle)
 
     def release(self) -> None:
         """Release the directory for another process."""

@@ -94,7 +94,9 @@ class Candidate:
         if not await self._try():
             other = "" if self.leader is None else self.leader.endpoint
             await self.resign()
-            raise StoreError(f"another coordinatord has it ({other}): end that one first")
+            raise StoreError(
+                f"{self._keys.prefix}/: another coordinatord has it ({other}): end all that share it first"
+            )
 
     async def _stand(self) -> None:
         """Stand by with a new lease until this coordinator leads. Raises `StoreError`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import pytest
 from coordinatord.cli import _run_command as run_command
 from coordinatord.config import ServeConfig, StateConfig, parse
 from coordinatord.runtime.settings import SettingsError
+from coordinatord.security.identity import own_identity
+from coordinatord.security.setup import FOLDER
 from coordinatord.store.database import Database
-from coordinatord.store.directory import DATABASE
+from coordinatord.store.directory import DATABASE, LOCK
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.interface import NothingStoredError, StoreError
 from coordinatord.store_flags import CopyConfig, StepDownConfig
@@ -52,6 +55,30 @@ def test_a_history_goes_to_etcd_and_back(etcd: EtcdCluster, tmp_path: Path, caps
 
 
 @needs_etcd
+def test_a_copy_in_a_directory_without_the_key_says_what_is_missing(
+    etcd: EtcdCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = EtcdNamespace(etcd)
+    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
+    assert run_command(CopyConfig(space.place, tmp_path / "bare")) == 0
+    assert "bare has no key: copy the folder security of a coordinator's state directory" in capsys.readouterr().err
+    own_identity(tmp_path / "whole" / FOLDER)
+    assert run_command(CopyConfig(space.place, tmp_path / "whole")) == 0
+    assert capsys.readouterr().err == ""
+
+
+@needs_etcd
+@pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
+def test_root_copies_for_a_service_with_a_user_of_its_own(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space, service, goal = EtcdNamespace(etcd), 12345, tmp_path / "goal"
+    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
+    goal.mkdir()
+    os.chown(goal, service, service)
+    assert run_command(CopyConfig(space.place, goal)) == 0
+    assert {(file.name, file.stat().st_uid) for file in goal.iterdir()} == {(DATABASE, service), (LOCK, service)}
+
+
+@needs_etcd
 def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: Path) -> None:
     space = EtcdNamespace(etcd)
 
@@ -67,7 +94,8 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
             assert 0 < found["lease_s"] <= 5
             assert found["bytes"] > 0
             refused = await ask("store", "copy", str(space.place), str(tmp_path / "anywhere"))
-            assert "another coordinatord has it (127.0.0.1:29400): end that one first" in refused.stderr
+            words = f"{space.keys.prefix}/: another coordinatord has it (127.0.0.1:29400): end all that share it"
+            assert words in refused.stderr
             alone = "127.0.0.1:29400 leads no more, but nobody stands by: it leads again in a moment\n"
             assert (await ask("--store", str(space.place), "--step-down")).stdout == alone
             await until(lambda: not candidate.holds())

@@ -137,7 +137,7 @@ async def test_a_second_one_that_does_not_want_to_wait_is_told_who_leads(etcd: E
     space = EtcdNamespace(etcd)
     async with candidate_in(space, "h1") as first, candidate_in(space, "h2") as second:
         await first.win_at_once()
-        with pytest.raises(StoreError, match=r"another coordinatord has it \(h1:29400\): end that one first"):
+        with pytest.raises(StoreError, match=r"/: another coordinatord has it \(h1:29400\): end all that share it"):
             await second.win_at_once()
 
 
