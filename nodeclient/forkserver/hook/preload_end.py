@@ -89,6 +89,8 @@ class Ending:
             _write_end(slot, code)
         if code == 1:
             _end_early(self._preloaded)
+        if _leaks_are_looked_for():
+            gc.unfreeze()
 
 
 class _Finder:
@@ -143,6 +145,15 @@ def _write_end(slot: str, code: int) -> None:
             os.close(file)  # if the script has closed its stdout, this file may have that number
     except (OSError, ValueError):  # the node is gone, or the slot cannot be written
         return
+
+
+def _leaks_are_looked_for() -> bool:
+    """Return whether a library is there that nanobind has bound to Python, such as triton.
+
+    When Python has ended, such a library writes a page of warnings about its objects that are still there. Frozen
+    objects would be: `_thaw_globals` in `preload_worker` says why they stay frozen otherwise.
+    """
+    return any(kind.__module__ == "nanobind" for kind in type.__subclasses__(type))
 
 
 def _end_early(preloaded: frozenset[str]) -> None:

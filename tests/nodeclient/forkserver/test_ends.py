@@ -126,6 +126,27 @@ raise SystemExit(0 if act is by_success else 99)
 ENDS = ACTS.count("\ndef ")
 """How many restarts it takes, and one to spare."""
 
+BINDINGS = '''"""Stands for a library that nanobind has bound to Python, such as triton: it looks for leaks at the end."""
+import os
+
+class Type(type): pass
+Type.__module__ = "nanobind"
+
+class Function(metaclass=Type):
+    def __init__(self): self.cycle = self
+    def __del__(self, write=os.write): write(1, b"nothing has leaked\\n")
+
+function = Function()
+'''
+
+
+def test_libraries_that_look_for_leaks_find_none(stage: Stage) -> None:
+    stage.write("bindings.py", BINDINGS)
+    script = stage.write("train.py", "import bindings, report\nreport.report()\n")
+    cold, warm = stage.both(*python(script), preload="bindings")
+    assert cold.stdout == "nothing has leaked\n"
+    assert_same(cold, warm)
+
 
 def test_workers_end_the_same(stage: Stage) -> None:
     stage.write("data.py", LIBRARY_OF_THE_USER)
