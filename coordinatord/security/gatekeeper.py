@@ -127,7 +127,8 @@ class Gatekeeper:
         token = caller.token
         assert token is not None  # noqa: S101 - a caller without one was refused before
         if not token.role.may(wanted):
-            text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}"
+            remedy = f"make one where coordinatord runs, by coordinatord token new --role {wanted}"
+            text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
         if job is not None:
             caller.check_job(job)

@@ -114,9 +114,10 @@ class SecuredAttempt:
         """Return the error for a coordinator that needs TLS, after this attempt has used none."""
         if self._settings.insecure:
             return AccessError(f"{self._endpoint} speaks TLS only: leave --insecure out")
+        wanted = "" if self._role is Role.JOIN else f" --role {self._role}"
         return AccessError(
-            f"{self._endpoint} wants a token, and there is none here: run coordinatord token new --output FILE where it"
-            " runs, copy FILE, and give it by --token-file FILE"
+            f"{self._endpoint} wants a token, and there is none here: run coordinatord token new{wanted} --output FILE"
+            " where it runs, copy FILE, and give it by --token-file FILE"
         )
 
     def speaks_tls(self) -> bool:

@@ -33,14 +33,14 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
     place.token("revoke", "gone")
     place.token("new", "--output", str(tmp_path / "join"))
     for flags, extra, words in (
-        ((), {}, r"wants a token, and there is none here: run coordinatord token new --output FILE"),
+        ((), {}, r"wants a token, and there is none here: run coordinatord token new --role read --output FILE"),
         (("--insecure",), {}, "speaks TLS only: leave --insecure out"),
         ((), {"NODECLIENT_TOKEN": wrong}, "its key is none that the tokens in environment variable NODECLIENT_TOKEN"),
         (("--token-file", str(tmp_path / "gone")), {}, "the token gone was revoked: ask for another one"),
         (
             ("--token-file", str(tmp_path / "join")),
             {},
-            r"the token join-\w+ may join, and this wants",
+            r"the token join-\w+ may join, and this wants one that may read: .* by coordinatord token new --role read",
         ),
         (("--token-file", str(tmp_path / "none")), {}, "none cannot be read: No such file"),
         ((), {"NODECLIENT_TOKEN": "crd1.x"}, "NODECLIENT_TOKEN: this is no access token"),
@@ -49,7 +49,7 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
         assert re.search(words, done.stderr), done.stderr
         assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
     node = place.node(environ=place.stranger)
-    node.await_line("looking for the coordinator: .* wants a token, and there is none here")
+    node.await_line("looking for the coordinator: .* wants a token, and there is none here: .* token new --output FILE")
     node = place.node("--token-file", str(tmp_path / "gone"), environ=place.stranger)
     node.await_line("looking for the coordinator: .* the token gone was revoked")
 

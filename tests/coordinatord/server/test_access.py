@@ -108,7 +108,8 @@ async def test_roles_bound_what_is_done(ours: Secured) -> None:
         status, said, _ = await ask(server, "/healthz", reader)
         assert (status, said["insecure"]) == (200, False)
         status, said, reason = await ask(server, "/v1/jobs", node)
-        assert said["message"] == "the token first-join may join, and this wants one that may read"
+        remedy = "make one where coordinatord runs, by coordinatord token new --role read"
+        assert said["message"] == f"the token first-join may join, and this wants one that may read: {remedy}"
         assert 'error="insufficient_scope"' in reason
 
 
