@@ -302,5 +302,17 @@ def _by_step(parts: Parts) -> dict[KeptStep, Parts]:
 
 
 def _has_all(now: Parts, before: Parts) -> bool:
-    """Whether a node still has all parts of a step that it had; whether it protects them does not matter."""
-    return {replace(part, protected=False) for part in before} <= {replace(part, protected=False) for part in now}
+    """Whether a node still has all parts of a step that it had; whether it protects them does not matter.
+
+    A copy that has come may have made a larger group of them.
+    """
+    return all(any(_is_within(part, group) for group in now) for part in before)
+
+
+def _is_within(part: KeptParts, group: KeptParts) -> bool:
+    offset = part.first_rank - group.first_rank
+    if not 0 <= offset <= group.ranks - part.ranks:
+        return False
+    shard = (group.first_shard + offset) % group.shards
+    alike = replace(group, first_rank=part.first_rank, ranks=part.ranks, first_shard=shard, protected=part.protected)
+    return alike == part

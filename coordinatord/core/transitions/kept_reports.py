@@ -22,10 +22,8 @@ def note(run: Run, member: Member, now: float) -> None:
     problem, before = kept.copy_problem if kept is not None else "", run.kept.protected
     has_changed = run.kept.note(member.node, parts) | run.kept.note_no_copies(member.node, problem)
     is_newer = has_changed and run.kept.advance()
-    unplanned = run.kept.unplanned if run.durable.state is State.RUNNING else []
-    for at in unplanned:
-        run.kept.note_plan(at, plan_for(run, at))
-    if unplanned or run.kept.protected != before:
+    has_planned = run.durable.state is State.RUNNING and _plan_copies(run)
+    if has_planned or run.kept.protected != before:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
     if here and kept is not None:
@@ -35,6 +33,21 @@ def note(run: Run, member: Member, now: float) -> None:
     if here and kept is not None and kept.halts_after is not None:
         run.halting.promised.setdefault(member.node, kept.halts_after)
     _note_disk(run, member, now)
+
+
+def _plan_copies(run: Run) -> bool:
+    """Plan the copies of the protected steps that have no plan; return whether there were any.
+
+    All copies of a candidate may be there already when its plan is made anew. Nodes may have no place for another step
+    before the candidate is the whole one, so no later report would change anything.
+    """
+    if not run.kept.unplanned:
+        return False
+    while unplanned := run.kept.unplanned:
+        for at in unplanned:
+            run.kept.note_plan(at, plan_for(run, at))
+        run.kept.advance()
+    return True
 
 
 def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool) -> None:

@@ -11,6 +11,7 @@ from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding
 from coordinatord.protocol.messages import Desired
 from coordinatord.protocol.persisted_state import PersistedStep
+from nodeclient.core.kept_groups import grouped
 from tests.support.kept_state import kept_parts
 from tests.support.running_job import desired_of
 from tests.support.script import Stage
@@ -35,7 +36,7 @@ class Job:
         """Let a node keep these parts, each a step and a rank, and protect those that it was told to protect."""
         puppet = self.stage.puppets[node]
         named = {at.step for at in self.sent(node).protected or ()}
-        kept = tuple(
+        kept = grouped(
             kept_parts(1, step, range(rank, rank + 1), world_size=3, shards=shards, protected=step in named)
             for step, rank in parts
         )
@@ -113,6 +114,39 @@ def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there()
     job.stage.play("advance 2s")
     assert job.named == [16]
     assert job.copied == KeptStep(1, 16)
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_copy(last: int) -> None:
+    """Nodes have no place for a third step meanwhile, so nothing that they keep changes after the last copy."""
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    own = [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, *own[rank])
+    for rank in sorted(range(3), key=lambda rank: rank == last):
+        job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
+    job.stage.play("advance 5s")
+    assert job.named == [16]
+
+
+def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_there() -> None:
+    """Each node that comes makes the plans void."""
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    own = [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
+    for _ in range(2):
+        for rank, node in enumerate(NODES):
+            job.have(node, *own[rank])
+    for rank in (1, 2):
+        job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
+    job.stage.coordinator.jobs["default"].kept.copies.clear()
+    job.have(NODES[0], *own[0], (16, 2))
+    job.stage.play("advance 5s")
+    assert job.named == [16]
 
 
 def test_a_step_that_is_being_written_to_a_disk_outlives_a_host_until_it_is_there() -> None:
