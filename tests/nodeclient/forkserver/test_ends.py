@@ -126,7 +126,7 @@ raise SystemExit(0 if act is by_success else 99)
 ENDS = ACTS.count("\ndef ")
 """How many restarts it takes, and one to spare."""
 
-BINDINGS = '''"""Stands for a library that nanobind has bound to Python, such as triton: it looks for leaks at the end."""
+BINDINGS = '''"""Stands for a library that nanobind has bound to Python, such as triton: it looks for leaks."""
 import os
 
 class Type(type): pass
