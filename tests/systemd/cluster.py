@@ -27,9 +27,19 @@ RANKS = range(2)
 
 def guide() -> tuple[list[str], list[str]]:
     """Return the lines for the coordinator's host, and those for a training host beyond the first of these."""
-    blocks = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
-    coordinator, trainer, job = blocks[:3]  # what comes later is for several coordinators
-    return coordinator.splitlines(), [*trainer.splitlines(), *job.splitlines()]
+    coordinator, trainer, job, *_ = _blocks()
+    return coordinator, [*trainer, *job]
+
+
+def guide_of_another_coordinator() -> list[str]:
+    """Return the lines that give another coordinator the key of the first one, and start it."""
+    return _blocks()[4]
+
+
+def _blocks() -> list[list[str]]:
+    """Return the lines of each block of code in the guide."""
+    found = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    return [block.splitlines() for block in found]
 
 
 class Cluster:

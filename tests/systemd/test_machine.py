@@ -12,8 +12,8 @@ import pytest
 
 from coordinatord.protocol.exit_codes import ExitCode
 from tests.support.hosts import Hosts
-from tests.support.programs import Program, wait_until
-from tests.systemd.cluster import JOB, Cluster
+from tests.support.programs import TIMEOUT_S, Program, wait_until
+from tests.systemd.cluster import JOB, Cluster, guide_of_another_coordinator
 from tests.systemd.machine import Machine, make_installation
 
 pytestmark = pytest.mark.slow
@@ -143,6 +143,27 @@ def test_the_daemon_serves_everything_though_it_may_do_next_to_nothing(cluster: 
     facts = dict(line.split(":\t", 1) for line in seen.splitlines() if ":\t" in line)
     assert (facts["Seccomp"], facts["NoNewPrivs"], int(facts["CapBnd"], 16)) == ("2", "1", 0)
     assert int(facts["Uid"].split()[0]) >= DYNAMIC_USERS
+
+
+def test_another_coordinator_gets_the_key_of_the_first_by_the_guide(cluster: Cluster) -> None:
+    """It has no etcd here: what matters is that its own user may read what root has copied."""
+    cluster.beta.run("cp", f"/opt/source/systemd/{DAEMON}", f"/opt/source/systemd/{SOCKET}", "/etc/systemd/system/")
+    cluster.beta.run("systemctl", "daemon-reload")
+    state = "/var/lib/private/coordinatord"
+    for line in guide_of_another_coordinator():
+        asked, _, own = line.removeprefix("ssh root@FIRST ").partition(" | ")
+        if own:
+            alpha, beta = (f"nsenter --all --target {machine.leader}" for machine in cluster.machines)
+            subprocess.run(["/bin/sh", "-ec", f"{alpha} {asked} | {beta} {own}"], check=True, timeout=TIMEOUT_S)
+        else:
+            cluster.beta.run("sh", "-ec", line)
+    try:
+        status(cluster.beta, DAEMON, r"serving at https://\S+:29400: live jobs 0, nodes 0")
+        keys = [machine.path(f"{state}/security/key.pem") for machine in cluster.machines]
+        assert keys[0].read_bytes() == keys[1].read_bytes()
+        assert keys[1].stat().st_uid >= DYNAMIC_USERS
+    finally:
+        cluster.beta.run("systemctl", "disable", "--now", SOCKET, DAEMON)
 
 
 def test_a_restart_of_the_daemon_disturbs_no_worker_and_refuses_no_connection(cluster: Cluster) -> None:
