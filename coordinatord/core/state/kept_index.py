@@ -102,6 +102,8 @@ class KeptIndex:
         """Why nodes of the current round could not get what their workers resume from."""
         self.copies: dict[KeptStep, CopyPlan] = {}
         """The planned copies of each protected step; a candidate without a plan waits for one."""
+        self.plans_void = False
+        """Whether a node has come or gone, or a round has begun, since copies were planned last."""
         self._domains: Mapping[str, str] = {}
         """The failure domain of each node, as of the last plan. It stays while no round runs, since copies stay too."""
         self.no_copies: dict[str, str] = {}
@@ -158,7 +160,12 @@ class KeptIndex:
         self.note(node, ())
         self.disk.miss(node, () if held is None else held.persisted)
         self.no_copies.pop(node, None)
+        self.void_plans()
+
+    def void_plans(self) -> None:
+        """Have the copies of all steps planned anew: other nodes may take them, or have to."""
         self.copies.clear()
+        self.plans_void = True
 
     def _put(self, at: KeptStep, node: str, parts: Parts) -> None:
         holders = self._of_step.setdefault(at, _StepHolders())
@@ -206,7 +213,7 @@ class KeptIndex:
         self._passed = max((step for step in (self._passed, at) if step is not None), default=None)
         self.plan, self.is_ending = None, False
         self.failed.clear()
-        self.copies.clear()
+        self.void_plans()
         self._domains = {}  # other nodes may have other topology keys
 
     def clear(self) -> None:

@@ -122,7 +122,7 @@ class Run:
         """Add a member."""
         self.members[member.node] = member
         self.workers += member.offer.workers
-        self.kept.copies.clear()  # the new member may take some
+        self.kept.void_plans()
         self.missing.pop(member.node, None)
         self.place(member)
 

@@ -41,6 +41,7 @@ def _plan_copies(run: Run) -> bool:
     All copies of a candidate may be there already when its plan is made anew. Nodes may have no place for another step
     before the candidate is the whole one, so no later report would change anything.
     """
+    run.kept.plans_void = False
     if not run.kept.unplanned:
         return False
     while unplanned := run.kept.unplanned:

@@ -87,7 +87,8 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
 def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
     """Whether nothing can follow from a member's report: it is the same as before, and all members are heard.
 
-    This holds for most heartbeats. What time alone brings about does not depend on a report.
+    This holds for most heartbeats. What time alone brings about does not depend on a report. If a node comes or
+    goes, the copies of kept state are planned anew with the next report, whatever is in it.
     """
     before = member.observed
     return (
@@ -98,6 +99,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
         and not (member.expired or run.count(MemberState.SILENT))
+        and not (run.kept.plans_void and run.durable.state is State.RUNNING)
         and not _is_to_be_recorded(run, member, observed)
     )
 

@@ -196,6 +196,19 @@ def test_nodes_of_one_host_are_copied_to_a_spare_on_another() -> None:
     assert job.copies("n2") == []
 
 
+def test_copies_of_a_spare_that_leaves_are_planned_anew_while_nothing_else_changes() -> None:
+    hosts = {node: f"host={host}" for node, host in zip(("n1", "n2", "n3", "n4", "n5"), "aaabc", strict=True)}
+    job = Job(*hosts, **hosts)
+    job.save(8)
+    for _ in range(2):
+        job.have("n4", (8, 0), (8, 2))
+        job.have("n5", (8, 1))
+    assert [job.copies(node) for node in ("n4", "n5")] == [[], []]
+    for line in ("leave n4", "drop n4", "advance 5s"):
+        job.stage.play(line)
+    assert sorted(job.copies("n5")) == [(8, "n1", 0), (8, "n3", 2)]
+
+
 def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> None:
     racks = Job(n1="topology=r1", n2="topology=r1", n3="topology=r2")
     racks.save(8)
