@@ -11,9 +11,8 @@ from typing import Any
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import DEFAULT_PORT, PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.runtime.private_files import read_given
 from coordinatord.runtime.settings import NUMBER, SettingsParser, seconds
-from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace, EtcdPlaceError
+from coordinatord.store.etcd.place import EtcdAccess, EtcdPlace
 
 LEASE_S = 5.0
 """The default of --lease, in seconds."""
@@ -151,21 +150,11 @@ def _place(parser: SettingsParser, given: argparse.Namespace, text: str) -> Etcd
     if (given.etcd_cert is None) is not (given.etcd_key is None):
         parser.error("--etcd-cert and --etcd-key belong together: give both, or neither")
     try:
-        user, password = _read_user(given.etcd_user_file)
-        access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, user, password)
+        access = EtcdAccess(given.etcd_ca, given.etcd_cert, given.etcd_key, given.etcd_user_file)
+        access.read_user()  # a mistake in the file is found now
         place = EtcdPlace.parse(text, access)
     except OperationalError as error:
         parser.error(str(error))
     if not place.tls and (given.etcd_ca or given.etcd_cert):
         parser.error("--etcd-ca and --etcd-cert are for TLS: write etcds://")
     return place
-
-
-def _read_user(file: Path | None) -> tuple[str, str]:
-    """Return user and password, both empty without a file. Raises `PrivateFileError` and `EtcdPlaceError`."""
-    if file is None:
-        return "", ""
-    user, colon, password = read_given(file).strip().partition(":")
-    if not user or not colon:
-        raise EtcdPlaceError(f"{file} has no USER:PASSWORD")
-    return user, password

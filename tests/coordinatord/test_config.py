@@ -14,7 +14,7 @@ NOT_COMPARED = {
     "etcd-ca": "`store` has it",
     "etcd-cert": "`store` has it",
     "etcd-key": "`store` has it",
-    "etcd-user-file": "`store` has the user",
+    "etcd-user-file": "`store` has it",
 }
 
 

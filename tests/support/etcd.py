@@ -160,6 +160,13 @@ class EtcdCluster:
         return subprocess.Popen(self._commands[number], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def user_file(folder: Path, text: str) -> Path:
+    """Write the file of --etcd-user-file; return it."""
+    path = folder / "etcd-user"
+    path.write_text(f"{text}\n")
+    return path
+
+
 class SteppedGateway(Gateway):
     """A gateway that makes a call before each request."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 
+from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.place import EtcdPlace
 from coordinatord.store.etcd.refusals import EtcdAwayError, TokenRefusedError, refused, why_no_answer
@@ -151,26 +152,32 @@ class Gateway:
             raise EtcdAwayError(f"etcd {self._place}: {base}: no answer within {within_s:g} s") from error
 
     async def _send_as_user(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
-        user = self._place.access.user
-        if user and not self._token:
+        has_user = self._place.access.user_file is not None
+        if has_user and not self._token:
             self._token = await self._authenticate(base)
         try:
-            return await self._post(base, path, body)
+            return await self._post(base, path, body, self._headers)
         except TokenRefusedError:
-            if not user:
+            if not has_user:
                 raise
         self._token = await self._authenticate(base)
-        return await self._post(base, path, body)
+        return await self._post(base, path, body, self._headers)
 
     async def _authenticate(self, base: str) -> str:
-        access = self._place.access
-        self._token = ""
-        answer = await self._post(base, "/v3/auth/authenticate", {"name": access.user, "password": access.password})
+        """Log in, with the password that is in the file now: it may have been changed; return the token.
+
+        Other requests go on with the old token meanwhile.
+        """
+        try:
+            user, password = self._place.access.read_user()
+        except OperationalError as error:
+            raise StoreError(f"etcd {self._place}: {error}") from error
+        answer = await self._post(base, "/v3/auth/authenticate", {"name": user, "password": password}, {})
         return str(answer.get("token", ""))
 
-    async def _post(self, base: str, path: str, body: Mapping[str, Any]) -> Any:
+    async def _post(self, base: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
         try:
-            async with self._http.post(base + path, json=body, headers=self._headers, ssl=self._tls) as answer:
+            async with self._http.post(base + path, json=body, headers=headers, ssl=self._tls) as answer:
                 text = await answer.content.read(ANSWER_BYTES_MAX + 1)
                 while not answer.content.at_eof() and len(text) <= ANSWER_BYTES_MAX:
                     text += await answer.content.read(ANSWER_BYTES_MAX + 1 - len(text))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import field
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import PORT_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.private_files import read_given
 from coordinatord.store.etcd.keys import NAMES
 
 PORT = 2379
@@ -43,9 +43,20 @@ class EtcdAccess:
     certificate: Path | None = None
     """The certificate to show to a cluster that wants one; with its `key`."""
     key: Path | None = None
-    user: str = ""
-    """Empty for a cluster without users."""
-    password: str = field(default="", repr=False)
+    user_file: Path | None = None
+    """The file with `USER:PASSWORD`; None for a cluster without users."""
+
+    def read_user(self) -> tuple[str, str]:
+        """Return user and password as the file has them now, both empty without a file.
+
+        Raises `PrivateFileError` and `EtcdPlaceError`.
+        """
+        if self.user_file is None:
+            return "", ""
+        user, colon, password = read_given(self.user_file).strip().partition(":")
+        if not user or not colon:
+            raise EtcdPlaceError(f"{self.user_file} has no USER:PASSWORD")
+        return user, password
 
 
 @frozen

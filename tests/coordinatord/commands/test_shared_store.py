@@ -135,7 +135,7 @@ def test_flags_make_a_place(tmp_path: Path) -> None:
     assert isinstance(config, ServeConfig)
     assert config.shared is not None
     access = config.shared.place.access
-    assert (access.user, access.password, config.shared.lease_s, config.shared.advertise) == (
+    assert (*access.read_user(), config.shared.lease_s, config.shared.advertise) == (
         "alice",
         "very:secret",
         7.0,

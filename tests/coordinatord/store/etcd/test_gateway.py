@@ -22,7 +22,7 @@ from coordinatord.store.etcd.refusals import EtcdAwayError, EtcdRefusedError
 from coordinatord.store.etcd.requests import KeyValue, get, key_values, number, put, responses, text_of, txn
 from coordinatord.store.interface import StoreError, UnreadableStoreError
 from tests.support.canned_http import body, canned, hang_up
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, user_file
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -210,17 +210,17 @@ async def test_tls_and_a_user_with_a_password(
         await gateway.call("/v3/auth/enable", {})
         with pytest.raises(EtcdRefusedError, match="see --etcd-user-file"):
             await value_of(gateway, KEY)
-    known = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="root", password="very secret"))  # noqa: S106
+    known = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "root:very secret")))
     async with gateway_to(known) as gateway:
         assert await value_of(gateway, KEY) is None
         gateway._token = "old.1"  # noqa: S105 - one that is over
         assert await value_of(gateway, KEY) is None
-    wrong = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="root", password="guessed"))  # noqa: S106
+    wrong = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "root:guessed")))
     async with gateway_to(wrong) as gateway:
         with pytest.raises(EtcdRefusedError, match="does not know this user with this password") as caught:
             await value_of(gateway, KEY)
         assert "guessed" not in str(caught.value)
-    guest = cluster_of[0].place("any", EtcdAccess(authorities=ca, user="guest", password="secret"))  # noqa: S106
+    guest = cluster_of[0].place("any", EtcdAccess(authorities=ca, user_file=user_file(tmp_path, "guest:secret")))
     async with gateway_to(guest) as gateway:
         with pytest.raises(EtcdRefusedError, match="grant-permission ROLE readwrite any/ --prefix"):
             await value_of(gateway, KEY)
@@ -248,10 +248,39 @@ async def test_a_signed_token_that_is_older_than_the_users_is_replaced(
         await gateway.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
         await gateway.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
         await gateway.call("/v3/auth/enable", {})
-    async with gateway_to(cluster_of[0].place("any", EtcdAccess(user="root", password="secret"))) as gateway:  # noqa: S106
+    async with gateway_to(
+        cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:secret")))
+    ) as gateway:
         assert await value_of(gateway, KEY) is None
         await gateway.call("/v3/auth/role/add", {"name": "other"})
         assert await value_of(gateway, KEY) is None
+
+
+async def test_a_password_that_is_changed_while_it_is_used_is_read_anew(
+    tmp_path: Path, cluster_of: list[EtcdCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_module, "TRY_WITHIN_S", 30.0)
+    monkeypatch.setattr(gateway_module, "ALL_WITHIN_S", 90.0)
+    cluster_of.append(EtcdCluster(tmp_path / "etcd", 1, "--bcrypt-cost", "4"))
+    await await_cluster(cluster_of[0].place("any"))
+    async with gateway_to(cluster_of[0].place("any")) as gateway:
+        for path, sent in (
+            ("user/add", {"name": "root", "password": "first"}),
+            ("user/grant", {"user": "root", "role": "root"}),
+            ("enable", {}),
+        ):
+            await gateway.call(f"/v3/auth/{path}", sent)
+    place = cluster_of[0].place("any", EtcdAccess(user_file=user_file(tmp_path, "root:first")))
+    async with gateway_to(place) as gateway:
+        assert await value_of(gateway, KEY) is None
+        user_file(tmp_path, "root:second")
+        assert await value_of(gateway, KEY) is None, "the token is good until the password is changed in etcd, too"
+        await gateway.call("/v3/auth/user/changepw", {"name": "root", "password": "second"})
+        assert await value_of(gateway, KEY) is None
+        user_file(tmp_path, "root")
+        gateway._token = "old.1"  # noqa: S105 - one that is over
+        with pytest.raises(StoreError, match="has no USER:PASSWORD"):
+            await value_of(gateway, KEY)
 
 
 async def test_a_renewal_leaves_a_member_that_is_silent_in_time(etcd: EtcdCluster) -> None:

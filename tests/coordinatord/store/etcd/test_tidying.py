@@ -14,7 +14,7 @@ from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.place import EtcdAccess
 from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import after, number, text_of
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd
+from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, await_cluster, needs_etcd, user_file
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -104,7 +104,7 @@ async def test_a_user_with_rights_below_the_prefix_alone_leads_and_has_etcd_forg
         ):
             await gateway.call(f"/v3/auth/{path}", body)
         await gateway.close()
-        space.place = replace(space.place, access=EtcdAccess(user="coordinatord", password="c"))  # noqa: S106
+        space.place = replace(space.place, access=EtcdAccess(user_file=user_file(tmp_path, "coordinatord:c")))
         with pytest.raises(EtcdRefusedError, match="has been compacted"):
             await commit_until_compacted(space)
     finally:
