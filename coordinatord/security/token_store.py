@@ -142,6 +142,8 @@ class TokenStore:
     tokens: tuple[KnownToken, ...] = ()
     _seen: tuple[int, ...] = field(default=(), repr=False)
     """The inode, the time of change and the size of the file when it was read."""
+    _problem: str = field(default="", repr=False)
+    """Why the file could not be read at the last try; empty if it could."""
 
     @property
     def path(self) -> Path:
@@ -153,16 +155,23 @@ class TokenStore:
         """Read the file if it has changed; return whether it has. Raises `TokenStoreError` and `PrivateFileError`."""
         if self.directory is None or (present := self._stat()) == self._seen:
             return False
-        self._seen = present
         before, self.tokens = self.tokens, self._read()
+        self._seen = present
         return self.tokens != before
 
     def keep_fresh(self) -> None:
-        """Read the file if it has changed; if it cannot be read, log that, and keep the tokens as they were."""
+        """Read the file if it has changed; if it cannot be read, log that, and keep the tokens as they were.
+
+        The next call tries again: where this process had no descriptor left, a token may have been revoked.
+        """
         try:
             self.refresh()
         except (TokenStoreError, PrivateFileError) as error:
-            log.error("the tokens stay as they were: %s", error, extra=fields("tokens_unreadable"))  # noqa: TRY400
+            if self._problem != str(error):
+                log.error("the tokens stay as they were: %s", error, extra=fields("tokens_unreadable"))  # noqa: TRY400
+            self._problem = str(error)
+        else:
+            self._problem = ""
 
     def add(self, pin: str, role: Role, name: str, jobs: str = "*") -> AccessToken:
         """Make a token and keep its hash; return it with its secret, which is nowhere else.

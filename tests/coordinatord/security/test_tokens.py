@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 from collections.abc import ItemsView
 from http import HTTPStatus
@@ -127,6 +128,27 @@ def test_another_process_sees_changes(store: TokenStore) -> None:
         store.add(PIN, Role.JOIN, "nodes")
     with pytest.raises(TokenStoreError, match="there are: none"):
         store.revoke("other")
+
+
+def test_a_token_that_was_revoked_while_no_file_could_be_opened_is_known_as_revoked_later(
+    store: TokenStore, gate: Gatekeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = store.add(PIN, Role.JOIN, "n1")
+    caller = gate.admit(bearer(token), Role.JOIN, "10.0.0.1")
+    assert store.directory is not None
+    TokenStore(store.directory).revoke("n1")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        store.keep_fresh()
+        store.keep_fresh()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caplog.text.count("the tokens stay as they were") == 1, "the same reason is not repeated each second"
+    assert gate.is_valid(caller)
+    store.keep_fresh()
+    assert not gate.is_valid(caller)
+    assert denied(gate, bearer(token)).code == "revoked_token"
 
 
 def test_revoked_tokens_make_room(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
