@@ -60,6 +60,12 @@ LAUNCHING = (
         r"can't open file '(?P<path>[^']+)': \[Errno 2\]",
     ),
     HintRule(
+        "workerlib missing",
+        "workerlib is a part of coordinatord, which is not installed for the Python that runs the script on {host}: "
+        "install it there as well, as on the other hosts",
+        r"ModuleNotFoundError: No module named 'workerlib'",
+    ),
+    HintRule(
         "module missing, on one node",
         "the other nodes had not failed by then; if they have {module}, the environment of {host} differs from theirs "
         "(compare `which python` and `pip list`): install it there",

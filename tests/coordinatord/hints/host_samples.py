@@ -139,6 +139,7 @@ LAUNCHING = [
         "module missing", raised("ModuleNotFoundError: No module named 'apex.amp'"), says="apex.amp is not installed"
     ),
     Sample("module missing", raised("ModuleNotFoundError: No module named 'apex'"), nodes=1, consequences=0),
+    Sample("workerlib missing", raised("ModuleNotFoundError: No module named 'workerlib'")),
     Sample("module missing", "/usr/bin/python: No module named pkg.nope\n", says="pkg.nope is not installed"),
     Sample(
         "module missing",
