@@ -113,7 +113,9 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     if any(map(holds_token, arguments)):
         parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
     parser.check_flags(arguments, *commands.values())
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:  # flags of another command: --help of this one has those that it takes
+        commands.get(given.subcommand, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if given.subcommand is None:
         return _read_serve(parser, given, environ)
     return _read_command(parser, commands, given, environ)

@@ -25,6 +25,7 @@ WRONG_COORDINATORD = [
     (("--xyzzy",), "unrecognized arguments: --xyzzy (see"),
     (("--setle", "3"), "unrecognized arguments: --setle; did you mean --settle?"),
     (("--state_dri=x", "state"), "unrecognized arguments: --state_dri=x; did you mean --state-dir?"),
+    (("token", "list", "--port", "1"), "unrecognized arguments: --port 1 (see coordinatord token --help)"),
     (("--port", "70000"), "'70000' is no port: 0 to 65535"),
     (("--port", "x"), "argument --port"),
     (("--settle", "0"), "argument --settle"),
@@ -159,7 +160,9 @@ def check_refusal(
     with pytest.raises(SettingsError) as refused:
         parse(arguments, {"PATH": os.defpath, **environ})
     assert words in str(refused.value)
-    assert re.fullmatch(r".* \(see (coordinatord|nodeclient( join| run| launch| status)?) --help\)", str(refused.value))
+    assert re.fullmatch(
+        r".* \(see (coordinatord( token)?|nodeclient( join| run| launch| status)?) --help\)", str(refused.value)
+    )
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_COORDINATORD)
