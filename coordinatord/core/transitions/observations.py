@@ -106,11 +106,11 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
 
 def note_steps(run: Run, member: Member, observed: Observed) -> None:
     """Take in how far a member's workers have come, and their section, even if nothing else has changed."""
-    member.observed = observed
+    before, member.observed = member.observed, observed
     assignment = member.durable.assignment
     if assignment is not None and _is_about_this_round(run, member, observed):
         run.steps_announced |= bool(observed.steps)
-        run.progress.note(assignment.group_rank, observed, member.heard_at)
+        run.progress.note(assignment.group_rank, observed, before, member.heard_at)
 
 
 def has_consequences(run: Run) -> bool:

@@ -90,12 +90,12 @@ class TrainingProgress:
         """Whether the script has begun to count its steps anew within the round."""
         self.sections = Sections()
 
-    def note(self, group_rank: int, observed: Observed, heard_at: float) -> None:
-        """Take in a report of a node of the round that has steps, or will have."""
+    def note(self, group_rank: int, observed: Observed, before: Observed, heard_at: float) -> None:
+        """Take in a report of a node of the round that has steps, or will have; `before` is what it last reported."""
         self.sections.note(group_rank, observed.section, heard_at)
         if observed.step_age_s is None:
             return  # none yet
-        self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at)
+        self._note_newest(group_rank, heard_at - observed.step_age_s, heard_at, stepped=_has_stepped(observed, before))
         if group_rank != self._pacer:
             if self._pacer is not None and group_rank > self._pacer:
                 return
@@ -110,10 +110,10 @@ class TrainingProgress:
         while len(samples) > 2 and samples[1][0] <= heard_at - WINDOW_S:  # noqa: PLR2004 - two make a pace
             samples.popleft()
 
-    def _note_newest(self, group_rank: int, at: float, heard_at: float) -> None:
+    def _note_newest(self, group_rank: int, at: float, heard_at: float, *, stepped: bool) -> None:
         if self.stepped_at is None:
             self.first_at, self.stepped_at, self._stepper, self.idle_s = at, at, group_rank, heard_at - at
-        elif at > self.stepped_at + STEP_APART_S:
+        elif stepped and at > self.stepped_at + STEP_APART_S:
             if heard_at > self._slowest_from + LATELY_S:
                 self._slowest, self._slowest_from = [0.0, self._slowest[0]], heard_at
             counted = STALL_GAPS / STALL_STEPS if self.is_idle else 1.0
@@ -224,6 +224,16 @@ def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[in
         for step in observed.steps
         if step is not None
     )
+
+
+def _has_stepped(observed: Observed, before: Observed) -> bool:
+    """Whether a worker of a node has done a step since its last report, by the node's own clock.
+
+    A report that arrives late seems to be of a later step. But the age of a step grows as long as there is no other.
+    """
+    if observed.steps != before.steps or observed.round != before.round or before.step_age_s is None:
+        return True
+    return observed.step_age_s is not None and observed.step_age_s < before.step_age_s
 
 
 @frozen

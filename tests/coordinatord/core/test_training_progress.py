@@ -164,6 +164,26 @@ def test_two_words_that_come_together_after_a_delay_make_no_pace() -> None:
     assert job.progress() == (40, 15.0)
 
 
+def test_a_late_report_of_the_same_step_is_no_step_and_makes_nobody_wait_longer_for_the_next() -> None:
+    job = Job()
+    step = job.train(10, per_s=10)
+    job.stall(8, step)
+    job.now += 3.0
+    for number in job.nodes:
+        job.send(number, step, step, age_s=9.0)  # two seconds late
+    progress = job.run.progress
+    assert (progress.stepped_at, progress.patience_s) == (10.0, 10.0)
+
+
+def test_a_step_of_the_same_number_is_a_step() -> None:
+    job = Job()
+    step = job.train(10, per_s=10)
+    job.stall(8, step)
+    job.now += 1.0
+    job.send(1, step, step, age_s=0.0)
+    assert job.run.progress.stepped_at == job.now
+
+
 def test_a_script_that_counts_anew_begins_a_new_pace() -> None:
     job = Job()
     job.train(10, per_s=10)
@@ -255,10 +275,12 @@ SPANS = st.floats(0.0, 86_400.0)
 def test_whatever_a_node_says_the_pace_is_a_number_of_steps_a_second(
     said: list[tuple[float, float, list[int | None]]],
 ) -> None:
-    progress, now = TrainingProgress(), 0.0
+    progress, now, before = TrainingProgress(), 0.0, an_observed()
     for after_s, age_s, steps in said:
         now += after_s
-        progress.note(0, an_observed(steps=tuple(steps), step_age_s=age_s), now)
+        observed = an_observed(steps=tuple(steps), step_age_s=age_s)
+        progress.note(0, observed, before, now)
+        before = observed
         pace = progress.steps_per_s
         assert pace is None or 0 < pace <= 2**53 / SPACING_S
         assert pace is None or math.isfinite(pace)
