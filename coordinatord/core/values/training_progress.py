@@ -229,7 +229,7 @@ def _steps_of(reports: Iterable[Observed], run: str, number: int) -> Iterator[in
 def _has_stepped(observed: Observed, before: Observed) -> bool:
     """Whether a worker of a node has done a step since its last report, by the node's own clock.
 
-    A report that arrives late seems to be of a later step. But the age of a step grows as long as there is no other.
+    A report that arrives late seems to be of a later step. The age of a step grows until there is another one.
     """
     if observed.steps != before.steps or observed.round != before.round or before.step_age_s is None:
         return True
