@@ -7,10 +7,11 @@ not read it otherwise.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
@@ -64,6 +65,24 @@ def make_private_directory(path: Path) -> None:
                 os.close(handle)
     except OSError as error:
         raise PrivateFileError(f"{path} cannot be made: {error.strerror}") from error
+
+
+@contextmanager
+def held_directory(path: Path) -> Iterator[None]:
+    """Make a directory if it is missing, and keep other processes that call this from changing its files meanwhile.
+
+    Raises `PrivateFileError`.
+    """
+    make_private_directory(path)
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise PrivateFileError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def read_private(path: Path) -> str | None:

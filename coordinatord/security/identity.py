@@ -15,7 +15,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.pinned_tls import CertificateError, pin_of
-from coordinatord.runtime.private_files import PrivateFileError, read_private, write_private
+from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 
@@ -59,17 +59,27 @@ class Identity:
 
 
 def own_identity(directory: Path) -> Identity:
-    """Return the identity in a directory; make it if there is none. Raises `PrivateFileError`."""
+    """Return the identity in a directory; make what is missing. Raises `PrivateFileError`.
+
+    A certificate alone is not gone on with: nodes know the coordinator by its key.
+    """
     identity = Identity(directory / CERTIFICATE, directory / KEY)
-    present = [read_private(path) is not None for path in (identity.key, identity.certificate)]
-    if all(present):
+    if all(read_private(path) is not None for path in (identity.key, identity.certificate)):
         return identity
-    if any(present):
-        missing = identity.certificate if present[0] else identity.key
-        raise PrivateFileError(f"{missing} is missing: put it back, or remove {directory} and hand out new tokens")
-    key, certificate = _make()
-    write_private(identity.certificate, certificate)
-    write_private(identity.key, key)
+    with held_directory(directory):  # a daemon that starts and `coordinatord token` may both have found nothing
+        key, certificate = read_private(identity.key), read_private(identity.certificate)
+        if key is None and certificate is not None:
+            text = f"{identity.key} is missing: put it back, or remove {directory} and hand out new tokens"
+            raise PrivateFileError(text)
+        if key is None:
+            key = _new_key()
+            write_private(identity.key, key)
+        if certificate is None:
+            try:
+                write_private(identity.certificate, _certificate_for(key))
+            except (TypeError, ValueError) as error:  # a key with a password is a TypeError
+                text = f"{identity.key} is no key that coordinatord has made: put the right one back"
+                raise PrivateFileError(text) from error
     return identity
 
 
@@ -83,7 +93,8 @@ class PassingIdentity:
     @classmethod
     def make(cls) -> PassingIdentity:
         """Make one."""
-        return cls(*_make())
+        key = _new_key()
+        return cls(key, _certificate_for(key))
 
     def load_into(self, context: ssl.SSLContext) -> str:
         """Let a context show this certificate; return the pin of its key."""
@@ -94,9 +105,18 @@ class PassingIdentity:
             return identity.load_into(context)
 
 
-def _make() -> tuple[str, str]:
-    """Make a key and its certificate, in PEM. All browsers and libraries support P-256."""
+def _new_key() -> str:
+    """Make a key, in PEM. All browsers and libraries support P-256."""
     # The library takes 60 ms to load, and only the first start needs it.
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
+
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return ec.generate_private_key(ec.SECP256R1()).private_bytes(*form).decode()
+
+
+def _certificate_for(key_text: str) -> str:
+    """Make the certificate of a key; both are in PEM. Raises `ValueError` for a text that is no such key."""
     from datetime import UTC, datetime  # noqa: PLC0415
     from ipaddress import ip_address  # noqa: PLC0415
     from socket import gethostname  # noqa: PLC0415
@@ -105,7 +125,9 @@ def _make() -> tuple[str, str]:
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = serialization.load_pem_private_key(key_text.encode(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("it is a key of another kind")  # noqa: TRY004 - the text is wrong
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
     hosts = dict.fromkeys((NAME, "localhost", gethostname()))
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in hosts if host.isascii()]
@@ -123,8 +145,7 @@ def _make() -> tuple[str, str]:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return key.private_bytes(*form).decode(), certificate.public_bytes(serialization.Encoding.PEM).decode()
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _first_certificate(path: Path) -> str:

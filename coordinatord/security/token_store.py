@@ -8,11 +8,9 @@ cost the coordinator time. `coordinatord token` changes the file while the daemo
 
 from __future__ import annotations
 
-import fcntl
 import hmac
 import json
 import logging
-import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +29,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.schema import Length, Range, SchemaError, check_for
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import base32_of
-from coordinatord.runtime.private_files import PrivateFileError, make_private_directory, read_private, write_private
+from coordinatord.runtime.private_files import PrivateFileError, held_directory, read_private, write_private
 
 log = logging.getLogger(__name__)
 
@@ -212,14 +210,9 @@ class TokenStore:
         if self.directory is None:
             yield
             return
-        make_private_directory(self.directory)
-        lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with held_directory(self.directory):
             self.refresh()
             yield
-        finally:
-            os.close(lock)
 
     def _write(self, *tokens: KnownToken) -> None:
         self.tokens = tokens

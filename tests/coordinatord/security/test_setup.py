@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import ssl
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import trustme
@@ -18,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinatord.commands.token import change
 from coordinatord.config import parse
 from coordinatord.protocol.access_token import Role, parse_token, tokens_in
-from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of
+from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError
-from coordinatord.security.identity import IdentityError
+from coordinatord.security.identity import IdentityError, own_identity
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
 from coordinatord.token_flags import TokenConfig
@@ -100,6 +102,34 @@ def test_half_of_the_files_is_no_first_start(tmp_path: Path) -> None:
     (tmp_path / "key.pem").unlink()
     with pytest.raises(PrivateFileError, match=r"key\.pem is missing: put it back"):
         opened(tmp_path)
+
+
+def test_a_first_start_that_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    before = opened(tmp_path).pin
+    (tmp_path / "certificate.pem").unlink()  # it is written last
+    assert opened(tmp_path).pin == before
+    assert pin_of(ssl.PEM_cert_to_DER_cert((tmp_path / "certificate.pem").read_text())) == before
+
+
+def test_a_key_that_is_damaged_gets_no_certificate(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / "certificate.pem").unlink()
+    (tmp_path / "key.pem").write_text("no key")
+    with pytest.raises(PrivateFileError, match=r"key\.pem is no key that coordinatord has made"):
+        opened(tmp_path)
+
+
+def test_all_that_begin_at_once_have_one_key(tmp_path: Path) -> None:
+    together = Barrier(4)
+
+    def begin(_: int) -> str:
+        context = server_context()
+        together.wait()
+        return own_identity(tmp_path).load_into(context)
+
+    with ThreadPoolExecutor(4) as threads:
+        pins = set(threads.map(begin, range(4)))
+    assert pins == {own_identity(tmp_path).load_into(server_context())}
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
