@@ -245,6 +245,16 @@ def test_when_a_host_is_lost_the_next_round_resumes_from_the_copy() -> None:
     assert (formed.resume.step, formed.resume.redone) == (8, 1)
 
 
+def test_after_the_loss_of_a_host_copies_are_made_anew_as_soon_as_the_next_round_runs() -> None:
+    job = Job()
+    job.save(8)
+    copy_all(job, 8)
+    next_round_without_n3(job)
+    for line in ("running n1 n2", "advance 2s"):
+        job.stage.play(line)
+    assert [job.copies(node) for node in ("n1", "n2")] == [[(8, "n2", 1)], [(8, "n1", 2)]]
+
+
 @pytest.mark.parametrize(("on_disk", "step", "place"), [(8, 8, "the memory of nodes n1, n2"), (9, 9, "disk")])
 def test_a_copy_is_resumed_from_unless_the_disk_has_something_newer(on_disk: int, step: int, place: str) -> None:
     job = Job(**dict.fromkeys(NODES, "keeps=copies+600s"))
