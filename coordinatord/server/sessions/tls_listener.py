@@ -33,6 +33,23 @@ COMPLAIN_EVERY_S = 60.0
 
 NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
+OF_THE_CONNECTION = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EPROTO,
+    }
+)
+"""Errors of a connection that was broken before it was accepted, or that a firewall forbids: accept(2) of Linux
+reports them, and the listening socket is as good as before."""
+
 TlsNow = Callable[[], ssl.SSLContext]
 """Returns the TLS context of a new connection. A reload may have changed it, such as the authorities of clients."""
 
@@ -71,9 +88,11 @@ class TlsListener:
         for _ in range(AT_ONCE):
             try:
                 accepted, address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
+                if error.errno in OF_THE_CONNECTION:
+                    continue
                 if error.errno not in NO_DESCRIPTOR:
                     raise
                 self._rest(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -14,6 +15,7 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired
+from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.server.app import serve
 from coordinatord.server.sessions import node_sessions, refusal_log, tls_listener
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
@@ -106,3 +108,29 @@ async def test_that_no_descriptor_is_left_is_said_once_a_minute(
         with socket.create_connection(("127.0.0.1", server.port)):
             await until(lambda: listener.tried >= 5)
     assert len(lines_of("accept_paused", caplog)) == 1
+
+
+class Broken(socket.socket):
+    """A listening socket whose first connections break before they are accepted."""
+
+    errors = iter((errno.EPROTO, errno.ENETDOWN, errno.EPERM))
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Fail as the system does, and then accept."""
+        for number in self.errors:
+            raise OSError(number, os.strerror(number))
+        return super().accept()
+
+
+async def test_a_connection_that_breaks_before_it_is_accepted_is_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Broken()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    security = secured(tmp_path).security
+    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), [listener], security=security) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=pinned_context(lambda _: None))
+        writer.close()
+    assert not list(listener.errors), "all of them came"
+    assert not [record for record in caplog.records if record.exc_info], "an error that nobody takes ends the program"
