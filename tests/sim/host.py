@@ -193,8 +193,8 @@ class Host:
 
     @property
     def well(self) -> bool:
-        """Whether its nodeclient runs, and its messages get through."""
-        return self.agent is not None and not (self.is_cut or self.paused or self.slow_s)
+        """Whether its nodeclient runs, and messages get through between it and the coordinator that decides."""
+        return self.agent is not None and not (self.is_cut or self.paused or self.slow_s or self._world.daemon.is_cut)
 
     def trouble(self, seconds: float = 0.0) -> None:
         """Note that its messages to the coordinator may be delayed or lost for so long."""

@@ -11,11 +11,13 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import MemberState
 from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim import campaign
 from tests.sim.coincidences import COINCIDENCES
 from tests.sim.coincidences import KEEPING as KEEPING_COINCIDENCES
+from tests.sim.contender import Contender
 from tests.sim.crash_point import CrashPoint
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk import Fault
@@ -260,6 +262,35 @@ def test_of_a_leader_that_is_paused_nodes_are_back_a_moment_after_they_fell_sile
     world.until(lambda: world.daemon is not paused and world.daemon.up, within=LEASE_S + 1)
     world.until(lambda: world.daemon.machine.sessions == 3, within=3)
     assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
+
+
+@pytest.mark.parametrize("is_leader_cut", [False, True], ids=["nodes are cut off", "leader is cut off"])
+def test_a_leader_that_starts_without_a_way_to_its_nodes_loses_the_spare_alone_until_it_is_back(
+    is_leader_cut: bool,
+) -> None:
+    world = World(1, replace(TRIO, nodes_min=2, nodes_max=2, standbys=1, join_timeout_s=60.0))
+    world.boot()
+    world.until(lambda: world.is_running() and world.run.count(MemberState.READY) == 1, within=30)
+    world.go_on(1.0)  # the spare receives that it is one
+    leader = world.daemon
+    for coordinator in world.coordinators:
+        coordinator.crash()
+    if is_leader_cut:
+        assert isinstance(leader, Contender)
+        leader.cut_off(etcd=False, nodes=True)
+    else:
+        for host in world.hosts.values():
+            host.cut_off()
+    leader.start()
+    world.until(lambda: world.invariants.records["NodeLost"] > 0, within=LEASE_S + 20)
+    assert sorted(world.run.members) == sorted(world.order)
+    leader.heal()
+    for host in world.hosts.values():
+        host.heal()
+    world.until(lambda: world.daemon.machine.sessions == 3, within=10)
+    assert (world.run.durable.state, world.run.durable.round) == (State.RUNNING, 1)
+    assert world.invariants.records["NodeLost"] == 1
+    assert len(world.run.members) == 3
 
 
 @pytest.mark.parametrize(("scale_up", "rounds"), [(ScaleUp.NOW, 2), (ScaleUp.NEVER, 1)])
