@@ -82,7 +82,7 @@ long: setup  ## run the tests that are left out at each push, and a job under to
 BENCH := $(BIN)/python -m benchmarks
 REPORTS := build/bench
 
-bench: setup  ## time everything beside torchrun, in sizes that take a quarter of an hour; JSON goes into build/bench
+bench: setup  ## time everything beside torchrun, in sizes that take half an hour; JSON goes into build/bench
 	mkdir -p $(REPORTS)
 	$(BENCH).rendezvous --nodes 128,1000 --json $(REPORTS)/rendezvous.json
 	$(BENCH).rendezvous --nodes 16 --repeat 1 --beside c10d,etcd-v2 --json $(REPORTS)/rivals.json

@@ -70,6 +70,8 @@ class Scenario:
     deed: Callable[[Job], None]
     world_size: int
     """The world size after it."""
+    copied: bool = False
+    """What one host alone has is on another one, too, before the deed."""
     same_round: bool = False
     """The round goes on, or ought to: what counts is the longest time without a step."""
 
@@ -82,12 +84,6 @@ def kill_worker(job: Job) -> None:
 def kill_node(job: Job) -> None:
     """Kill the node of the last rank, with its worker."""
     job.kill_node(job.node_of_rank(2))
-
-
-def kill_copied_node(job: Job) -> None:
-    """Kill the node of the last rank when what it alone has is on another one too."""
-    job.await_copies()
-    kill_node(job)
 
 
 def leave(job: Job) -> None:
@@ -109,7 +105,7 @@ SCENARIOS = {
     "ddp10": Scenario("worker killed, DDP, 10 MB", "keep", 10, "3", 3, kill_worker, 3),
     "ddp100": Scenario("worker killed, DDP, 100 MB", "keep", 100, "3", 3, kill_worker, 3),
     "node": Scenario("node killed, DDP, 10 MB", "keep", 10, "2:3", 3, kill_node, 2),
-    "fewer": Scenario("node killed, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, kill_copied_node, 2),
+    "fewer": Scenario("node killed, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, kill_node, 2, copied=True),
     "leave": Scenario("node drained, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 3, leave, 2),
     "more": Scenario("node joins, FSDP2 + AdamW, 10 MB", "sharded", 10, "2:3", 2, add_node, 3),
     "drain": Scenario("node drained, DDP, 10 MB", "keep", 10, "2:3", 3, leave, 2),
@@ -137,6 +133,8 @@ def play(name: str, side: str, programs: Path) -> Run | None:
             before = job.await_steps(STEPS_BEFORE, scenario.begin)
             if not before:
                 raise BenchmarkError(f"{name}, {side}: the nodes did not begin to train:\n{job.output()}")
+            if scenario.copied and side == "kept":
+                job.await_copies()
             scenario.deed(job)
             ends = isinstance(job, TorchrunJob) or not scenario.same_round  # its store is on one of the nodes
             follow = _await_next_round if ends else _watch_on
