@@ -328,9 +328,8 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
             self.check(not alive or given_up, "round %d is over, and %s has workers", record.round, host.name)
         scenario, daemon = self.world.scenario, self.world.daemon
         most = (scenario.stop_timeout_s + scenario.policy.stop_limit_s) / ROUGHLY + REMEMBERED_S
-        awake = self._life_of_stop.get(key) == daemon.life and max(
-            self._slept_at, self._outages.last_at
-        ) < self._stopped.get(key, now)
+        slept_at = max(self._slept_at, self._outages.last_at)
+        awake = self._life_of_stop.get(key) == daemon.life and slept_at < self._stopped.get(key, now)
         took = now - self._stopped.get(key, now)
         self.check(not awake or took < most, "round %d took %.1f s to end", record.round, took)
 
@@ -382,6 +381,7 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
         self._joined_at.clear()
         self._revived.clear()
         self.identities.restored()
+        self.kept.useless.restored(past)
         for run in machine.jobs.values():
             self._judge_index(run)
             self._rounds[run.id] = run.durable.round

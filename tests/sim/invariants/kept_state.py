@@ -15,6 +15,7 @@ from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
 from tests.sim.invariants.persisted_state import PersistedStateInvariants
+from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
 from tests.sim.kept_memory import KeptMemory
 from tests.sim.workers import Round, Training
@@ -30,9 +31,7 @@ class KeptStateInvariants:
     def __init__(self, world: World) -> None:
         self._world = world
         self.persisted = PersistedStateInvariants(world)
-        self._useless: dict[str, tuple[KeptStep, int]] = {}
-        """The last step that a round could not resume from, and that round, by run."""
-        self._resumes: dict[Round, KeptStep | None] = {}
+        self.useless = UselessSteps()
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
         """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
@@ -70,13 +69,10 @@ class KeptStateInvariants:
 
     def decided(self, run: Run, record: Record) -> None:
         """Check the choice for a round, by what nodes have reported."""
-        if isinstance(record, RoundStopped) and record.condition == "unrestorable":
-            at = self._resumes.get((record.run, record.round))
-            self._check(at is not None, "round %d cannot resume from nothing", record.round)
-            point = run.durable.resume
-            if at is not None and (point is None or point.disk is None):
-                self._useless[record.run] = (at, record.round)
+        self.useless.note(record)
         if isinstance(record, RoundStopped):
+            can_fail = record.condition != "unrestorable" or self.useless.does_resume((record.run, record.round))
+            self._check(can_fail, "round %d cannot resume from nothing", record.round)
             self.persisted.stops(record)
         writes = self._world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
@@ -94,7 +90,6 @@ class KeptStateInvariants:
                 self.persisted.judge_in_vain(run, record, self._newest_with(run, record.node))
         if isinstance(record, RoundFormed):
             chosen = None if record.resume is None else record.resume.at
-            self._resumes[record.run, record.round] = chosen
             nodes = [run.members[ranks.node] for ranks in record.nodes]
             self._judge_choice(run, record, nodes, chosen)
             self._judge_named((record.run, record.round - 1), nodes, chosen)
@@ -196,10 +191,8 @@ class KeptStateInvariants:
 
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
         """Return the steps of which these parts are whole, and that have not proved useless."""
-        useless = self._useless.get(run.id)
         for at in {part.at for part in parts}:
-            tried = useless is not None and at.round < useless[1] and at >= useless[0]
-            if not tried and _is_whole([part for part in parts if part.at == at]):
+            if not self.useless.excludes(run.id, at) and _is_whole([part for part in parts if part.at == at]):
                 yield at
 
     def fetched(self, host: Host, resume: Resume, chains: set[Chain]) -> None:
@@ -339,7 +332,7 @@ class KeptStateInvariants:
         self._lonely.discard(run.id)
         self._note_lonely()
         memories = [host.memory for host in self._world.hosts.values() if host.memory is not None]
-        damaged = any(memory.withdrawn for memory in memories) or self._useless.get(run.id, (None, 0))[0] == promised
+        damaged = any(memory.withdrawn for memory in memories) or self.useless.last(run.id) == promised
         lonely = was_lonely or run.id in self._lonely
         excused = run.kept.no_copies or damaged or lonely or self._world.scenario.network.harsh
         if promised is not None and circumstances == before and not excused and not run.durable.state.ended:
