@@ -10,11 +10,17 @@ import asyncio
 
 from coordinatord.core.queries.reach import is_cut_off
 from coordinatord.server.driver import Driver
+from coordinatord.store.etcd.gateway import ALL_WITHIN_S, SILENT_S_MAX
 from coordinatord.store.etcd.roster import Roster
 from coordinatord.store.interface import LeadershipLostError
 
 LOOK_AGAIN_S = 0.5
 """How often it is checked whether a node is heard: nodes try the other coordinators after 5 s without this one."""
+
+LET_LEAD_S = SILENT_S_MAX + 2 * ALL_WITHIN_S
+"""How long such a leader lets others try to lead before it tries again. A standby that etcd answers needs no longer:
+its watch may be silent, and then it reads the leader key and makes its own. If the former leader were earlier, it would
+lead on, since no node comes to it."""
 
 CUT_OFF = "no node is heard any more, and this host's network may have failed"
 """The reason why such a leader leads no more."""

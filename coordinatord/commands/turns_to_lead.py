@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
-from coordinatord.commands.cut_off import CUT_OFF, CutOffError
+from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, CutOffError
 from coordinatord.commands.shared_access import SharedAccess
 from coordinatord.config import ServeConfig
 from coordinatord.protocol.fields import DEFAULT_PORT
@@ -31,7 +31,7 @@ from coordinatord.store_flags import SharedStore
 log = logging.getLogger(__name__)
 
 REST_S = 2.0
-"""How long a coordinator that could not lead waits before it tries again, so that others can lead."""
+"""How long a coordinator that could not lead waits before it tries again, unless another one leads by then."""
 
 
 class Lead(Protocol):
@@ -69,6 +69,8 @@ class TurnsToLead:
         self._keys = Keys(shared.place.prefix)
         self._hindrance = ""
         """Why this coordinator could not lead at its last turn; empty if it could."""
+        self._rest_s = 0.0
+        """How long it then lets others try to lead."""
 
     async def take(self, listeners: Sequence[socket.socket]) -> None:
         """Stand by and lead in turn, at these sockets. Raises `StoreError` if the store cannot be read at all."""
@@ -98,14 +100,14 @@ class TurnsToLead:
         except LeadershipLostError as error:
             log.warning("%s", error, extra=fields("leadership_lost"))
             if isinstance(error, CutOffError):
-                self._hindrance = CUT_OFF
+                self._hindrance, self._rest_s = CUT_OFF, LET_LEAD_S
         except UnreadableStoreError:
             raise
         except StoreError as error:  # etcd does not answer, or the disk of this host is full
             log.warning(
                 "this coordinator cannot lead now, although it is its turn: %s", error, extra=fields("leading_failed")
             )
-            self._hindrance = str(error)
+            self._hindrance, self._rest_s = str(error), REST_S
         finally:
             await candidate.resign()
 
@@ -139,7 +141,7 @@ class TurnsToLead:
         async def win() -> None:
             if self._hindrance:
                 self._systemd.notify(status_of(f"cannot lead: {self._hindrance}"))
-                await asyncio.sleep(REST_S)
+                await candidate.let_others_lead(self._rest_s)
             await candidate.win()
             over()
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from coordinatord.commands.cut_off import CUT_OFF, LOOK_AGAIN_S, CutOffError
-from coordinatord.commands.turns_to_lead import REST_S
+from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, LOOK_AGAIN_S, CutOffError
 from coordinatord.core.events import Event
 from coordinatord.core.journal import Decided
 from coordinatord.core.queries.reach import is_cut_off
@@ -188,12 +187,13 @@ class Contender(SimulatedCoordinator):
         return Candidate(self._gateway, KEYS, me, LEASE_S, self.clock.read)
 
     def _stand_by(self, rest_s: float = 0.0) -> None:
-        """Stand by, and let others try to lead first for `rest_s` seconds."""
+        """Stand by, and let others try to lead first: until one leads, for `rest_s` seconds at most."""
         self._candidate = self._new_candidate()
         if rest_s:
             self._forget_turn()
             self._stands_by = True
             self._later(rest_s, self._enroll)
+            self._let_others_lead()
         else:
             self._enroll()
         self._accept_again()
@@ -202,6 +202,10 @@ class Contender(SimulatedCoordinator):
         connecting, self._connecting = self._connecting, []
         for session in connecting:
             self.accept(session)
+
+    def _let_others_lead(self) -> None:
+        work = self._candidate._await_other()
+        self._run(work, lambda _: self._enroll(), lambda _: self._later(ASK_AGAIN_S, self._let_others_lead))
 
     def _enroll(self) -> None:
         self._forget_turn()
@@ -294,7 +298,7 @@ class Contender(SimulatedCoordinator):
         """Lead no more once no node is heard and another coordinator may reach them, as `commands/cut_off` does."""
         others = (other for other in self.world.coordinators if isinstance(other, Contender) and other._stands_by)
         if is_cut_off(self.machine.cluster) and any(others) and not self.is_cut_from_etcd:
-            self._lose(CutOffError(CUT_OFF), REST_S)
+            self._lose(CutOffError(CUT_OFF), LET_LEAD_S)
         else:
             self._later(LOOK_AGAIN_S, self._watch_reach)
 

@@ -19,7 +19,6 @@ from tests.sim.coincidences import COINCIDENCES
 from tests.sim.coincidences import KEEPING as KEEPING_COINCIDENCES
 from tests.sim.contender import Contender
 from tests.sim.crash_point import CrashPoint
-from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.disk import Fault
 from tests.sim.disk_coincidences import PERSISTING as DISK_COINCIDENCES
 from tests.sim.etcd import LEASE_S
@@ -64,9 +63,6 @@ STAYING = 20
 
 LAGGING = 20
 """The histories of workers that come late to collectives."""
-
-CUT = 20
-"""The histories of leaders that no node reaches."""
 
 STANDBY = 40
 """The histories of two coordinators that share an etcd; each takes less time than others."""
@@ -151,11 +147,6 @@ def test_every_history_of_two_coordinators_over_one_etcd_keeps_the_invariants() 
     worlds = [standby_world(seed) for seed in range(STANDBY)]
     assert {name for world in worlds for name in world.faults} >= set(TAKEOVERS)
     assert sum(world.takeovers for world in worlds) > STANDBY
-
-
-def test_every_leader_that_no_node_reaches_lets_a_standby_lead_and_once_for_each_cut() -> None:
-    for seed in range(CUT):
-        cut_leader_world(seed)
 
 
 @pytest.mark.slow

@@ -73,6 +73,16 @@ class Candidate:
         """The revision at which this coordinator made its leader key; 0 while it does not lead."""
         return self.election.fence
 
+    async def let_others_lead(self, longest_s: float) -> None:
+        """Wait until another coordinator leads, but no longer than so many seconds. Call it before `win`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while True:
+                    with suppress(StoreError):
+                        await self._await_other()
+                        return
+                    await asyncio.sleep(RETRY_S)
+
     async def win(self) -> None:
         """Stand by until this coordinator leads. Log errors of etcd, and try again."""
         logged = ""
@@ -141,6 +151,13 @@ class Candidate:
         """Wait until the leader key that was seen last is gone. Raises `StoreError`."""
         async for found in self._gateway.watch(self._keys.leader):
             if self.election.is_end(None if found is None else found.create_revision):
+                return
+
+    async def _await_other(self) -> None:
+        """Wait until another coordinator leads. Raises `StoreError`."""
+        async for found in self._gateway.watch(self._keys.leader):
+            # Where etcd did not take back the lease of our last turn, the key is still ours.
+            if found is not None and Coordinatord.unpack(found).endpoint != self._me.endpoint:
                 return
 
     async def _renew_as_standby(self) -> None:

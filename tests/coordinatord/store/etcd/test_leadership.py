@@ -13,6 +13,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import About
 from coordinatord.store.etcd.leadership import Candidate
+from coordinatord.store.etcd.refusals import EtcdAwayError
 from coordinatord.store.etcd.requests import put
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.asyncio, needs_etcd]
 
 LONG_LEASE_S = 60.0
 """Nobody renews it in these tests."""
+
+SHORT_REST_S = 0.2
 
 
 @asynccontextmanager
@@ -66,6 +69,28 @@ async def test_a_standby_knows_who_leads_and_leads_when_that_one_resigns(etcd: E
         assert second.holds()
         await gateway.close()
         await tasks.cancel()
+
+
+async def test_one_that_lets_others_lead_waits_for_another_one_but_not_without_an_end(etcd: EtcdCluster) -> None:
+    async def fail() -> None:
+        raise EtcdAwayError("no answer to the first request")
+
+    space, now = EtcdNamespace(etcd), asyncio.get_running_loop().time
+    gateway = SteppedGateway(space.place, fail)
+    again = Candidate(gateway, space.keys, Coordinatord("h1", "h1:29400", secure=True, since=8.0), LONG_LEASE_S)
+    async with candidate_in(space, "h1") as former, candidate_in(space, "h2") as other:
+        began_at = now()
+        await former.win_at_once()
+        await again.let_others_lead(SHORT_REST_S)
+        assert now() - began_at >= SHORT_REST_S, "the key of its own last turn is not that of another one"
+        await former.resign()
+        gateway.stepping = True
+        tasks = Tasks()
+        rest = tasks.spawn(again.let_others_lead(LONG_LEASE_S), name="rest")
+        await other.win_at_once()
+        await tasks.guard(rest)
+        assert now() - began_at < LONG_LEASE_S
+    await gateway.close()
 
 
 async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) -> None:
