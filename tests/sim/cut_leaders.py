@@ -41,6 +41,7 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     world.boot()
     world.until(world.is_running, within=60)
     world.go_on(chance.uniform(0.0, 10.0))
+    world.until(lambda: _serves_all(world), within=60)  # its lease may be over just now, where etcd answers late
     round_number, cut = world.run.durable.round, world.daemon
     assert cut in contenders(world)
     happen(world, "leader cut off from nodes until another one leads", lambda _: cut.cut_off(etcd=False, nodes=True))
