@@ -19,6 +19,7 @@ from nodeclient.core.effects import (
     HaltWorkers,
     Hold,
     Kill,
+    PersistAlone,
     Probe,
     Reconnect,
     SaveKept,
@@ -57,6 +58,8 @@ class Conduct:
         self.answered = False
         """Whether the coordinator has sent anything in the present session."""
         self.leave_asked_at: float | None = None
+        self.writes_alone = False
+        """Whether it has begun to write to the disk before it ends, without a coordinator: it leaves from then on."""
         self.leave_signal: int = signal.SIGTERM
         """The signal that asked it to leave."""
         self.saves_since: float | None = None
@@ -228,6 +231,7 @@ class AgentInvariants(NodeInvariants):
     def does(self, host: Host, effect: Effect) -> None:
         """Check an effect that is about to be carried out."""
         conduct, now = self.conduct(host), host.clock.read()
+        conduct.writes_alone |= isinstance(effect, PersistAlone)
         match effect:
             case Probe():
                 conduct.saves_since = None
@@ -281,8 +285,10 @@ class AgentInvariants(NodeInvariants):
         over = not observed.phase.has_workers
         swept = host.workers.training is None
         self.check(swept or not over, "%s reports that it is %s before all is swept", host.name, observed.phase)
-        leaves = observed.leaving == (conduct.leave_asked_at is not None)
-        self.check(leaves, "%s does not report that it was asked to leave", host.name)
+        asked = conduct.leave_asked_at is not None
+        self.check(observed.leaving or not asked, "%s does not report that it was asked to leave", host.name)
+        leaves = asked or conduct.writes_alone
+        self.check(leaves or not observed.leaving, "%s reports that it leaves, and was not asked to", host.name)
         here = observed.failure is None or (observed.run, observed.round) in conduct.failed_in
         self.check(here, "%s reports that a worker failed in round %d", host.name, observed.round)
         forgotten = conduct.failed_at is not None and observed.failure is None
