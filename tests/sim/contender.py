@@ -64,6 +64,8 @@ class Contender(SimulatedCoordinator):
         self.turn = 0
         """The number of the present try to stand by, or of the present term. Calls that an earlier one scheduled do
         nothing."""
+        self.gave_way = 0
+        """How often it led no more because it heard no node."""
         self._stands_by = False
         self._written: Sequence[Entry] = ()
         """The entries that are being written, with their times at the beginning of that."""
@@ -298,6 +300,7 @@ class Contender(SimulatedCoordinator):
         """Lead no more once no node is heard and another coordinator may reach them, as `commands/cut_off` does."""
         others = (other for other in self.world.coordinators if isinstance(other, Contender) and other._stands_by)
         if is_cut_off(self.machine.cluster) and any(others) and not self.is_cut_from_etcd:
+            self.gave_way += 1
             self._lose(CutOffError(CUT_OFF), LET_LEAD_S)
         else:
             self._later(LOOK_AGAIN_S, self._watch_reach)

@@ -48,11 +48,12 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
     longest_s = policy.heartbeats_per_lease * policy.heartbeat_s * policy.lease_stretch_max
     world.until(lambda: _serves_all(world) and world.daemon is not cut, within=longest_s + LEASE_S)
     world.go_on(chance.uniform(0.0, 10.0))
-    before = world.takeovers
+    before = _gave_way(world)
     happen(world, "all coordinators cut off from nodes", _cut_all_off)
     world.go_on(CUT_FOR_S)
-    if world.takeovers > before + 1:
-        raise world.failure(f"{world.takeovers - before} takeovers of coordinators that nobody reaches")
+    # Other takeovers may come in between: a lease is over where etcd answers late.
+    if _gave_way(world) > before + 1:
+        raise world.failure(f"leaders that nobody reaches gave way {_gave_way(world) - before} times")
     for contender in contenders(world):
         contender.heal()
     world.until(lambda: _serves_all(world), within=longest_s + LEASE_S)
@@ -64,6 +65,10 @@ def cut_leader_world(seed: int, *, loud: bool = False, digested: bool = False) -
 def _cut_all_off(world: World) -> None:
     for contender in contenders(world):
         contender.cut_off(etcd=False, nodes=True)
+
+
+def _gave_way(world: World) -> int:
+    return sum(contender.gave_way for contender in contenders(world))
 
 
 def _serves_all(world: World) -> bool:
