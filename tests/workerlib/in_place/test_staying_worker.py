@@ -130,6 +130,8 @@ def test_who_saves_at_a_step_of_its_own_choice_refuses_in_a_planned_end_alone(
         send_to(node, AskToLeave(1, planned))
         if planned:
             assert received(node) == Refusing(1, "the script saves at a step of its own choice, and ends there")
+        else:
+            wait_until("the worker is asked to leave", staying._asked.is_set)
         assert staying.leaves(LeftRoundError())
         if not planned:
             assert received(node) == Left(1)
