@@ -84,7 +84,7 @@ def _printing() -> Iterator[None]:
     """
     from coordinatord.protocol.errors import OutputError  # noqa: PLC0415 - as above
 
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -93,3 +93,5 @@ def _printing() -> Iterator[None]:
     except OSError as error:
         sys.stdout = None  # otherwise Python would try again at its end, and fail
         raise OutputError(error) from error
+    finally:
+        signal.signal(signal.SIGPIPE, before)

@@ -69,6 +69,7 @@ def test_a_coordinator_serves_and_ends_though_nobody_reads_its_log(unread: tuple
 
 def test_what_a_bug_has_said_last_comes_out_below_all_that_was_logged(unread: tuple[int, int]) -> None:
     read, write = unread
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 65_536)  # a traceback has the path of this checkout in every line
     daemon = Program(sys.executable, "-c", STUMBLE, *DAEMON[1:], stderr=write)
     try:
         url = daemon.await_line(r"coordinatord listening on (\S+)")[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def a_directory(folder: Path) -> Path:
     database.append(made_at(1.0, an_opening(), a_join_of("n1")))
     database.close()
     return folder
+
+
+def test_a_command_that_has_printed_leaves_no_signal_changed(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGPIPE)
+    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), tmp_path / "goal")) == 0
+    assert signal.getsignal(signal.SIGPIPE) is before
 
 
 @needs_etcd
