@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from nodeclient.persist.step_folder import find_whole, job_folder
-from tests.support.cluster import Cluster, Coordinator, Node
+from tests.support.cluster import Cluster, Node, cluster_of_its_own
 from tests.support.kept_training import digest_of, notes_of
 from tests.support.programs import wait_until
 
@@ -25,16 +24,9 @@ pytestmark = pytest.mark.slow
 JOB = "persisted"
 
 
-@contextmanager
-def a_job(settle: str = "10") -> Iterator[Cluster]:
+def a_job(settle: str = "10") -> AbstractContextManager[Cluster]:
     """Return a job at a coordinator that knows nothing of any run before, and waits so long for more nodes."""
-    coordinator = Coordinator("--settle", settle)  # so that the first round has all, however late they come
-    cluster = Cluster(coordinator, JOB)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
-        coordinator.close()
+    return cluster_of_its_own(JOB, "--settle", settle)  # so that the first round has all, however late they come
 
 
 def train(

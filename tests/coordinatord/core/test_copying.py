@@ -116,9 +116,8 @@ def test_the_older_step_and_its_copies_stay_until_those_of_the_newer_are_there()
     assert job.copied == KeptStep(1, 16)
 
 
-@pytest.mark.parametrize("last", [0, 1, 2])
-def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_copy(last: int) -> None:
-    """Nodes have no place for a third step meanwhile, so nothing that they keep changes after the last copy."""
+def with_a_newer_step() -> tuple[Job, list[list[tuple[int, int]]]]:
+    """Let all nodes keep step 8 with its copies, and step 16 without; return what each has."""
     job = Job()
     job.save(8)
     copy_all(job, 8)
@@ -126,6 +125,13 @@ def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_c
     for _ in range(2):
         for rank, node in enumerate(NODES):
             job.have(node, *own[rank])
+    return job, own
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_copy(last: int) -> None:
+    """Nodes have no place for a third step meanwhile, so nothing that they keep changes after the last copy."""
+    job, own = with_a_newer_step()
     for rank in sorted(range(3), key=lambda rank: rank == last):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
     job.stage.play("advance 5s")
@@ -134,13 +140,7 @@ def test_the_newer_step_takes_the_place_of_the_older_one_whoever_gets_the_last_c
 
 def test_a_step_is_the_whole_one_with_a_plan_that_is_made_when_all_copies_are_there() -> None:
     """Each node that comes makes the plans void."""
-    job = Job()
-    job.save(8)
-    copy_all(job, 8)
-    own = [[(8, rank), (8, (rank - 1) % 3), (16, rank)] for rank in range(3)]
-    for _ in range(2):
-        for rank, node in enumerate(NODES):
-            job.have(node, *own[rank])
+    job, own = with_a_newer_step()
     for rank in (1, 2):
         job.have(NODES[rank], *own[rank], (16, (rank - 1) % 3))
     job.stage.coordinator.jobs["default"].kept.copies.clear()
