@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
 
-from launchers import prepare, running_job
+from launchers import NodeclientJob, prepare, running_job
 from recovery_jobs import Job, TorchrunJob
 from recovery_parts import of_round, steps
 from rival_jobs import RIVALS, add_rivals_flag, without_missing
@@ -133,7 +133,7 @@ def play(name: str, side: str, programs: Path) -> Run | None:
             before = job.await_steps(STEPS_BEFORE, scenario.begin)
             if not before:
                 raise BenchmarkError(f"{name}, {side}: the nodes did not begin to train:\n{job.output()}")
-            if scenario.copied and side == "kept":
+            if scenario.copied and side == "kept" and isinstance(job, NodeclientJob):
                 job.await_copies()
             scenario.deed(job)
             ends = isinstance(job, TorchrunJob) or not scenario.same_round  # its store is on one of the nodes

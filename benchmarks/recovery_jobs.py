@@ -161,9 +161,6 @@ class Job:
         """Kill with -9 what the nodes meet at."""
         raise NotImplementedError
 
-    def await_copies(self) -> None:
-        """Wait until what one host alone has is on another one too, where the launcher copies it."""
-
     def kill_node(self, name: str) -> None:
         """Kill a launcher and its worker with -9, as the loss of the whole host would."""
         workers = self.workers_of(name)
