@@ -34,4 +34,4 @@ async def lead_until_cut_off(driver: Driver, roster: Roster) -> None:
     """Raise `CutOffError` once no node is heard any more, if etcd answers and somebody stands by."""
     while not (is_cut_off(driver.machine.cluster) and roster.standbys and not roster.problem):  # noqa: ASYNC110 - silence is no event
         await asyncio.sleep(LOOK_AGAIN_S)
-    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that the nodes may reach")
+    raise CutOffError(f"{CUT_OFF}: this coordinator stands by, so that one leads that nodes can reach")

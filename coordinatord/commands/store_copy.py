@@ -73,8 +73,8 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
         directory.release()
     if not (folder / FOLDER / KEY).exists():
         sys.stderr.write(
-            f"coordinatord: {folder} has no key: copy the folder {FOLDER} of a coordinator's state directory into it,"
-            " or coordinatord makes another key there, and no node and no token of before fits\n"
+            f"coordinatord: {folder} has no key: copy the folder {FOLDER} of a coordinator's state directory into it."
+            " Otherwise coordinatord makes a new key there, and the present tokens do not fit it\n"
         )
 
 

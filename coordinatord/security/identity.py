@@ -61,7 +61,7 @@ class Identity:
 def own_identity(directory: Path) -> Identity:
     """Return the identity in a directory; make what is missing. Raises `PrivateFileError`.
 
-    A certificate alone is not gone on with: nodes know the coordinator by its key.
+    A certificate without its key is refused: nodes know the coordinator by its key.
     """
     identity = Identity(directory / CERTIFICATE, directory / KEY)
     if all(read_private(path) is not None for path in (identity.key, identity.certificate)):

@@ -22,8 +22,8 @@ second, and a step that was saved over before all were heard is never agreed on.
 STEPS_MAX = 1 << 20
 
 GROWTH_MAX = 4
-"""How many times longer one save can make the interval. A single slow save is often the machine's and not the state's:
-the first one touches new memory. The next save corrects it, and it would come minutes later otherwise."""
+"""How many times longer one save can make the interval. A single save may be slow by chance, and the first one touches
+new memory. The next save corrects the interval; without this limit, it could come minutes later."""
 
 STEPS_BEFORE = 4
 """The steps that are timed before the first interval is chosen."""

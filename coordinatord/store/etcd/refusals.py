@@ -106,9 +106,9 @@ def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
             why = f"its certificate is for another name than --store has: {cause.verify_message}"
         case ssl.SSLCertVerificationError():
             why = f"its certificate is of no authority that is trusted here: see --etcd-ca ({cause.verify_message})"
-        case OSError() if _says(cause, _WANTS_CERTIFICATE):
+        case OSError() if _has_reason(cause, _WANTS_CERTIFICATE):
             why = "it wants a certificate of this client: see --etcd-cert and --etcd-key"
-        case OSError() if _says(cause, _IN_THE_CLEAR):
+        case OSError() if _has_reason(cause, _IN_THE_CLEAR):
             why = "it does not speak TLS: is it etcd:// instead of etcds://?"
         case aiohttp.ServerDisconnectedError() if not tls:
             why = "it has closed the connection: does it speak TLS, and is it etcds:// instead of etcd://?"
@@ -121,6 +121,6 @@ def why_no_answer(error: Exception, within_s: float, *, tls: bool) -> str:
     return clip(why, 200)
 
 
-def _says(error: OSError, reasons: tuple[str, ...]) -> bool:
+def _has_reason(error: OSError, reasons: tuple[str, ...]) -> bool:
     """Whether an error of TLS has one of these reasons; aiohttp hands some of them on as text alone."""
     return any(reason in str(error) for reason in reasons)
