@@ -23,6 +23,12 @@ IN_THE_CLEAR = frozenset(
 )
 """OpenSSL's names of errors for an answer that is no TLS."""
 
+OLDER = frozenset(
+    {"TLSV1_ALERT_PROTOCOL_VERSION", "SSLV3_ALERT_HANDSHAKE_FAILURE", "UNSUPPORTED_PROTOCOL", "WRONG_SSL_VERSION"}
+)
+"""OpenSSL's names of errors for a server of an older TLS. One that has never heard of TLS 1.3 finds no cipher that both
+sides have, and calls that a failure of the handshake."""
+
 WANTS_CERTIFICATE = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 """OpenSSL's name of the alert of a server to a client that has sent no certificate."""
 
@@ -101,6 +107,8 @@ class SecuredAttempt:
             case _ if error.reason in DISTRUSTS_CERTIFICATE and self._settings.certificate is not None:
                 reason = DISTRUSTS_CERTIFICATE[error.reason]
                 text = f"{where} does not trust {self._settings.certificate}, the certificate of this client: {reason}"
+            case _ if error.reason in OLDER:
+                text = f"{where} does not speak TLS 1.3: have the proxy there allow it, or pass TLS through"
             case _ if error.reason in IN_THE_CLEAR:
                 return ClearError(
                     f"{where} speaks in the clear, and there is a token here ({self._keyring.source}): nothing was"
@@ -121,13 +129,15 @@ class SecuredAttempt:
         )
 
     def speaks_tls(self) -> bool:
-        """Whether the endpoint answers a TLS handshake; nothing else is sent.
+        """Whether the endpoint answers a TLS handshake, if only with an older TLS; nothing else is sent.
 
         This waits for `PROBE_WITHIN_S` at most, so an event loop calls it in a thread.
         """
         try:
             with socket.create_connection((self._endpoint.host, self._endpoint.port), PROBE_WITHIN_S) as connection:
                 pinned_context(_trust_all).wrap_socket(connection).close()
+        except ssl.SSLError as error:
+            return error.reason in OLDER
         except (OSError, UnicodeError):
             return False
         return True

@@ -6,9 +6,13 @@ import json
 import re
 import resource
 import signal
+import socketserver
+import ssl
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -192,6 +196,45 @@ def test_another_authority_and_another_name_are_not_trusted(place: Place, tmp_pa
     daemon.await_line("the key of the certificate is another one now")
     done = place.ask("status", "--tls-ca", str(ours.authorities))
     assert "its certificate is not to be trusted: IP address mismatch" in done.stderr
+
+
+@contextmanager
+def with_tls_1_2_alone(certificate: Path, key: Path) -> Iterator[str]:
+    """Serve as a proxy that was set up years ago; yield the address."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                context.wrap_socket(self.request, server_side=True).close()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=[0.05])
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_proxy_with_older_tls_is_named_with_what_to_do(place: Place, tmp_path: Path) -> None:
+    ours = Organisation(tmp_path)
+    place.coordinator()
+    with with_tls_1_2_alone(ours.certificate, ours.key) as place.endpoint:
+        older = "does not speak TLS 1.3: have the proxy there allow it, or pass TLS through"
+        for flags, environ, words in (
+            ((), place.environ, older),
+            (("--tls-ca", str(ours.authorities)), place.environ, older),
+            (("--insecure",), place.environ, "speaks TLS only: leave --insecure out"),
+            ((), place.stranger, "wants a token, and there is none here"),
+        ):
+            done = place.ask("status", *flags, environ=environ)
+            assert words in done.stderr
+            assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
+            place.node(*flags, environ=environ).await_line(f"looking for the coordinator: .*{words}")
 
 
 # Secrets
