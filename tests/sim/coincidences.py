@@ -53,7 +53,8 @@ def trains(world: World) -> bool:
     return world.is_running() and all(host.workers.alive for host in in_round(world))
 
 
-def _newcomer(world: World) -> Host:
+def newcomer(world: World) -> Host:
+    """Start a node on a new host, and return that."""
     host = world.add_host(f"n{len(world.hosts) + 1}")
     host.boot()
     return host
@@ -109,7 +110,7 @@ def _newcomer_when_some_are_done(world: World) -> None:
     """Start another node when one has done its part."""
 
     def act(_done: list[Host], _late: list[Host]) -> None:
-        _newcomer(world)
+        newcomer(world)
 
     when_some_are_done(world, act)
 
@@ -140,7 +141,7 @@ def _failures_unrecorded(world: World) -> None:
 
     def break_down() -> None:
         daemon.disk.break_down(chance.choice(list(Fault)))
-        _newcomer(world)  # so that there is something to record
+        newcomer(world)  # so that there is something to record
         once(world, lambda: daemon.machine.store_error is not None, fail)
 
     def fail() -> None:
@@ -160,7 +161,7 @@ def _node_dies_unrecorded(world: World) -> None:
 
     def break_down() -> None:
         daemon.disk.break_down(chance.choice(list(Fault)))
-        _newcomer(world)
+        newcomer(world)
         world.queue.plan(OUTAGE_S * chance.uniform(0.3, 0.9), chance.choice(in_round(world)).vanish)
         world.queue.plan(OUTAGE_S, daemon.disk.repair)
 

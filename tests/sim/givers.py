@@ -1,6 +1,7 @@
 """Nodes that are to leave, and stay for a while to give their kept state to others, or to write it.
 
-They are drained for their lateness while others are late as well, or are undrained while there are too few others.
+They are drained for their lateness while others are late as well, are undrained while there are too few others, or
+are replaced when they are about to go.
 These are histories of their own, so that the seeds of others play what they have always played.
 """
 
@@ -11,18 +12,22 @@ import random
 from dataclasses import replace
 
 from coordinatord.core.queries.arrivals import EVERY_S
+from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.values.admin_requests import DrainNode, UndrainNode
-from tests.sim.coincidences import has_steps, in_round, once, trains
+from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
 from tests.sim.faults import Strike
 from tests.sim.history import LAGS_FOR_S, come_to_rest, play_coincidence
 from tests.sim.host import Host
 from tests.sim.kept_disk import DiskFault
 from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
-from tests.sim.scenario import draw_calm_scenario
+from tests.sim.scenario import Scenario, draw_calm_scenario
 from tests.sim.world import World
+
+LAST_MOMENT_S = 2.0
+"""How long before the end of a giver's time another node comes, at most: about as long as it takes to get a state."""
 
 
 def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
@@ -65,16 +70,31 @@ def undrained_world(seed: int, *, loud: bool = False, digested: bool = False) ->
     Raises as `small_world` does.
     """
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    known: dict[str, Strike] = {"giver is undrained when another is gone": _undrain_giver}
+    return play_coincidence(seed, chance, _draw_scenario(chance), known, loud=loud, digested=digested)
+
+
+def late_newcomer_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+    """Play the history of a node that leaves, and stays to give its state until another one comes at the last moment.
+
+    Raises as `small_world` does.
+    """
+    chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
+    scenario = replace(_draw_scenario(chance), join_timeout_s=2 * HAND_OVER_S)
+    known: dict[str, Strike] = {"newcomer when a giver is about to go": _replace_giver}
+    return play_coincidence(seed, chance, scenario, known, loud=loud, digested=digested)
+
+
+def _draw_scenario(chance: random.Random) -> Scenario:
+    """Draw a few nodes that each keep a part of the state, and cannot go on without one of them."""
     drawn = draw_calm_scenario(chance)
     workers = replace(
         drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
     )
     nodes = chance.choice([2, 3])
-    scenario = replace(
+    return replace(
         drawn, nodes_min=nodes, nodes_max=nodes, hosts=nodes, max_restarts=9, keeps=Keeps.UNIQUE, workers=workers
     )
-    known: dict[str, Strike] = {"giver is undrained when another is gone": _undrain_giver}
-    return play_coincidence(seed, chance, scenario, known, loud=loud, digested=digested)
 
 
 def _undrain_giver(world: World) -> None:
@@ -88,6 +108,18 @@ def _undrain_giver(world: World) -> None:
         world.queue.plan(world.chance.random(), world.daemon.ask, UndrainNode(giver.node, "operator", ""))
 
     once(world, lambda: trains(world) and has_steps(world), drain)
+
+
+def _replace_giver(world: World) -> None:
+    def leave() -> None:
+        giver = world.chance.choice(in_round(world))
+        giver.leave()
+        once(world, lambda: _gives(world, giver), plan_newcomer)
+
+    def plan_newcomer() -> None:
+        world.queue.plan(HAND_OVER_S - world.chance.uniform(0.1, LAST_MOMENT_S), newcomer, world)
+
+    once(world, lambda: trains(world) and has_steps(world), leave)
 
 
 def _gives(world: World, giver: Host) -> bool:

@@ -41,14 +41,17 @@ class SaveInterval:
     def __init__(self) -> None:
         self.steps = 0
         """The interval in steps; 0 until it is known."""
-        self.least_s = 0.0
-        """The least time between two saves, in seconds."""
+        self._least_s = 0.0
         self._step_s: float | None = None
         self._timed = 0
         self._save_s = 0.0
         self._began_at: float | None = None
         self._skipped = 0
         self._reported = Interval(0, 0.0, 0)
+
+    def raise_least(self, seconds: float) -> None:
+        """Raise the least time between two saves, which begins at 0, to `seconds` if it is shorter."""
+        self._least_s = max(self._least_s, seconds)
 
     def begin_step(self, now: float) -> None:
         """Note when a step begins, after the save of the one before."""
@@ -74,7 +77,7 @@ class SaveInterval:
         self._save_s = seconds
         steps = 1
         steps_max = min(self.steps * GROWTH_MAX, STEPS_MAX) if self.steps else STEPS_MAX
-        least_s = max(seconds / SHARE_MAX, self.least_s)
+        least_s = max(seconds / SHARE_MAX, self._least_s)
         while self._step_s is not None and steps * self._step_s < least_s and steps < steps_max:
             steps *= 2
         self.steps = steps

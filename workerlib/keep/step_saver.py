@@ -55,7 +55,7 @@ class StepSaver:
         self._saves = self.alone or environment.local_rank < SAVERS
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
-            self.interval.least_s = HEARD_S
+            self.interval.raise_least(HEARD_S)
         self.at_intervals = self.alone or generations.on_device
         """Whether state is saved at an interval, because a save at the break may fail or come too late."""
         self._newest: int | None = None
@@ -108,7 +108,8 @@ class StepSaver:
     def expect_disk(self, every_s: float) -> None:
         """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""
         if not self.alone:
-            self.at_intervals, self.interval.least_s = True, DISK_SHARE * every_s
+            self.at_intervals = True
+            self.interval.raise_least(DISK_SHARE * every_s)
 
     def end(self, *, in_step: bool) -> None:
         """Note that training has ended, within a step or between two; within a step, the state is that of no step."""

@@ -14,8 +14,9 @@ from coordinatord.core.values.shards import are_whole
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 
 HAND_OVER_S = 20.0
-"""How long a node that leaves stays for others to get what it keeps. A host that is about to be taken away has some
-30 s, of which its workers need a part; 20 s are 20 GB at the rate of a usual network."""
+"""How long a node that leaves stays for others to get what it keeps: for a round to be formed, and for each round that
+resumes from that to get it. A host that is about to be taken away has some 30 s, of which its workers need a part; 20 s
+are 20 GB at the rate of a usual network."""
 
 
 def may_have_to_give(run: Run, member: Member) -> bool:

@@ -76,6 +76,9 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             resume=resume_point(run, nodes),
         )
     )
+    givers = [member for member in run.members_in(MemberState.GIVING) if has_to_give(run, member)]
+    for member in givers:  # the others can fetch only from now on
+        let_stay(run, member, decision.now, gives=True)
     decision.notify_all(run)
 
 

@@ -115,6 +115,19 @@ def test_it_does_not_stay_for_ever() -> None:
     assert goal(stage, "n3") is Goal.EXIT
 
 
+def test_it_has_as_long_from_when_the_round_is_formed_that_resumes_from_what_it_keeps() -> None:
+    stage = at_step_12(shards=3, options="min=3 max=3 keeps=yes")
+    stage.play("leave n3")
+    stage.play("stopped n1 n2 n3")
+    stage.play(f"advance {HAND_OVER_S - 1}s")
+    stage.play("join n4 min=3 max=3 keeps=yes")
+    assert sources(stage, "n4") == {"n3": [2]}
+    stage.play(f"advance {HAND_OVER_S - 1}s")
+    assert goal(stage, "n3") is Goal.WAIT
+    stage.play("advance 1s")
+    assert goal(stage, "n3") is Goal.EXIT
+
+
 def test_it_stays_too_if_the_coordinator_is_started_again_meanwhile() -> None:
     stage = left(shards=3)
     stage.play("die 1s")

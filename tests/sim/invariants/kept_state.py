@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from coordinatord.core.events import Connected, Event, Reported
 from coordinatord.core.machine import Coordinator
+from coordinatord.core.queries.handover import HAND_OVER_S
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
@@ -51,6 +53,8 @@ class KeptStateInvariants:
         """How often another step counted as copied."""
         self.resumed = 0
         """How many rounds began from a step that was kept."""
+        self._formed_at: dict[str, float] = {}
+        """When the last round of each run was formed, in the clock of the coordinator."""
 
     def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
@@ -92,20 +96,23 @@ class KeptStateInvariants:
             chosen = None if record.resume is None else record.resume.at
             nodes = [run.members[ranks.node] for ranks in record.nodes]
             self._judge_choice(run, record, nodes, chosen)
+            self._formed_at[run.id] = self._world.daemon.clock.read()
             self._judge_named((record.run, record.round - 1), nodes, chosen)
 
     def _judge_released(self, run: Run, node: str) -> None:
         """Check that a node which leaves takes along no step that would be whole if it had stayed.
 
         Nothing is checked where all nodes leave, where a round has its state or can begin without it, and where the
-        node has waited long enough to give its state.
+        node has waited long enough to give its state: also since the round was formed that is to get it.
         """
         member, others = run.members[node], [member for member in run.members.values() if member.node != node]
         goes_on = run.durable.state in {State.STARTING, State.RUNNING}
         given = goes_on and (
             run.durable.stepped or run.durable.resume is None or all(map(self._has_restored, run.inside))
         )
-        waited = member.gives and member.gives_until <= self._world.daemon.clock.read()
+        now, formed_at = self._world.daemon.clock.read(), self._formed_at.get(run.id, -math.inf)
+        had_time = run.durable.state is State.FORMING or now >= formed_at + HAND_OVER_S
+        waited = member.gives and member.gives_until <= now and had_time
         if given or waited or run.durable.stop_asked or all(peer.leaves for peer in others):
             return
         reachable = [peer for peer in others if peer.session is not None and not peer.expired]

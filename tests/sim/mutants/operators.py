@@ -42,4 +42,12 @@ MUTANTS = (
         "            pass\n",
         "givers.undrained_world",
     ),
+    Mutant(
+        "no-new-time-to-give",
+        "coordinatord.core.transitions.actions",
+        "a node that has waited for a round goes before the nodes of that round have what it alone keeps",
+        "    for member in givers:  # the others can fetch only from now on\n",
+        "    for member in ():\n",
+        "givers.late_newcomer_world",
+    ),
 )

@@ -214,3 +214,13 @@ def test_one_slow_save_does_not_put_off_the_next_one_for_minutes() -> None:
     assert interval.steps == 16 * GROWTH_MAX
     interval.note_save(0.016)
     assert interval.steps == 16
+
+
+def test_the_longest_of_the_least_times_between_two_saves_counts() -> None:
+    interval = SaveInterval()
+    for least_s in (1.6, 0.4):
+        interval.raise_least(least_s)
+    for _ in range(STEPS_BEFORE):
+        interval.note_step(0.1)
+    interval.expect(0.001)
+    assert interval.steps == 16
