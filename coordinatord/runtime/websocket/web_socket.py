@@ -156,7 +156,7 @@ class WebSocket(asyncio.Protocol):
                 if not self._closing:
                     self.received(kind, payload)
             elif kind == CLOSE:
-                self._answer_close(payload)
+                self._answer_close()
                 return
             elif kind == PING:
                 self._pong = payload
@@ -187,10 +187,10 @@ class WebSocket(asyncio.Protocol):
         self._parting.discard(self)
         self.ended(exc)
 
-    def _answer_close(self, payload: bytes) -> None:
+    def _answer_close(self) -> None:
         self._dropping = True
         if not self._closing:
             self._unsent = None
-            self._close(payload[:2])
+            self._close(CloseCode.NORMAL.to_bytes(2))  # the peer's own code may be none that anybody may send
             self._parting.add(self)
         self._transport.close()

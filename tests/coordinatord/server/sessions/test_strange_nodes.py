@@ -47,6 +47,9 @@ async def test_a_message_in_pieces_is_a_message(start: Start) -> None:
         pytest.param(message(bytes(FRAME_BYTES_MAX + 1)), CloseCode.TOO_BIG, id="too long"),
         pytest.param(in_pieces(bytes(FRAME_BYTES_MAX + 1), 1_000), CloseCode.TOO_BIG, id="too long in pieces"),
         pytest.param(framed(CLOSE, b"\x03\xe8bye", MASK), CloseCode.NORMAL, id="a close"),
+        pytest.param(framed(CLOSE, b"", MASK), CloseCode.NORMAL, id="a close without a code"),
+        pytest.param(framed(CLOSE, b"\x03", MASK), CloseCode.NORMAL, id="a close with half a code"),
+        pytest.param(framed(CLOSE, (1005).to_bytes(2), MASK), CloseCode.NORMAL, id="a code that nobody may send"),
     ],
 )
 @pytest.mark.parametrize("first", [b"", message(JOIN)], ids=["as the first message", "of a node"])
