@@ -167,7 +167,7 @@ async def serve(
     browsers = Browsers(_names(host, allowed_hosts))
     guards = [complain_alike, connections.note, browsers.guard, access.guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
-    app.add_routes([web.get(SESSION_PATH, connections.take_over), *page.routes()])
+    app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
     reads = (
         Api(driver, change_signal, rounds_reader, shared, insecure=security is None),
         EventsApi(driver, store, change_signal),

@@ -17,7 +17,7 @@ from prometheus_client.exposition import choose_encoder
 from coordinatord.protocol.api import LivenessAnswer, StandbyAnswer
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.runtime.websocket.handshake import REASON
+from coordinatord.runtime.websocket.handshake import with_reason
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import complain, complain_alike, respond
@@ -108,7 +108,7 @@ class _StandbyAnswers:
             text = f"stands by, and nobody leads: {clip(self._why(), REASON_MAX) or 'try again'}"
             answer = complain(request, 503, "standby", f"this coordinator {text}")
             answer.headers[hdrs.RETRY_AFTER] = str(RETRY_AFTER_S)
-            answer.headers[REASON] = text.encode("ascii", "replace").decode()
+            answer.headers.update(with_reason(text))
         else:
             text = f"this coordinator stands by: {leader.endpoint} leads"
             answer = complain(request, 307, "standby", text)

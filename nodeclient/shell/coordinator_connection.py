@@ -121,6 +121,7 @@ DESCRIPTION = re.compile(r'error_description="([^"]*)"')
 """The reason in the header of a denial (RFC 6750, section 3)."""
 
 ERRNO = re.compile(r"\[Errno (\d+)\]")
+"""An error number in the text that asyncio makes of the errors of several addresses: the first one counts."""
 
 
 class CoordinatorConnection:
@@ -374,7 +375,8 @@ def explain(coordinator: Endpoint, error: BaseException) -> str:
         case HandshakeError():
             return f"{coordinator}{_describe(error)}"
         case OSError():
-            number = error.errno or _first_number(str(error))
+            several = ERRNO.search(str(error))
+            number = error.errno or (int(several[1]) if several else 0)
             return f"{coordinator}: {os.strerror(number) if number else error}"
         case _:
             return f"{coordinator}: {error}"
@@ -388,13 +390,9 @@ def _describe(error: HandshakeError) -> str:
         return f" stands by: {leader} leads"
     if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
         return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"
+    if error.status == HTTPStatus.BAD_REQUEST and error.reason:
+        return f": {clip(error.reason)}"
     if error.status not in DENIALS:
         return f" answers with HTTP {error.status}: is it a coordinatord?"
     found = DESCRIPTION.search(error.challenge)
     return f": {clip(found[1]) if found else f'HTTP {error.status}, this node is not let in'}"
-
-
-def _first_number(text: str) -> int:
-    """Return the first error number in a text that asyncio makes of the errors of several addresses; 0 if none."""
-    found = ERRNO.search(text)
-    return int(found[1]) if found else 0

@@ -58,13 +58,13 @@ class Wire:
 
     async def answer(self) -> bytes:
         """Return the server's next answer over HTTP, with its body."""
-        head = await self._head()
+        head = await self.head()
         size = int(head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0])
         return head + await asyncio.wait_for(self._reader.readexactly(size), TIMEOUT_S)
 
     async def upgraded(self) -> None:
         """Check that the next answer makes a WebSocket of the connection."""
-        head = await self._head()
+        head = await self.head()
         assert head.startswith(HEAD_OF_ANSWER), head
         assert ACCEPTED in head
         assert b"xtensions" not in head
@@ -84,7 +84,8 @@ class Wire:
         while await self.frame() is not None:
             pass
 
-    async def _head(self) -> bytes:
+    async def head(self) -> bytes:
+        """Return the head of the server's next answer over HTTP."""
         return await asyncio.wait_for(self._reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
 
 

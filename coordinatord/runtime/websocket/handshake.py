@@ -34,7 +34,7 @@ SWITCHING = (
 )
 
 REASON = "Coordinatord-Reason"
-"""The header that has the reason why there is no WebSocket now: the body of such an answer is not read."""
+"""The header that has the reason why there is no WebSocket: the body of such an answer is not read."""
 
 STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})[ \r]")
 """The beginning of an answer."""
@@ -68,7 +68,8 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
     An extension that the client offers is not taken up, nor is a subprotocol.
     """
     if headers.get("upgrade", "").strip().lower() != "websocket":
-        raise HandshakeError("this is for WebSockets: the request has no `Upgrade: websocket`")
+        text = "this is for WebSockets: the request has no `Upgrade: websocket`: does a proxy take it out?"
+        raise HandshakeError(text)
     if "upgrade" not in (token.strip().lower() for token in headers.get("connection", "").split(",")):
         raise HandshakeError("the request has no `Connection: upgrade`: does a proxy take it out?")
     if (version := headers.get("sec-websocket-version", "").strip()) not in VERSIONS:
@@ -77,6 +78,11 @@ def answer_to(headers: Mapping[str, str]) -> bytes:
     if not KEY.fullmatch(key):
         raise HandshakeError(f"the Sec-WebSocket-Key {key[:40]!r} is not 16 bytes in base64")
     return SWITCHING.format(accepted(key)).encode()
+
+
+def with_reason(text: str) -> dict[str, str]:
+    """Return the header by which an answer tells a client why there is no WebSocket."""
+    return {REASON: text.encode("ascii", "replace").decode()}
 
 
 def headers_of(head: bytes) -> dict[str, str] | None:

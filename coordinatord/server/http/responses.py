@@ -16,6 +16,7 @@ from coordinatord.protocol.api import ErrorAnswer
 from coordinatord.protocol.errors import OperationalError, operational
 from coordinatord.protocol.schema import Without, fields_of
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.websocket.handshake import REASON
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ async def complain_alike(request: web.Request, handler: Handler) -> web.StreamRe
     except (web.HTTPBadRequest, web.HTTPServiceUnavailable) as error:
         code = "malformed" if isinstance(error, web.HTTPBadRequest) else "busy"
         answer = complain(request, error.status, code, error.text or error.reason)
+        answer.headers.update({REASON: error.headers[REASON]} if REASON in error.headers else {})
         answer.force_close()
         return answer
     except (web.HTTPException, ConnectionError):

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import cast
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
@@ -32,7 +32,14 @@ from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import names_of
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.runtime.websocket.handshake import END_OF_HEAD, HEAD_BYTES_MAX, HandshakeError, answer_to, headers_of
+from coordinatord.runtime.websocket.handshake import (
+    END_OF_HEAD,
+    HEAD_BYTES_MAX,
+    HandshakeError,
+    answer_to,
+    headers_of,
+    with_reason,
+)
 from coordinatord.security.gatekeeper import ANYBODY, Caller, DeniedError, Gatekeeper
 from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits, Silent, Unproven
 from coordinatord.server.sessions.node_sessions import NodeSessions
@@ -143,9 +150,9 @@ class Connections:
     async def take_over(self, request: web.Request) -> web.StreamResponse:
         """Make a session of a connection whose requests aiohttp has read so far; never return while it lasts."""
         try:
-            answer = answer_to({name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers})
+            answer = _answer_to(request)
         except HandshakeError as error:
-            raise web.HTTPBadRequest(text=str(error)) from error
+            raise web.HTTPBadRequest(text=str(error), headers=with_reason(str(error))) from error
         assert self._sessions is not None  # noqa: S101 - a standby has no such path
         handler, transport, tail = request.protocol, request.transport, _UpgradeTail()
         if transport is None:
@@ -345,6 +352,13 @@ class _UpgradeTail:
 
     def feed_eof(self) -> None:
         """Take note of the end of the connection."""
+
+
+def _answer_to(request: web.Request) -> bytes:
+    """Return the answer to a request for a session that aiohttp has read. Raises `HandshakeError`."""
+    if request.version < HttpVersion11:
+        raise HandshakeError("HTTP/1.0 has no WebSockets: does a proxy use it?")
+    return answer_to({name.lower(): ", ".join(request.headers.getall(name)) for name in request.headers})
 
 
 CALLER: ContextVar[Caller] = ContextVar("caller")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -143,6 +143,47 @@ async def test_a_node_that_prepares_joins_a_coordinator_of_the_release_before_on
         phase = Phase.IDLE
         await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
         assert decode(joins[-1], Join).version == older
+
+
+@asynccontextmanager
+async def proxied(url: str, old: bytes, new: bytes) -> AsyncIterator[str]:
+    """Forward requests to a server as a proxy that puts `new` in place of `old`; yield the proxy's address."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    forwarding: list[asyncio.Task[None] | None] = []
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        forwarding.append(asyncio.current_task())
+        answers, requests = await asyncio.open_connection(host, int(port))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):  # the node has gone
+            requests.write((await reader.readuntil(b"\r\n\r\n")).replace(old, new))
+            writer.write(await answers.read())
+        requests.close()
+        writer.close()
+
+    async with await asyncio.start_server(forward, "127.0.0.1", 0) as proxy:
+        yield f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+    for task in filter(None, forwarding):
+        await task
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b"HTTP/1.1", b"HTTP/1.0", "HTTP/1.0 has no WebSockets: does a proxy use it?"),
+        (b"Upgrade: websocket\r\n", b"", "the request has no `Upgrade: websocket`: does a proxy take it out?"),
+        (b"Connection: Upgrade", b"Connection: close", "has no `Connection: upgrade`: does a proxy take it out?"),
+    ],
+)
+async def test_a_proxy_that_is_not_set_up_for_websockets_is_named(old: bytes, new: bytes, words: str) -> None:
+    async with (
+        serve("127.0.0.1", 0, Policy(), MemoryStore()) as server,
+        proxied(server.url, old, new) as proxy,
+        attending([proxy]) as heard,
+    ):
+        await until(lambda: bool(heard))
+        [reason, *_] = [event.reason for event in heard if isinstance(event, SessionClosed)]
+        assert reason.startswith(f"{proxy}: ")
+        assert words in reason
 
 
 @pytest.mark.parametrize(("turned_away", "most_s"), [(False, 1.0), (True, 10.0)])

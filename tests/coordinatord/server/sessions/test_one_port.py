@@ -104,6 +104,7 @@ async def test_the_end_of_a_reused_connection_leaves_nothing(start: Start) -> No
         (request().replace(b"Connection: Upgrade", b"Connection: close"), 400, b"no `Connection: upgrade`"),
         (request().replace(b"Version: 13", b"Version: 12"), 400, b"version '12'"),
         (request().replace(b"GET", b"POST"), 405, b"takes GET"),
+        (request().replace(b"HTTP/1.1", b"HTTP/1.0"), 400, b"HTTP/1.0 has no WebSockets"),
         (request().replace(b"Host: x\r\n", b""), 400, b"Missing 'Host' header"),
         (request(path="/v1/sessions"), 404, b"nothing is served at /v1/sessions"),
         (request(BIG), 400, b"more than 8190 bytes"),
@@ -120,6 +121,11 @@ async def test_a_request_that_is_no_good_is_refused_over_http(
         assert answer.split(b" ", 2)[1] == str(status).encode()
         assert words in answer
         assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+async def test_a_request_for_the_headers_alone_opens_no_session(start: Start) -> None:
+    async with start() as server, wire(server.url, request().replace(b"GET", b"HEAD")) as peer:
+        assert b" 405 " in await peer.head()
 
 
 async def test_a_head_without_an_end_is_bounded(start: Start) -> None:
