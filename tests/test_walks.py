@@ -14,7 +14,7 @@ from coordinatord.core.events import Reported
 from coordinatord.core.journal import Journal
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.events import DesiredReceived, Tick
-from tests.support.bench import Bench
+from tests.support.bench import SETTINGS, Bench
 from tests.support.builders import a_desired, a_failure
 from tests.support.script import Stage
 from tests.support.source import ROOT
@@ -85,7 +85,7 @@ def report(stage: Stage, node: str, **changes: Any) -> None:
 
 
 def test_a_heartbeat_enters_these_rooms_first_in_this_order_and_no_other() -> None:
-    stage, bench = a_round(), Bench().running()
+    stage, bench = a_round(), Bench(replace(SETTINGS, keeps=True)).running()
     due = bench.agent.next_deadline()
     assert due is not None
     ways = [
