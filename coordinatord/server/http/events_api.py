@@ -17,7 +17,7 @@ from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import EVENT_STREAM, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import EVENT_STREAM, STREAM_HEADERS, UnknownJobError, complain, respond
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.store.interface import EventPage, LoggedEvent, Store, StoreError
 
@@ -86,7 +86,7 @@ class EventsApi:
         return respond(request, EventsAnswer(job=job, events=events, upto=self._id(page.upto)))
 
     async def _follow(self, request: web.Request, selection: _Selection, after: int | None) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers=STREAM_HEADERS)
         with self._followers.one_more(
             FOLLOWERS_MAX, f"{FOLLOWERS_MAX} others follow already, the limit: try again later"
         ):

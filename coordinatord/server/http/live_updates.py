@@ -35,6 +35,7 @@ from coordinatord.runtime.logs import fields
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
 from coordinatord.server.http.reader_count import ReaderCount
+from coordinatord.server.http.responses import STREAM_HEADERS
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
@@ -67,13 +68,6 @@ connection of a viewer that does not read at all (`app.UNACKNOWLEDGED_MS`)."""
 
 RETRY_MS = 1_000
 """The pause after which a browser comes back, as nodes do."""
-
-HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # asks nginx to pass events on at once
-    "X-Content-Type-Options": "nosniff",
-}
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(NodeStatus))
 """The fields of each node that are shown."""
@@ -157,7 +151,7 @@ class LiveUpdates:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         refusal = f"{VIEWERS_MAX} pages are open already, and this is one too many: close another one"
-        response = web.StreamResponse(headers=HEADERS)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
         with (
             self._viewers.one_more(VIEWERS_MAX, refusal),
             self._topics(request.query.get("job")) as topics,

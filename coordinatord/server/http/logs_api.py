@@ -19,7 +19,14 @@ from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, read_query
 from coordinatord.server.http.log_reading import LogReading
 from coordinatord.server.http.reader_count import ReaderCount
-from coordinatord.server.http.responses import EVENT_STREAM, TurnedDownError, UnknownJobError, complain, respond
+from coordinatord.server.http.responses import (
+    EVENT_STREAM,
+    STREAM_HEADERS,
+    TurnedDownError,
+    UnknownJobError,
+    complain,
+    respond,
+)
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.sessions.node_reads import NodeReads
 from coordinatord.store.interface import Store
@@ -64,7 +71,7 @@ class LogsApi:
                 return complain(request, 404, "unknown_log", str(error))
 
     async def _stream(self, request: web.Request, reading: LogReading, found: LogSources) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
+        response = web.StreamResponse(headers=STREAM_HEADERS)
         loop = asyncio.get_running_loop()
         try:
             await response.prepare(request)

@@ -23,6 +23,13 @@ log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 """The `Accept` of a client that wants server-sent events (HTML standard, 9.2)."""
 
+STREAM_HEADERS = {
+    "Content-Type": f"{EVENT_STREAM}; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # asks nginx to pass events on at once, and to read no faster than its client
+    "X-Content-Type-Options": "nosniff",
+}
+"""The headers of an answer that is a stream of events."""
 
 JSON = "application/json"
 

@@ -142,6 +142,14 @@ async def test_who_follows_nodes_that_do_not_answer_gets_signs_of_life(
             assert await answer.content.readuntil(b"\n\n") == b": nothing new\n\n"
 
 
+async def test_no_proxy_holds_back_or_keeps_a_piece_of_a_stream(start: Start) -> None:
+    async with start() as server, in_round(server), ClientSession(headers={"Accept": "text/event-stream"}) as client:
+        for path in ("/v1/stream", "/v1/events", "/v1/jobs/job/logs?follow=true"):
+            async with client.get(f"{server.url}{path}") as answer:
+                assert answer.headers["X-Accel-Buffering"] == "no", "nginx reads ahead of its client otherwise"
+                assert answer.headers["Cache-Control"] == "no-store"
+
+
 async def test_a_session_of_an_older_version_is_never_asked(start: Start) -> None:
     older = SINCE[ReadLog] - 1
     wanted = ReadLog(1, "e-1", 1, 0, LogStream.STDOUT, None, last_bytes=1, last_lines=None, follow=True)
