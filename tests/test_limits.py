@@ -10,6 +10,7 @@ import pytest
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
 from coordinatord.core.transitions.admin import DRAINED_MAX
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MAX, WORKERS_MAX
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
@@ -27,7 +28,7 @@ from coordinatord.server.sessions.connections import IDLE_S, LINE_BYTES_MAX, REQ
 from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
 from coordinatord.server.sessions.refusal_log import LINES_MAX
-from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT

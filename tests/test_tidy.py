@@ -28,6 +28,7 @@ from tests.support.tidy import (
     impure_calls,
     long_file,
     long_functions,
+    stock_frozen_classes,
     unnamed_modules,
 )
 
@@ -126,6 +127,7 @@ VIOLATIONS = [
     ),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.http import jobs", 1, "http.jobs"),
     (imports_back_up, "coordinatord/server/sessions/a.py", "import coordinatord.server.page", 1, "server.page"),
+    (stock_frozen_classes, "nodeclient/a.py", "@dataclass(frozen=True)\nclass A: ...", 2, "A is made by dataclass"),
     (unnamed_modules, "workerlib/__init__.py", MOST_OF_WORKERLIB, 1, "does not name `gloo`"),
     (coordinator_imports, "coordinatord/cli.py", "import nodeclient", 1, "imports nodeclient"),
     (coordinator_imports, "coordinatord/a/b.py", "from workerlib import env", 1, "workerlib.env"),
@@ -229,6 +231,11 @@ HARMLESS = [
     (durable_changes, "coordinatord/core/transitions/apply.py", "def f(run: DurableRun):\n    run.round = 1"),
     (imports_back_up, "coordinatord/server/driver.py", "from coordinatord.server.counters import Counters"),
     (imports_back_up, "coordinatord/server/http/a.py", "from coordinatord.server.sessions import connections"),
+    (
+        stock_frozen_classes,
+        "nodeclient/a.py",
+        "@dataclass(frozen=True, order=True)\nclass A: ...\n@frozen\nclass B: ...",
+    ),
     (coordinator_imports, "coordinatord/cli.py", "import coordinatord.core, asyncio"),
     (node_imports, "nodeclient/cli.py", "from coordinatord.protocol import codec"),
     (node_imports, "nodeclient/cli.py", "from coordinatord import protocol, runtime"),

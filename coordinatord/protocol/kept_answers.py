@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from coordinatord.protocol.answer_fields import AnyText, Number, Whole
 from coordinatord.protocol.frozen_class import frozen
 
@@ -42,7 +40,7 @@ class KeptStatus:
     """Why the last attempt to write a step failed; empty if it did not."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(kw_only=True)
 class NodeKeptStatus:
     """The state that one node keeps."""
 

@@ -31,14 +31,11 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 
 RUNS_KEPT = 3
 """Runs that are kept of each job: the daemon goes on with the last one, and `replay` can compare it with the two
 before."""
-
-ROUNDS_KEPT = 50
-"""Rounds that are kept of each run: whoever looks for the reason of restarts looks at the last few. 50 rounds of 10,000
-nodes are 60 MB."""
 
 VISITORS_KEPT = 200
 """Nodes that came and went while no round was formed, kept for each run and each way to leave. A host that comes and

@@ -7,10 +7,10 @@ moment: the landing from `room` on, and the caller of `take` after that.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from enum import Enum, auto
 from threading import Lock
 
+from coordinatord.protocol.frozen_class import frozen
 from nodeclient.parts.arenas import Arenas, NoMemoryError, read_only, size_in_words
 from nodeclient.parts.part_fetch import FetchError
 from nodeclient.parts.part_messages import Kind
@@ -28,7 +28,7 @@ class _Empty(Enum):
     """The part was taken, or given up."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _PartMemory:
     """The memory of a part that comes in."""
 
@@ -38,7 +38,7 @@ class _PartMemory:
     """The bytes that count towards the node's limit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Landed:
     """A part that is on this host by now."""
 

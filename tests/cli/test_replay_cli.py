@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE
-from coordinatord.store.retention import ROUNDS_KEPT
 from tests.support.histories import (
     Life,
     a_join_of,

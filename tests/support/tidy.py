@@ -74,6 +74,15 @@ def impure_calls(source: Source) -> Iterator[Finding]:
                 yield node.lineno, f"calls {ast.unparse(node.func)}()"
 
 
+def stock_frozen_classes(source: Source) -> Iterator[Finding]:
+    """Find frozen dataclasses of the standard library; only they can be ordered."""
+    for node in source.definitions:
+        for decorator in node.decorator_list:
+            words = {keyword.arg for keyword in getattr(decorator, "keywords", ())}
+            if "frozen" in words and "order" not in words:
+                yield node.lineno, f"{node.name} is made by {ast.unparse(decorator)}"
+
+
 def unnamed_modules(source: Source) -> Iterator[Finding]:
     """Find modules and packages that the docstring of the package above them does not name."""
     named = ast.get_docstring(source.tree) or ""
@@ -152,6 +161,12 @@ RULES = (
         lambda source: source.is_python and source.is_in("coordinatord") and source.path.name != "apply.py",
         durable_changes,
         "Make a record, and let coordinatord/core/transitions/apply.py say what it changes.",
+    ),
+    Rule(
+        "frozen classes of coordinatord and nodeclient are made by @frozen",
+        lambda source: source.is_python and source.is_in("coordinatord", "nodeclient"),
+        stock_frozen_classes,
+        "See coordinatord/protocol/frozen_class.py: the standard library takes 0.6 ms for each class.",
     ),
     Rule(
         "the docstring of a package names all of its modules",

@@ -7,7 +7,7 @@ first, since it is not known how far an older round went on. All nodes resume fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.persistence import (
@@ -22,6 +22,7 @@ from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.resume_plan import ResumePlan
 from coordinatord.core.values.shards import HOLDERS_NAMED, ResumePoint, are_whole
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptStep, WantedParts
 from coordinatord.protocol.kept_state import KeptSource, Restoring, Resume
 from coordinatord.protocol.messages import Goal
@@ -40,7 +41,7 @@ def resume_point(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
     return disk if disk is not None and (kept is None or disk.at > kept.at) else kept
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiskObstacle:
     """Why no round is formed: it would begin anew, although there is something on the disk."""
 

@@ -10,13 +10,14 @@ turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from coordinatord.protocol.frozen_class import frozen
 
 TAKES_MAX = 8
 """The most nodes of which one node takes copies: each needs memory for two steps of the other's state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Buddy:
     """A node that keeps state, and that can take copies of what others keep."""
 

@@ -6,6 +6,7 @@ import pytest
 
 from coordinatord.core.queries.job_view import LOST_SHOWN_S
 from coordinatord.core.state.durable import EARLIER_MAX, LOST_MAX, LOST_ROUNDS
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
@@ -63,13 +64,13 @@ def test_losses_are_bounded_and_the_store_keeps_as_many() -> None:
     assert kept == all_
     assert [loss.node for loss in kept] == [f"n{number}" for number in range(2 * LOST_MAX, 3 * LOST_MAX)]
     assert LOST_MAX < retention.VISITORS_KEPT
-    assert LOST_ROUNDS < retention.ROUNDS_KEPT
+    assert LOST_ROUNDS < ROUNDS_KEPT
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_of_many_rounds_as_many_losses_are_kept_as_the_store_gives_back(seed: int) -> None:
     database, whole = Database.in_memory(), []
-    for entry in RandomLife(seed, rounds=retention.ROUNDS_KEPT + 15):
+    for entry in RandomLife(seed, rounds=ROUNDS_KEPT + 15):
         database.append([entry])
         whole.append(entry)
     assert replay(database.load())[JOB].lost == replay(whole)[JOB].lost != []

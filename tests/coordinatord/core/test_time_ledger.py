@@ -15,7 +15,6 @@ from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import REASON_MAX, ROUNDS_KEPT, rounds_of
 from coordinatord.core.values.time_ledger import SPAN_MAX, Activity, Ledger, Spent
 from coordinatord.protocol.schema import fields_of
-from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
 from tests.support.histories import Life as RandomLife
@@ -284,10 +283,6 @@ def test_long_reasons_are_cut() -> None:
     run = Run(replay(Entry(0.0, record) for record in past)["job"], Policy())
     [round_] = rounds_view(run, run.durable.rounds, 0.0)
     assert round_.stopped == round_.ended == "x" * (REASON_MAX - 3) + "..."
-
-
-def test_as_many_rounds_are_shown_as_the_store_keeps() -> None:
-    assert ROUNDS_KEPT == retention.ROUNDS_KEPT
 
 
 # What lasts

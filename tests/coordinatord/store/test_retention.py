@@ -15,11 +15,12 @@ from coordinatord.core.values.records import (
     TrainingResumed,
     TrainingStalled,
 )
+from coordinatord.core.values.round_history import ROUNDS_KEPT
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.store import retention
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry
-from coordinatord.store.retention import ROUNDS_KEPT, RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import RUNS_KEPT, VISITORS_KEPT
 from tests.support.histories import (
     JOB,
     RUN,
