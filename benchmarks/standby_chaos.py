@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tables import spread
 
-from coordinatord.store_flags import LEASE_S
+from coordinatord.config.store_flags import LEASE_S
 from tests.support.cluster import TRAINING
 from tests.support.programs import wait_until
 from tests.support.standbys import LEADS, Pair, on_this_host

@@ -2,8 +2,7 @@
 
 `protocol` has what both programs send, and `hints` why training programs fail. `core` makes all decisions, and `store`
 makes them durable. `server` has the sockets and timers around the core, and `security` decides who is let in. `runtime`
-has what the shells of both programs need. `config` reads the settings, `token_flags` those of `coordinatord token`, and
-`store_flags` those of a store in etcd. `cli` runs one of the `commands`. `DESIGN.md` beside this file has the reasons.
-Nothing here imports `nodeclient`, `workerlib` or torch. nodeclient imports nothing from here but `protocol`, `hints`
-and `runtime`.
+has what the shells of both programs need. `config` reads the settings, and `cli` runs one of the `commands`.
+`DESIGN.md` beside this file has the reasons. Nothing here imports `nodeclient`, `workerlib` or torch. nodeclient
+imports nothing from here but `protocol`, `hints` and `runtime`.
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from coordinatord.runtime.early_signals import settle_signals
 
 if TYPE_CHECKING:
-    from coordinatord.config import Config
+    from coordinatord.config.subcommands import Config
 
 
 def main() -> None:
@@ -32,17 +32,18 @@ def _run() -> int:
     logs.replace_closed_streams()
     leave_no_core_file()
     try:
-        from coordinatord import config  # noqa: PLC0415
+        from coordinatord.config.subcommands import parse  # noqa: PLC0415
 
-        return _run_command(config.parse())
+        return _run_command(parse())
     except Exception as error:  # noqa: BLE001 - the last resort, which logs any error
         return logs.explain_end("coordinatord", error)
 
 
 def _run_command(settings: Config) -> int:
-    from coordinatord.config import ReplayConfig, ServeConfig, StateConfig  # noqa: PLC0415 - see above
-    from coordinatord.store_flags import CopyConfig, StepDownConfig  # noqa: PLC0415
-    from coordinatord.token_flags import TokenConfig  # noqa: PLC0415
+    from coordinatord.config.serve_flags import ServeConfig  # noqa: PLC0415 - see above
+    from coordinatord.config.state_flags import ReplayConfig, StateConfig  # noqa: PLC0415
+    from coordinatord.config.store_flags import CopyConfig, StepDownConfig  # noqa: PLC0415
+    from coordinatord.config.token_flags import TokenConfig  # noqa: PLC0415
 
     match settings:
         case ServeConfig():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coordinatord.config import _make_parser as make_coordinatord
+from coordinatord.config.subcommands import _make_parser as make_coordinatord
 from coordinatord.protocol.exit_codes import ExitCode
 from nodeclient.config.parse import SUBCOMMANDS
 from nodeclient.config.parse import _make_parser as make_nodeclient

@@ -37,6 +37,18 @@ def test_no_module_and_no_class_has_the_name_of_another(tree: list[Source]) -> N
 
 CORE = {*chain(*CORE_FLOORS), *CORE_EDGES}
 
+COORDINATORD_ROOMS = {
+    "commands",
+    "config",
+    "core",
+    "hints",
+    "protocol",
+    "runtime",
+    "security",
+    "server",
+    "store",
+}
+
 NODECLIENT_ROOMS = {
     "access",
     "config",
@@ -60,6 +72,7 @@ NODECLIENT_ROOMS = {
     [
         ("coordinatord/core", CORE),
         ("coordinatord/server", {*chain(*SERVER_FLOORS)}),
+        ("coordinatord", COORDINATORD_ROOMS | {"cli"}),
         ("nodeclient", NODECLIENT_ROOMS | {"cli"}),
     ],
 )

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinatord import config
-from coordinatord.config import ServeConfig
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.subcommands import parse
 from coordinatord.core.policy import Policy
 from coordinatord.runtime import logs
 from coordinatord.runtime.logs import LEVELS, fields
@@ -52,7 +52,7 @@ class Reloader:
         settings: ServeConfig,
         change_policy: Callable[[Policy], None],
         reload_security: Callable[[], None] = lambda: None,
-        read: Callable[[], object] = config.parse,
+        read: Callable[[], object] = parse,
     ) -> None:
         """Begin with `settings`.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from coordinatord.commands.json_output import ReplayStep, RunState, as_json
 from coordinatord.commands.offline_replay import counted, replayed, restarts_of
-from coordinatord.config import ReplayConfig
+from coordinatord.config.state_flags import ReplayConfig
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.durable import DurableRun

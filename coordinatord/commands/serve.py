@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from coordinatord.config import ServeConfig
+from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.runtime import logs
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.process_limits import allow_many_files, load_thread_end

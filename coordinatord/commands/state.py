@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coordinatord.commands.json_output import StoredJob, StoredNode, StoredState, as_json
 from coordinatord.commands.offline_replay import counted, drains_of, last_of, restarts_of
-from coordinatord.config import StateConfig
+from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.durable import DurableRun
 from coordinatord.protocol.coordinator_answers import CoordinatorStatus

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
+from coordinatord.config.store_flags import StepDownConfig
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.roster import end_term, members
-from coordinatord.store_flags import StepDownConfig
 
 
 def step_down(config: StepDownConfig) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from coordinatord.commands.offline_replay import counted
+from coordinatord.config.store_flags import LEASE_S, CopyConfig
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.identity import KEY
@@ -23,7 +24,6 @@ from coordinatord.store.etcd.replica import Replica
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.interface import NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
-from coordinatord.store_flags import LEASE_S, CopyConfig
 
 
 def copy(config: CopyConfig) -> int:

@@ -6,6 +6,7 @@ import secrets
 import ssl
 import sys
 
+from coordinatord.config.token_flags import TokenConfig, TokenVerb
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.local_time import local, moment
@@ -14,7 +15,6 @@ from coordinatord.runtime.private_files import read_private, write_private
 from coordinatord.security.identity import KEY, Identity, own_identity
 from coordinatord.security.setup import FOLDER, PIN
 from coordinatord.security.token_store import TokenStore
-from coordinatord.token_flags import TokenConfig, TokenVerb
 
 
 def change(config: TokenConfig) -> int:

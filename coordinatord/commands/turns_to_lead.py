@@ -12,7 +12,8 @@ from typing import Protocol
 
 from coordinatord.commands.cut_off import CUT_OFF, LET_LEAD_S, CutOffError
 from coordinatord.commands.shared_access import SharedAccess
-from coordinatord.config import ServeConfig
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.store_flags import SharedStore
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.systemd import SystemdNotifier, status_of
@@ -26,7 +27,6 @@ from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, Store, StoreError, UnreadableStoreError
-from coordinatord.store_flags import SharedStore
 
 log = logging.getLogger(__name__)
 

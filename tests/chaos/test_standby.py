@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinatord.store_flags import LEASE_S
+from coordinatord.config.store_flags import LEASE_S
 from tests.support.cluster import TRAINING
 from tests.support.etcd import needs_etcd
 from tests.support.programs import BIN, run, wait_until

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-import coordinatord.config
-from coordinatord.config import ServeConfig, StateConfig
+from coordinatord.config import subcommands
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.state_flags import StateConfig
 from coordinatord.protocol.messages import JobSpec
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.access.endpoint import Endpoint
@@ -27,7 +28,7 @@ COMMAND = "command = ['true']\n"
 
 def serve(folder: Path, text: str, *flags: str, **environ: str) -> ServeConfig:
     (folder / "c.toml").write_text(text)
-    found = coordinatord.config.parse(["--config", str(folder / "c.toml"), *flags], environ)
+    found = subcommands.parse(["--config", str(folder / "c.toml"), *flags], environ)
     assert isinstance(found, ServeConfig)
     return found
 
@@ -72,7 +73,7 @@ def test_where_state_is_kept_is_the_strongest_sources_to_say(tmp_path: Path) -> 
 def test_a_state_directory_is_found_by_the_daemons_file(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("state-dir = '/state'")
     environ = {"COORDINATORD_CONFIG": str(tmp_path / "c.toml")}
-    assert coordinatord.config.parse(["state"], environ) == StateConfig(Path("/state"), json=False)
+    assert subcommands.parse(["state"], environ) == StateConfig(Path("/state"), json=False)
 
 
 def test_a_node_takes_its_settings_and_its_command_from_a_file(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ Reader = Callable[[Path], object]
 
 
 def _as_coordinator(file: Path) -> object:
-    return coordinatord.config.parse(["--config", str(file)], {"HOME": "/"})
+    return subcommands.parse(["--config", str(file)], {"HOME": "/"})
 
 
 def _as_node(file: Path) -> object:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-import coordinatord.config
+from coordinatord.config import subcommands
 from coordinatord.runtime.settings import SettingsError
 from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
@@ -167,7 +167,7 @@ def check_refusal(
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_COORDINATORD)
 def test_coordinatord_refuses_a_wrong_command_line_in_one_line(arguments: tuple[str, ...], words: str) -> None:
-    check_refusal(coordinatord.config.parse, arguments, words)
+    check_refusal(subcommands.parse, arguments, words)
 
 
 @pytest.mark.parametrize(("arguments", "words"), WRONG_NODECLIENT)
@@ -181,7 +181,7 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
 ) -> None:
     name = "nproc-per-node" if variable == "NODECLIENT_NPROC_PER_NODE" else variable
     if program == "coordinatord":
-        check_refusal(coordinatord.config.parse, (), name, **{variable: value})
+        check_refusal(subcommands.parse, (), name, **{variable: value})
     else:
         arguments = ("run", SCRIPT) if program == "nodeclient run" else JOIN
         check_refusal(parse, arguments, name, **{variable: value})

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import coordinatord.config
-from coordinatord.config import Config, ReplayConfig, ServeConfig, StateConfig
+from coordinatord.config import subcommands
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.state_flags import ReplayConfig, StateConfig
+from coordinatord.config.subcommands import Config
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.records import NodeDrained, NodeUndrained
 from coordinatord.runtime.settings import SettingsError
@@ -29,7 +31,7 @@ HOME = {"HOME": "/home/u"}
 
 
 def parse(*arguments: str, **environ: str) -> Config:
-    return coordinatord.config.parse(arguments, environ)
+    return subcommands.parse(arguments, environ)
 
 
 def directory_of(*arguments: str, **environ: str) -> Path | None:

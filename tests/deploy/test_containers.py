@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from coordinatord import config as coordinator_config
+from coordinatord.config import subcommands
+from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.protocol.access_token import Role, tokens_in
 from coordinatord.protocol.fields import DEFAULT_PORT
 from nodeclient.config.join_config import JoinConfig
@@ -125,8 +126,8 @@ def variables(stage: str) -> dict[str, str]:
 
 
 def test_coordinatord_keeps_its_state_in_the_volume() -> None:
-    read = coordinator_config.parse([], variables("coordinatord"))
-    assert isinstance(read, coordinator_config.ServeConfig)
+    read = subcommands.parse([], variables("coordinatord"))
+    assert isinstance(read, ServeConfig)
     volume = last("coordinatord", "VOLUME")
     assert (str(read.state_dir), last("coordinatord", "EXPOSE")) == (volume, str(read.port))
     [made] = [instruction.rest for instruction in stages()["coordinatord"] if instruction.rest.startswith("install ")]

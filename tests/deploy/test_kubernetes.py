@@ -15,7 +15,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from coordinatord import config as coordinator_config
+from coordinatord.config import subcommands
+from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import DEFAULT_PORT
 from coordinatord.runtime.settings import SettingsError
@@ -128,8 +129,8 @@ def test_coordinatord_understands_the_command_of_its_pod() -> None:
     box = container(only(objects, "Deployment")["spec"]["template"])
     program, *arguments = command_line(box)
     assert program == "coordinatord"
-    read = coordinator_config.parse(arguments, environment(objects, box, POD))
-    assert isinstance(read, coordinator_config.ServeConfig)
+    read = subcommands.parse(arguments, environment(objects, box, POD))
+    assert isinstance(read, ServeConfig)
     assert (read.port, read.policy.outage_grace_s) == (DEFAULT_PORT, 600)
     assert [str(read.state_dir)] == [mount["mountPath"] for mount in box["volumeMounts"]]
 
@@ -138,8 +139,8 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
     objects = built("standby")
     deployment = only(objects, "Deployment")["spec"]
     box = container(deployment["template"])
-    read = coordinator_config.parse(command_line(box)[1:], environment(objects, box, POD))
-    assert isinstance(read, coordinator_config.ServeConfig)
+    read = subcommands.parse(command_line(box)[1:], environment(objects, box, POD))
+    assert isinstance(read, ServeConfig)
     assert read.shared is not None
     assert read.shared.advertise == f"{POD['status.podIP']}:{DEFAULT_PORT}", "where a standby sends nodes to"
     assert deployment["replicas"] == 2
@@ -164,7 +165,7 @@ def test_two_coordinators_share_an_etcd_and_neither_has_a_volume() -> None:
 
 def test_every_variable_that_is_set_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     helps = ""
-    for read, arguments in ((coordinator_config.parse, ["--help"]), (parse, ["join", "--help"])):
+    for read, arguments in ((subcommands.parse, ["--help"]), (parse, ["join", "--help"])):
         with pytest.raises(SystemExit):
             read(arguments, {})
         helps += capsys.readouterr().out
@@ -181,7 +182,7 @@ def test_the_variables_of_services_stay_out(directory: str) -> None:
     """The variable of its own Service would give a coordinatord a port that is an URL."""
     service = only(built("coordinator"), "Service")["metadata"]["name"].upper()
     with pytest.raises(SettingsError, match=r"COORDINATORD_PORT.*is no port"):
-        coordinator_config.parse([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
+        subcommands.parse([], {f"{service}_PORT": f"tcp://10.96.0.1:{DEFAULT_PORT}"})
     assert [template["spec"]["enableServiceLinks"] for template in templates(built(directory))] in (
         [False],
         [False] * 2,

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from coordinatord.config.store_flags import LEASE_S
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
@@ -27,7 +28,6 @@ from coordinatord.store.etcd.requests import after, put, text_of, txn
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import Entry, Store, StoreError
-from coordinatord.store_flags import LEASE_S
 from nodeclient.host.ports import PortReservation
 from tests.support.programs import wait_until
 

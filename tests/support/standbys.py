@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from coordinatord.config.store_flags import LEASE_S
 from coordinatord.security.setup import FOLDER
-from coordinatord.store_flags import LEASE_S
 from nodeclient.host.ports import PortReservation
 from tests.support.cluster import QUICK, STDLIB_PYTHON, WORKER, Node
 from tests.support.etcd import EtcdCluster

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.serving import _lead as lead
-from coordinatord.config import ServeConfig, parse
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.subcommands import parse
 from coordinatord.protocol.messages import Desired
 from coordinatord.runtime.systemd import SystemdNotifier
 from coordinatord.server.sessions import node_sessions

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.shared_access import OtherKeyError, SharedAccess
+from coordinatord.config.store_flags import LEASE_S
 from coordinatord.protocol.access_token import BEARER, Role
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.security.gatekeeper import DeniedError
@@ -17,7 +18,6 @@ from coordinatord.security.setup import FOLDER
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import put, txn
-from coordinatord.store_flags import LEASE_S
 from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.programs import BIN, as_by_default, clean_environ, run
 from tests.support.secured import Secured, secured

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from coordinatord.cli import _run_command as run_command
-from coordinatord.config import ServeConfig, StateConfig, parse
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.state_flags import StateConfig
+from coordinatord.config.store_flags import CopyConfig, StepDownConfig
+from coordinatord.config.subcommands import parse
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.security.identity import own_identity
 from coordinatord.security.setup import FOLDER
@@ -20,7 +23,6 @@ from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, LOCK
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.interface import NothingStoredError, StoreError
-from coordinatord.store_flags import CopyConfig, StepDownConfig
 from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.programs import BIN, run

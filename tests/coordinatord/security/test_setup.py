@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinatord.commands.token import change
-from coordinatord.config import parse
+from coordinatord.config.subcommands import parse
+from coordinatord.config.token_flags import TokenConfig
 from coordinatord.protocol.access_token import Role, parse_token, tokens_in
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of, server_context
 from coordinatord.runtime.private_files import PrivateFileError
 from coordinatord.security.identity import IdentityError, own_identity
 from coordinatord.security.setup import FOLDER, HANDED_OUT, NowhereError, Security, SecuritySettings
 from coordinatord.security.token_store import TokenStore
-from coordinatord.token_flags import TokenConfig
 from tests.support.programs import NO_HOME, clean_environ
 from tests.support.secured import secured
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordinatord.commands.reload import AFTER_RESTART, AT_ONCE
-from coordinatord.config import ServeConfig, parse
+from coordinatord.config.serve_flags import ServeConfig
+from coordinatord.config.subcommands import parse
 
 NOT_COMPARED = {
     "ephemeral": "`state-dir` shows it",

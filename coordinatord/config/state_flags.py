@@ -1,0 +1,117 @@
+"""The state directory, the flags of the commands that read one, and the settings that they lead to."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinatord.config.store_flags import add_state_store, read_place
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.settings import SettingsParser
+from coordinatord.store.etcd.place import EtcdPlace
+
+STATE_DIR_DEFAULT = "$STATE_DIRECTORY of systemd, else $XDG_STATE_HOME/coordinatord, else ~/.local/state/coordinatord"
+"""Where the state directory is by default, as a text for `--help`."""
+
+
+@frozen
+class StateConfig:
+    """All settings of `coordinatord state`."""
+
+    state_dir: Path
+    json: bool
+    place: EtcdPlace | None = None
+    """The etcd that holds the state instead of the directory, if one does."""
+
+
+@frozen
+class ReplayConfig:
+    """All settings of `coordinatord replay`."""
+
+    state_dir: Path
+    job_or_run: str | None
+    crash: Path | None
+    """A crash file, to be run again instead of the history of a run."""
+    step: bool
+    json: bool
+
+
+def add_state(parser: SettingsParser) -> None:
+    """Add the flags of `coordinatord state`."""
+    add_state_dir(parser)
+    add_state_store(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_replay(parser: SettingsParser) -> None:
+    """Add the flags of `coordinatord replay`."""
+    add_state_dir(parser)
+    parser.add_argument(
+        "--crash",
+        type=Path,
+        metavar="FILE",
+        help="run the events that led to a bug of coordinatord again, from its crash file",
+    )
+    parser.add_argument("--step", action="store_true", help="wait for Enter after each record; q ends")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a record, for programs")
+    parser.add_argument(
+        "job_or_run", nargs="?", metavar="JOB|RUN", help="a run, or the last run of a job (default: of the only job)"
+    )
+
+
+def add_state_dir(parser: SettingsParser) -> None:
+    """Add the flag that names a state directory to a command."""
+    parser.add_setting(
+        "--state-dir",
+        type=folder,
+        metavar="DIR",
+        default=argparse.SUPPRESS,
+        help=f"the directory (default: {STATE_DIR_DEFAULT})",
+    )
+
+
+def read_state(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StateConfig:
+    """Make the settings of `coordinatord state`. Raises `SettingsError`."""
+    place = read_place(parser, given)
+    return StateConfig(Path() if place is not None else state_dir(parser, given, environ), given.json, place)
+
+
+def read_replay(
+    parser: SettingsParser, command: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]
+) -> ReplayConfig:
+    """Make the settings of `coordinatord replay`, whose flags are those of `command`. Raises `SettingsError`."""
+    if given.crash is not None and (given.job_or_run is not None or given.step or given.json):
+        command.error("--crash runs one file again: it takes no JOB, --step or --json")
+    directory = Path() if given.crash is not None else state_dir(parser, given, environ)
+    return ReplayConfig(directory, given.job_or_run, given.crash, given.step, given.json)
+
+
+def state_dir(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> Path:
+    """Return the state directory that was given, or else the default one."""
+    if given.state_dir is not None:
+        return Path(given.state_dir)
+    directory, origin = _default_state_dir(parser, environ)
+    parser.note("state_dir", directory, origin)
+    return directory
+
+
+def _default_state_dir(parser: SettingsParser, environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Return the state directory if no flag names one, and what named it."""
+    first_of_systemd = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if first_of_systemd:
+        return Path(first_of_systemd), "environment variable STATE_DIRECTORY"
+    base = Path(environ.get("XDG_STATE_HOME") or ".")
+    if base.is_absolute():  # the XDG specification ignores relative paths
+        return base / "coordinatord", "environment variable XDG_STATE_HOME"
+    try:
+        return Path("~/.local/state/coordinatord").expanduser(), "default"
+    except RuntimeError:
+        parser.error("this user has no home directory to keep state in: give --state-dir, or --ephemeral")
+
+
+def folder(text: str) -> Path:
+    """Read the path of a directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("'': expected a directory")
+    return Path(text)

@@ -1,0 +1,92 @@
+"""Reads the command line of coordinatord, and makes the settings of the subcommand that it names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coordinatord.config.serve_flags import ServeConfig, add_serve, check_certificate, read_serve
+from coordinatord.config.state_flags import (
+    ReplayConfig,
+    StateConfig,
+    add_replay,
+    add_state,
+    add_state_dir,
+    read_replay,
+    read_state,
+    state_dir,
+)
+from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy, read_copy
+from coordinatord.config.token_flags import TokenConfig, add_token, read_token
+from coordinatord.protocol.access_token import holds_token
+from coordinatord.runtime.settings import SettingsParser, add_completion
+
+Config = ServeConfig | StateConfig | ReplayConfig | CopyConfig | StepDownConfig | TokenConfig
+
+
+def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Read flags (default: this process's), environment and file. Raises `SettingsError`."""
+    environ = os.environ if environ is None else environ
+    parser, commands = _make_parser(environ)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any(map(holds_token, arguments)):
+        parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
+    parser.check_flags(arguments, *commands.values())
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:  # flags of another command: --help of this one has those that it takes
+        commands.get(given.subcommand, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if given.subcommand is None:
+        return read_serve(parser, given, environ)
+    return _read_command(parser, commands, given, environ)
+
+
+def _read_command(
+    parser: SettingsParser,
+    commands: Mapping[str, SettingsParser],
+    given: argparse.Namespace,
+    environ: Mapping[str, str],
+) -> Config:
+    """Make the settings of a subcommand. Raises `SettingsError`."""
+    match given.subcommand:
+        case "state":
+            return read_state(parser, given, environ)
+        case "store":
+            return read_copy(commands["store"], given)
+        case "replay":
+            return read_replay(parser, commands["replay"], given, environ)
+        case _:
+            check_certificate(parser, given)
+            return read_token(commands["token"], given, state_dir(parser, given, environ))
+
+
+def _make_parser(environ: Mapping[str, str]) -> tuple[SettingsParser, Mapping[str, SettingsParser]]:
+    """Return the parser of the program, and those of its commands."""
+    parser = SettingsParser(
+        prog="coordinatord",
+        usage="coordinatord [flags]\n       coordinatord state|store|replay|token [flags]",
+        env_prefix="COORDINATORD",
+        environ=environ,
+        description="The one authority on who is in a training job, which round is on, and who has which rank."
+        " Without a COMMAND, it serves.",
+        epilog="Each flag can also be given as the environment variable in brackets, or in the file that --config"
+        " names. That is read again on SIGHUP: --settle, --retry-pause, --heartbeat, --outage-grace, --log-level and"
+        " --log-format change at once, the others with a restart.",
+    )
+    add_serve(parser)
+    # The first parser has read the environment; a flag after the command wins over both.
+    commands = parser.add_subparsers(dest="subcommand", metavar="COMMAND", prog="coordinatord")
+    common: dict[str, Any] = {"env_prefix": "COORDINATORD", "environ": {}}
+    state = commands.add_parser("state", help="show what a state directory holds", **common)
+    store = commands.add_parser("store", help="copy a state directory to etcd, or back", **common)
+    replay = commands.add_parser("replay", help="step through the history of a run", **common)
+    token = commands.add_parser("token", help="make, list or revoke access tokens", **common)
+    add_state(state)
+    add_copy(store)
+    add_replay(replay)
+    add_state_dir(token)
+    add_token(token)
+    add_completion(parser, lambda: _make_parser({})[0])
+    return parser, commands.choices
