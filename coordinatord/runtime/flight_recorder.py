@@ -30,20 +30,23 @@ join. So many stimuli take some 2 MB of memory."""
 
 STIMULI_PER_OBJECT = 8
 """The stimuli between two copies, for each object of a large state. A copy takes some 10 us for each object, so it
-costs each stimulus about 1 us."""
+costs each stimulus about 1 us. A copy that was given up costs as much, and is tried again as rarely."""
+
+STIMULI_MAX_WITH_STATE = 40_000
+"""The most stimuli between two copies: 20 MB in memory, and 30 MB in a crash file that takes 3 s of a CPU to write.
+Python's garbage collector looks at all of them now and then: 50,000 held up the nodes for 70 ms."""
 
 OBJECTS_MAX = 12_000
-"""The largest state that is copied, in objects: some 3,000 nodes. A copy of a larger one would hold up the nodes for
-longer than 0.1 s, so none is made. A crash file then has the last stimuli alone. A person can read it, and nobody can
-run it again."""
+"""The largest state that is copied, in objects: some 2,300 nodes, or 200 jobs that are over. A copy of a larger one
+would hold up the nodes for longer than 0.1 s, so none is made. A crash file then has the last stimuli alone. A person
+can read it, and nobody can run it again."""
 
-OBJECTS_PER_NODE = 4
-"""The fewest objects that a node has. The number of nodes costs nothing to look up, whereas a copy that is given up
-takes 0.1 s."""
+OBJECTS_PER_NODE = 5
+"""The objects that a node has. The number of nodes costs nothing to look up, whereas a copy that is given up takes
+0.1 s."""
 
 STIMULI_MAX = 10_000
-"""The most stimuli that are kept where there is no copy: 2 MB. Python's garbage collector looks at all of them now and
-then: 50,000 held up the nodes for 70 ms."""
+"""The most stimuli that are kept where there is no copy: 2 MB."""
 
 FILES_KEPT = 3
 """How many crash files are kept: the newest ones. A bug that ends the program again after each restart shows in them as
@@ -75,6 +78,8 @@ class FlightRecorder:
         self._before: Any = None
         """A copy of the machine before the first of the stimuli; None if its state is too large to be copied."""
         self._limit = 0
+        self._until_next_try = 0
+        """The stimuli until another copy is tried, after one was given up."""
         self._stimuli: deque[tuple[float, object]] = deque()
 
     def note(self, stimulus: object, now: float) -> None:
@@ -88,15 +93,21 @@ class FlightRecorder:
 
     def _make_room(self) -> None:
         is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
-        if is_large and self._before is None and self._stimuli:
+        if self._before is None and self._stimuli and (is_large or self._until_next_try > 0):
+            self._until_next_try -= 1
             self._stimuli.popleft()
             return
-        objects = 0
-        self._before = None
+        self._before, objects = None, 0
         if not is_large:
             self._before, objects = copied(self._machine, without=self._subject.code, most=OBJECTS_MAX)
-        self._limit = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects) if self._before is not None else STIMULI_MAX
-        self._stimuli.clear()
+        between_copies = max(STIMULI_MIN, STIMULI_PER_OBJECT * objects)
+        if self._before is not None:
+            self._limit = min(between_copies, STIMULI_MAX_WITH_STATE)
+            self._stimuli.clear()
+            return
+        self._limit, self._until_next_try = STIMULI_MAX, between_copies
+        while len(self._stimuli) >= STIMULI_MAX:
+            self._stimuli.popleft()
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
         """Return an error of the machine as a bug, whatever its class, with notes on the stimulus that led to it.
@@ -139,7 +150,7 @@ class FlightRecorder:
             **written((None if self._before is None else list(attributes(self._before)), list(self._stimuli))),
         }
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            json.dump(content, file)
+            file.write(json.dumps(content))  # `json.dump` takes four times as long
         for old in sorted(folder.glob("crash-*.json"))[:-FILES_KEPT]:
             old.unlink(missing_ok=True)
         return path

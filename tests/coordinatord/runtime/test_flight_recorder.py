@@ -132,6 +132,33 @@ def test_of_a_large_state_the_last_stimuli_are_kept_and_no_copy_is_tried(monkeyp
     assert [at for at, _ in recorder._stimuli] == [4.0, 5.0, 6.0]
 
 
+def test_a_copy_that_was_given_up_is_tried_again_as_rarely_as_others_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"OBJECTS_MAX": 3, "STIMULI_MIN": 2, "STIMULI_MAX": 5}.items():
+        monkeypatch.setattr(flight_recorder, name, value)
+    given_up: list[int] = []
+    recorder = FlightRecorder(replace(RECORDED, nodes=lambda _: 0), a_coordinator())
+
+    def counted(root: Any, **named: Any) -> tuple[Any, int]:
+        given_up.append(now)
+        return copied(root, **named)
+
+    monkeypatch.setattr(flight_recorder, "copied", counted)
+    for now in range(100):
+        recorder.note(Tick(), float(now))
+        assert len(recorder._stimuli) == min(now + 1, 5), "the last ones are kept, whether a copy is tried or not"
+    first, second, *_ = given_up
+    assert second - first >= 4 * flight_recorder.STIMULI_PER_OBJECT, "a copy of four objects is given up"
+
+
+def test_the_stimuli_after_a_copy_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_recorder, "STIMULI_MIN", 2)
+    monkeypatch.setattr(flight_recorder, "STIMULI_MAX_WITH_STATE", 7)
+    recorder = FlightRecorder(RECORDED, a_coordinator())
+    for now in range(8):
+        recorder.note(Tick(), float(now))
+    assert len(recorder._stimuli) == 1
+
+
 def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     recorder = FlightRecorder(RECORDED, a_coordinator())
