@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from aiohttp.web_protocol import MAX_MSG_QUEUE_SIZE
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.log_sources import WORKERS_AT_ONCE_MAX
@@ -24,7 +25,7 @@ from coordinatord.server.http.logs_api import READERS_MAX
 from coordinatord.server.http.request_body import BODY_WITHIN_S
 from coordinatord.server.http.stacks_api import READERS_MAX as STACKS_READERS_MAX
 from coordinatord.server.sessions.connection_limits import ASK_WITHIN_S, ConnectionLimits
-from coordinatord.server.sessions.connections import IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
+from coordinatord.server.sessions.connections import HEADERS_MAX, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX
 from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
 from coordinatord.server.sessions.refusal_log import LINES_MAX
@@ -38,9 +39,11 @@ ALL = ConnectionLimits.of(1 << 20)
 
 SERVER = "tests/coordinatord/server"
 CONNECTIONS = f"{SERVER}/sessions/test_connection_limits.py"
+HTTP_CONNECTIONS = f"{SERVER}/sessions/test_connections.py"
 SESSIONS = f"{SERVER}/sessions/test_node_sessions.py"
 FLOODS = f"{SERVER}/sessions/test_refusal_floods.py"
 STRANGE = f"{SERVER}/sessions/test_strange_nodes.py"
+SECURITY = "tests/coordinatord/security"
 CODEC = "tests/coordinatord/protocol/test_codec.py"
 RETENTION = "tests/coordinatord/store/test_retention.py"
 
@@ -80,12 +83,14 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((UNSENT_BYTES_MAX,), SESSIONS, "test_a_slow_reader_costs_one_message_and_hears_the_latest_word"),
     ((HEAD_BYTES_MAX,), f"{SERVER}/sessions/test_one_port.py", "test_a_head_without_an_end_is_bounded"),
     ((LINE_BYTES_MAX,), CONNECTIONS, "test_who_is_over_the_length_of_a_header_hears_so"),
+    ((HEADERS_MAX,), HTTP_CONNECTIONS, "test_a_request_with_too_many_headers_is_refused_in_words"),
+    ((MAX_MSG_QUEUE_SIZE,), HTTP_CONNECTIONS, "test_what_follows_a_request_for_a_stream_is_not_read_without_end"),
     ((REQUEST_BYTES_MAX,), f"{SERVER}/http/test_admin_api.py", "test_a_body_that_is_too_large_is_refused_in_words"),
     ((ASK_WITHIN_S,), CONNECTIONS, "test_tls_that_is_not_agreed_on_in_time_is_given_up"),
     ((JOIN_WITHIN_S,), SESSIONS, "test_who_does_not_say_who_it_is_is_sent_away"),
     (
         (BODY_WITHIN_S,),
-        f"{SERVER}/sessions/test_connections.py",
+        HTTP_CONNECTIONS,
         "test_a_request_whose_end_does_not_come_is_given_up_in_words",
     ),
     ((IDLE_S,), CONNECTIONS, "test_a_connection_over_http_that_rests_for_too_long_is_closed"),
@@ -110,7 +115,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((LINES_MAX,), FLOODS, "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing"),
     (
         (FAILURES_MAX,),
-        "tests/coordinatord/security/test_tokens.py",
+        f"{SECURITY}/test_tokens.py",
         "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not",
     ),
     (

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 
+from packaging.requirements import Requirement
+
 from tests.support.source import ROOT
 
 LOCK = (ROOT / "requirements-dev.lock").read_text()
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 LOCKED = {
     match[1].lower(): match[0] for match in re.finditer(r"^([\w.-]+)==[^\n]*(?:\n    [^\n]+)*", LOCK, re.MULTILINE)
@@ -15,11 +19,13 @@ LOCKED = {
 """The lines of each package."""
 
 
-def test_each_dependency_is_locked() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    wanted = {re.split(r"[\[<>=; ]", text)[0] for text in (*project["dependencies"], *extras["dev"], *extras["demo"])}
-    assert wanted - {"coordinatord"} <= LOCKED.keys()
+def test_each_dependency_is_locked_to_a_version_in_its_range() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = map(Requirement, (*PROJECT["dependencies"], *extras["dev"], *extras["demo"]))
+    for requirement in wanted:
+        if requirement.name != "coordinatord":
+            version = LOCKED[requirement.name].partition("==")[2].split()[0]
+            assert version in requirement.specifier, requirement
     assert not {name for name in LOCKED if name.startswith(("torch", "nvidia", "triton"))}
 
 

@@ -51,7 +51,14 @@ from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
 from coordinatord.server.reads.stack_reads import HangLooks
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.server.sessions.connections import BACKLOG, IDLE_S, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
+from coordinatord.server.sessions.connections import (
+    BACKLOG,
+    HEADERS_MAX,
+    IDLE_S,
+    LINE_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    Connections,
+)
 from coordinatord.server.sessions.node_sessions import NodeSessions
 from coordinatord.server.sessions.revocation import Revocations
 from coordinatord.store.error_texts import REMEDY
@@ -220,6 +227,7 @@ async def _runner_of(app: web.Application) -> web.AppRunner:
         keepalive_timeout=IDLE_S,
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
+        max_headers=HEADERS_MAX,
     )
     await runner.setup()
     return runner

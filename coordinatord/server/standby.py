@@ -23,7 +23,7 @@ from coordinatord.server.http.access_guard import AccessGuard, is_health
 from coordinatord.server.http.responses import complain, complain_alike, respond
 from coordinatord.server.metrics.scrape import LEADING, LEADING_MEANS
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
-from coordinatord.server.sessions.connections import CALLER, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
+from coordinatord.server.sessions.connections import CALLER, HEADERS_MAX, LINE_BYTES_MAX, REQUEST_BYTES_MAX, Connections
 from coordinatord.server.sessions.tls_listener import TlsNow
 from coordinatord.store.etcd.roster import Coordinatord
 
@@ -68,6 +68,7 @@ async def serve_standby(
         shutdown_timeout=CLOSE_WITHIN_S,
         max_line_size=LINE_BYTES_MAX,
         max_field_size=LINE_BYTES_MAX,
+        max_headers=HEADERS_MAX,
     )
     await runner.setup()
     try:

@@ -46,6 +46,11 @@ class Wire:
         """Send bytes."""
         self._writer.write(data)
 
+    @property
+    def unsent(self) -> int:
+        """How many bytes the server has not taken, beyond those that the kernel holds."""
+        return self._writer.transport.get_write_buffer_size()
+
     async def trickle(self, data: bytes) -> None:
         """Send bytes one by one, each in a packet of its own."""
         for at in range(len(data)):
@@ -96,13 +101,16 @@ async def wire(
     *,
     tls: ssl.SSLContext | None = None,
     buffer_bytes: int | None = None,
+    unsent_bytes: int | None = None,
     source: str | None = None,
 ) -> AsyncIterator[Wire]:
-    """Connect from an address and send these bytes; the kernel may hold so many that are unread."""
+    """Connect from an address and send these bytes; the kernel may hold so many that are unread, or unsent."""
     host, _, port = url.partition("//")[2].rpartition(":")
     made = socket.socket()
     if buffer_bytes is not None:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    if unsent_bytes is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, unsent_bytes)
     if source is not None:
         made.bind((source, 0))
     made.setblocking(False)

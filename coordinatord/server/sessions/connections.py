@@ -59,6 +59,9 @@ within milliseconds, or within a second on a busy host. An older one was opened 
 LINE_BYTES_MAX = 8_190
 """The longest path of a request, and the longest value of a header."""
 
+HEADERS_MAX = 128
+"""The most headers of a request: a browser sends some twenty, and proxies add a few."""
+
 REQUEST_BYTES_MAX = 64 * 1024
 """The most bytes of a request's body: our requests have a name and a sentence."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+import tracemalloc
 from enum import StrEnum
 from typing import Annotated, Any, get_args, get_origin
 
@@ -237,6 +238,21 @@ def test_an_extension_type_within_a_field_is_refused_by_the_name_of_the_field() 
     body = {"type": "observed", **as_map(an_observed()), "port": msgpack.ExtType(5, b"")}
     with pytest.raises(SchemaError, match=r"^observed\.port "):
         decode(msgpack.packb(body), Observed)
+
+
+def test_frames_that_are_refused_leave_nothing_in_memory() -> None:
+    # msgpack before 1.2.3 kept the value of a key that is no text.
+    frame = b"\x82\xa4type\xa4join\x01" + msgpack.packb("x" * (FRAME_BYTES_MAX // 2))
+    tracemalloc.start()
+    try:
+        sizes = []
+        for _ in range(20):
+            with pytest.raises(SchemaError):
+                decode(frame, Join)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[-1] - sizes[0] < len(frame)
 
 
 @given(st.binary(max_size=200))

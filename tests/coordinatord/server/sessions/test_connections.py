@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
+from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import Goal
+from coordinatord.server.app import serve
 from coordinatord.server.http import request_body
 from coordinatord.server.sessions import connections
+from coordinatord.server.sessions.connections import HEADERS_MAX
+from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import connect, join
+from tests.support.raw_websocket import wire
 
 pytestmark = pytest.mark.asyncio
 
+WHOLE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = b"GET /healthz HTTP/1.1\r\nHost: x"
 
 
@@ -54,3 +61,28 @@ async def test_a_request_whose_end_does_not_come_is_given_up_in_words(
         assert b" 408 " in said
         assert b"has not come within" in said
         writer.close()
+
+
+async def test_a_request_with_too_many_headers_is_refused_in_words(start: Start) -> None:
+    async with start() as server:
+        for count, said in ((HEADERS_MAX, b" 200 OK"), (HEADERS_MAX + 1, b" 400 ")):
+            headers = b"".join(b"X-%d: 1\r\n" % number for number in range(count - 1))
+            async with wire(server.url, WHOLE[:-2] + headers + b"\r\n") as peer:
+                assert said in await peer.answer()
+
+
+async def test_what_follows_a_request_for_a_stream_is_not_read_without_end() -> None:
+    """Else the requests of somebody who reads no answer would take any amount of memory."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        ahead = WHOLE.replace(b"/healthz", b"/v1/stream") + WHOLE * 50_000
+        async with (
+            serve("127.0.0.1", 0, Policy(), MemoryStore(), passed=[listener]) as server,
+            wire(server.url, ahead, unsent_bytes=1 << 16) as peer,
+            connect(server.url, join("a", nodes=2)) as node,
+        ):
+            await node.receive_goal(Goal.WAIT)
+            for _ in range(100):
+                await node.beat()
+                await node.receive_goal(Goal.WAIT)
+            assert peer.unsent > len(ahead) // 2
