@@ -114,6 +114,11 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ),
     ((LINES_MAX,), FLOODS, "test_refusals_of_one_bearer_are_so_many_lines_and_others_notice_nothing"),
     (
+        (LINES_MAX,),
+        f"{SERVER}/http/test_browser_guard.py",
+        "test_pages_that_ask_without_end_do_not_fill_the_log",
+    ),
+    (
         (FAILURES_MAX,),
         f"{SECURITY}/test_tokens.py",
         "test_failures_of_an_address_are_bounded_and_valid_tokens_are_not",

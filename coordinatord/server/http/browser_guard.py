@@ -8,6 +8,7 @@ proxies, and no page makes them send requests. So names are checked for browsers
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import socket
@@ -19,10 +20,16 @@ from aiohttp.typedefs import Handler
 
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.messages import SESSION_PATH
+from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
+from coordinatord.security.gatekeeper import site
 from coordinatord.server.http.responses import complain
+from coordinatord.server.sessions.refusal_log import LineBudget
 
 log = logging.getLogger(__name__)
+
+SHOWN_MAX = 200
+"""The length of an origin and a path in the log, in characters."""
 
 READING = frozenset({"GET", "HEAD"})
 
@@ -75,6 +82,7 @@ class Browsers:
 
     def __init__(self, names: Names) -> None:
         self._names = names
+        self._budget = LineBudget()
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -82,13 +90,20 @@ class Browsers:
         origin = request.headers.get("Origin")
         if origin is not None and not self._may_send(request, origin):
             text = "no web page may send this request: use nodeclient, or curl"
-            names = fields("page_refused", origin=origin, path=request.path, peer=request.remote)
-            log.warning("refused: a web page sent a request that only programs may send", extra=names)
+            self._note(request, origin)
             return complain(request, 403, "foreign", text)
         name = _host(request.headers.get("Host", ""))
         if _is_browser(request) and not self._names.has(name):
             return complain(request, 403, "foreign_name", _unknown(name))
         return await handler(request)
+
+    def _note(self, request: web.Request, origin: str) -> None:
+        """Log a page's request. Anybody can send any number of them, so the lines about one address are bounded."""
+        more = self._budget.allow(site(plain(request.remote or "")), asyncio.get_running_loop().time())
+        if more is not None:
+            text = "refused: a web page sent a request that only programs may send%s"
+            origin, path = clip(origin, SHOWN_MAX), clip(request.path, SHOWN_MAX)
+            log.warning(text, more, extra=fields("page_refused", origin=origin, path=path, peer=request.remote))
 
     def _may_send(self, request: web.Request, origin: str) -> bool:
         """Whether a page of this origin may send a request. Any page may send a read: it cannot see the answer.

@@ -11,6 +11,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.server.app import serve
 from coordinatord.server.http.browser_guard import Names
+from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 
@@ -44,6 +45,19 @@ async def test_no_page_opens_a_session(start: Start, origin: str) -> None:
         with pytest.raises(WSServerHandshakeError) as refused:
             await client.ws_connect(f"{server.url}{SESSION_PATH}")
         assert refused.value.status == 403
+
+
+@pytest.mark.asyncio
+async def test_pages_that_ask_without_end_do_not_fill_the_log(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    page = f"http://{'evil' * 1_000}.example"
+    async with start() as server, ClientSession(headers={"Origin": page}) as client:
+        for _ in range(LINES_MAX + 5):
+            async with client.get(f"{server.url}{SESSION_PATH}") as answer:
+                assert answer.status == 403
+    logged = [record for record in caplog.records if getattr(record, "event", "") == "page_refused"]
+    assert len(logged) == LINES_MAX
+    assert logged[-1].getMessage().endswith("more like this is not logged for now")
+    assert all(len(str(record.__dict__["fields"])) < 1_000 for record in logged)
 
 
 @pytest.mark.asyncio
