@@ -87,7 +87,7 @@ class AccessGuard:
         if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
         role = _needed_role(request)
-        job = request.match_info.get("job") or _target_job(request)
+        job = request.match_info.get("job")
         caller = self._gatekeeper.admit(authorization, role, plain(request.remote or ""), job, session)
         if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
             text = "a browser names the page that sends a request, and this one has not"
@@ -99,10 +99,6 @@ def _needed_role(request: web.Request) -> Role:
     if request.path == NODES_PATH:
         return Role.JOIN
     return Role.READ if request.method in READING or request.path == LINK_PATH else Role.ADMIN
-
-
-def _target_job(request: web.Request) -> str | None:
-    return request.match_info.get("target") if request.path.split("/")[2:3] == ["jobs"] else None
 
 
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
