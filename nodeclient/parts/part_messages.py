@@ -81,7 +81,7 @@ class Exchange:
     def read_answer(self, data: bytes) -> Commit | None:
         """Return the control words of the part; None if the holder does not have it.
 
-        Raises `ValueError` for a false tag, and for a length that no part can have.
+        Raises `ValueError` for a false tag, and for numbers that no part can have: the holder may lie.
         """
         packed, tag = data[: _ANSWER.size], data[_ANSWER.size :]
         _check(tag, self._tag(b"answer", packed).digest())
@@ -90,6 +90,8 @@ class Exchange:
             return None
         if length > BYTES_MAX:
             raise ValueError(f"a part cannot have {length} bytes")
+        if rank >= world_size or shard >= shards:
+            raise ValueError(f"a part cannot be of rank {rank} of {world_size}, and shard {shard} of {shards}")
         return Commit(step, round_number, length, rank, world_size, shard, shards, serial, flags)
 
     def data_tag(self) -> hmac.HMAC:

@@ -157,4 +157,7 @@ def part(data: bytes) -> None:
         check_brief(error)
     else:
         assert tag == right_tag
-        assert commit is None or 0 <= commit.length <= BYTES_MAX
+        if commit is not None:
+            assert 0 <= commit.length <= BYTES_MAX
+            assert commit.rank < commit.world_size
+            assert commit.shard < commit.shards

@@ -17,7 +17,7 @@ from coordinatord.protocol.kept_state import KeptSource, Restoring
 from nodeclient.core.effects import Restore
 from nodeclient.core.events import KeptChanged
 from nodeclient.parts import part_fetch
-from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES
+from nodeclient.parts.part_messages import NONCE_BYTES, REQUEST_BYTES, TAG_BYTES, Exchange
 from tests.nodeclient.keep.stage import (
     BIG,
     RUN,
@@ -30,7 +30,7 @@ from tests.nodeclient.keep.stage import (
     wanted,
 )
 from tests.support.programs import TIMEOUT_S
-from workerlib.keep.arena import PENDING, WHOLE
+from workerlib.keep.arena import PENDING, WHOLE, Commit
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX
 
 pytestmark = pytest.mark.asyncio
@@ -291,6 +291,37 @@ def talkative(reader: socket.socket) -> None:
 
 def gone(_: socket.socket) -> None:
     return
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ({"world_size": 0}, "rank 0 of 0, and shard 0 of 1"),
+        ({"shards": 0}, "rank 0 of 1, and shard 0 of 0"),
+        ({"shard": 2**63, "shards": 2**62}, f"shard {2**63} of {2**62}"),
+        ({"length": 2**63}, f"cannot have {2**63} bytes"),
+    ],
+)
+async def test_a_holder_that_lies_about_a_part_is_not_believed(
+    tmp_path: Path, numbers: dict[str, int], said: str
+) -> None:
+    async with keeping_nodes(tmp_path, "b") as [b]:
+        source = replace(b.source(wanted()), node="a")
+
+        def lie(reader: socket.socket) -> None:
+            nonce = b"n" * NONCE_BYTES
+            reader.sendall(nonce)
+            request = reader.recv(REQUEST_BYTES, socket.MSG_WAITALL)[:-TAG_BYTES]
+            commit = replace(Commit(7, 1, 4, 0, 1, 0, 1, 1), **numbers)
+            exchange = Exchange(source.key, nonce, request)
+            tag = exchange.data_tag()
+            tag.update(b"lies")
+            reader.sendall(exchange.answer(commit) + b"lies" + exchange.end(tag, 0, whole=True))
+            reader.recv(1)
+
+        async with answering(lie) as port:
+            b.begin(2, a_resume(1, 7, replace(source, port=port)))
+            assert said in await failed(b)
 
 
 @pytest.mark.parametrize("peer", [silent, talkative, gone])
