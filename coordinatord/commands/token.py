@@ -15,6 +15,10 @@ from coordinatord.runtime.private_files import read_private, write_private
 from coordinatord.security.identity import KEY, Identity, own_identity
 from coordinatord.security.setup import FOLDER, PIN
 from coordinatord.security.token_store import TokenStore
+from coordinatord.store.directory import is_claimed
+
+ELSEWHERE = "if yours has another one, give --state-dir"
+"""What follows where no coordinatord has the state directory: it may be the wrong one."""
 
 
 def change(config: TokenConfig) -> int:
@@ -24,6 +28,9 @@ def change(config: TokenConfig) -> int:
     """
     directory = config.state_dir / FOLDER
     store = TokenStore(directory)
+    store.refresh()
+    if config.verb is not TokenVerb.NEW and not store.tokens:
+        _say(f"there are no tokens in {config.state_dir.absolute()}: {ELSEWHERE}")
     match config.verb:
         case TokenVerb.NEW:
             name = config.name or f"{config.role}-{secrets.token_hex(3)}"
@@ -33,13 +40,18 @@ def change(config: TokenConfig) -> int:
             else:
                 write_private(config.output, f"{token.text}\n")
         case TokenVerb.LIST:
-            store.refresh()
             for known in store.tokens:
                 made = moment(local(known.made_at))
                 state = "valid" if known.revoked_at is None else "revoked"
                 sys.stdout.write(f"{clip(known.name)}  {known.role}  jobs {clip(known.jobs)}  {made}  {state}\n")
         case TokenVerb.REVOKE:
             store.revoke(config.name)
+            if not is_claimed(config.state_dir):
+                _say(
+                    f"the token {config.name} is revoked in {config.state_dir.absolute()}, which no coordinatord uses"
+                    f" at present: {ELSEWHERE}. Where coordinators share a store, the others learn of this when one"
+                    " is started with it"
+                )
     return ExitCode.OK
 
 
@@ -52,10 +64,13 @@ def _pin(config: TokenConfig) -> str:
         return pin.strip()
     else:
         if not (directory / KEY).exists():
-            text = (
-                f"coordinatord: no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now"
+            _say(
+                f"no coordinatord has started with {config.state_dir.absolute()} yet: its key is made now; {ELSEWHERE}"
             )
-            sys.stderr.write(f"{text}; if yours has another one, give --state-dir\n")
         identity = own_identity(directory)
     context: ssl.SSLContext = server_context()
     return identity.load_into(context)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"coordinatord: {text}\n")

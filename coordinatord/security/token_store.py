@@ -186,11 +186,10 @@ class TokenStore:
 
     def revoke(self, name: str) -> KnownToken:
         """Revoke a token; return it as it was. Raises `TokenStoreError` and `PrivateFileError`."""
+        self.refresh()
+        self._named(name)  # where there is none, nothing is made, such as the directory
         with self._locked():
-            token = next((entry for entry in self.tokens if entry.name == name), None)
-            if token is None:
-                known = ", ".join(entry.name for entry in self.tokens if entry.revoked_at is None)
-                raise TokenStoreError(f"there is no token of the name {name}; there are: {known or 'none'}")
+            token = self._named(name)
             if token.revoked_at is None:
                 self._write(*(replace(entry, revoked_at=_now()) if entry is token else entry for entry in self.tokens))
         return token
@@ -203,6 +202,14 @@ class TokenStore:
             return
         with self._locked():
             self._write(*_without_oldest_revoked(united(shared, self.tokens), TOKENS_MAX))
+
+    def _named(self, name: str) -> KnownToken:
+        """Return the token of a name. Raises `TokenStoreError`."""
+        token = next((entry for entry in self.tokens if entry.name == name), None)
+        if token is None:
+            known = ", ".join(entry.name for entry in self.tokens if entry.revoked_at is None)
+            raise TokenStoreError(f"there is no token of the name {name}; there are: {known or 'none'}")
+        return token
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -68,6 +68,22 @@ class StateDirectory:
         os.close(self._lock)
 
 
+def is_claimed(path: Path) -> bool:
+    """Whether a process has claimed a state directory, as each coordinatord does that has one. Raises `StoreError`."""
+    with explained(path):
+        try:
+            lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return False
+
+
 def _take(path: Path, lock: int) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -110,3 +111,24 @@ def test_the_tokens_are_listed_without_their_secrets(place: Place) -> None:
     assert re.search(r"first-join  join  jobs \*  \S+ \S+  revoked", shown)
     assert re.search(r"ana  admin  jobs ana-\*  \S+ \S+  valid", shown)
     assert not any(secret in shown for secret in place.secrets.values())
+
+
+def test_a_token_that_is_revoked_where_no_coordinator_runs_is_said_to_be(place: Place) -> None:
+    def said(*argv: str) -> tuple[int, str]:
+        done = run(BIN / "coordinatord", "token", *argv, "--state-dir", place.state, environ=place.environ)
+        assert done.stdout == ""
+        return done.returncode, done.stderr.rstrip()
+
+    nowhere = f"coordinatord: there are no tokens in {place.state}: if yours has another one, give --state-dir"
+    assert said("list") == (0, nowhere)
+    assert said("revoke", "ana")[1].startswith(nowhere)
+    assert not place.state.exists(), "it may be the wrong directory, so nothing is made there"
+    coordinator = place.coordinator()
+    place.token("new", "--name", "ana")
+    place.token("new", "--name", "ben")
+    assert said("revoke", "ana") == (0, "")
+    coordinator.signal(signal.SIGTERM)
+    coordinator.wait()
+    code, text = said("revoke", "ben")
+    assert code == 0
+    assert f"ben is revoked in {place.state}, which no coordinatord uses at present" in text
