@@ -16,7 +16,9 @@ from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MA
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
+from coordinatord.security.browser_sessions import LINKS_MAX, SESSIONS_MAX
 from coordinatord.security.gatekeeper import FAILURES_MAX
+from coordinatord.security.token_store import TOKENS_MAX
 from coordinatord.server.app import UNACKNOWLEDGED_MS
 from coordinatord.server.http.admin_api import REQUESTS_AT_ONCE_MAX
 from coordinatord.server.http.events_api import FOLLOWERS_MAX
@@ -29,7 +31,7 @@ from coordinatord.server.sessions.connections import HEADERS_MAX, IDLE_S, LINE_B
 from coordinatord.server.sessions.join_pace import JOINS_AT_ONCE, JOINS_PER_S
 from coordinatord.server.sessions.node_sessions import CLOSE_WITHIN_S, FRAMES_AT_ONCE, FRAMES_PER_S, JOIN_WITHIN_S
 from coordinatord.server.sessions.refusal_log import LINES_MAX
-from coordinatord.store.retention import RUNS_KEPT, VISITORS_KEPT
+from coordinatord.store.retention import MARKS_KEPT, REPEATED_KEPT, RUNS_KEPT, VISITORS_KEPT
 from nodeclient.config.flag_values import _NAME_MAX
 from nodeclient.parts.part_server import CONNECTIONS_MAX, REQUEST_WITHIN_S
 from tests.support.source import ROOT
@@ -66,7 +68,10 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((LAST_LINES_MAX, LINE_MAX), CODEC, "test_a_wrong_value_is_refused_by_the_name_of_its_field"),
     ((RUNS_KEPT, ROUNDS_KEPT), RETENTION, "test_the_last_rounds_are_kept_whole"),
     ((VISITORS_KEPT,), RETENTION, "test_nodes_that_come_and_go_while_a_round_is_on_do_not_pile_up"),
+    ((REPEATED_KEPT, MARKS_KEPT), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
     ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
+    ((TOKENS_MAX,), f"{SECURITY}/test_tokens.py", "test_revoked_tokens_make_room"),
+    ((SESSIONS_MAX, LINKS_MAX), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),
     ((FRAME_BYTES_MAX,), STRANGE, "test_what_ends_a_session_is_said_by_a_code"),
     ((1_024,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
     ((), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
@@ -144,6 +149,7 @@ BESIDE = [
     ),
     (f"{SERVER}/http/test_admin_api.py", "test_requests_in_progress_are_limited"),
     ("tests/nodeclient/diagnosis/test_diagnose.py", "test_of_a_deep_stack_both_ends_are_shown"),
+    ("tests/coordinatord/store/test_logged_events.py", "test_drains_that_hold_are_kept_and_others_do_not_pile_up"),
     (RETENTION, "test_the_last_runs_of_a_job_are_kept"),
     (CONNECTIONS, "test_ten_thousand_nodes_of_one_address_come_in_at_once_and_leave_room_for_others"),
 ]
