@@ -24,7 +24,7 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import Span, set_span_in_context
 
 Event = Mapping[str, Any]
-"""A line of `nodeclient events --json`; coordinatord/protocol/api.py has its fields (`ApiEvent`)."""
+"""A line of `nodeclient events --json`; coordinatord/protocol/http/api.py has its fields (`ApiEvent`)."""
 
 
 class Names(IdGenerator):

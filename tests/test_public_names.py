@@ -23,8 +23,8 @@ from coordinatord.commands.json_output import ReplayStep, StoredState
 from coordinatord.core.policy import Policy
 from coordinatord.core.queries.conditions import NAMES
 from coordinatord.core.values.records import KINDS, Record, RoundRemembered
-from coordinatord.protocol import api, page_events
 from coordinatord.protocol.codec import TYPES
+from coordinatord.protocol.http import api, page_events
 from coordinatord.security.token_store import KnownToken
 from coordinatord.server.app import serve
 from coordinatord.server.metrics.jobs import JobsCollector

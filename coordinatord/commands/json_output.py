@@ -1,15 +1,15 @@
 """The output of `state --json` and `replay --json`, as records. Programs rely on the names of the fields.
 
-Fields that `nodeclient status --json` has too mean the same there; see `coordinatord.protocol.api`.
+Fields that `nodeclient status --json` has too mean the same there; see `coordinatord.protocol.http.api`.
 """
 
 from __future__ import annotations
 
 import json
 
-from coordinatord.protocol.api import DrainedStatus, RestartsStatus
-from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import DrainedStatus, RestartsStatus
+from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.schema import fields_of
 
 

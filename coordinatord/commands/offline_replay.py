@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from coordinatord.core.state.durable import DurableCluster, DurableRun
 from coordinatord.core.transitions.apply import HistoryError, apply
-from coordinatord.protocol.api import RestartsStatus
+from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.store.error_texts import REMEDY
 from coordinatord.store.interface import Entry, UnreadableStoreError
 

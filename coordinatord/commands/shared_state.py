@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.history import History, StoredHistory

@@ -10,8 +10,8 @@ from coordinatord.commands.offline_replay import counted, drains_of, last_of, re
 from coordinatord.config.state_flags import StateConfig
 from coordinatord.core.queries.job_view import drained_view
 from coordinatord.core.state.durable import DurableRun
-from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.runtime.local_time import local, moment
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE

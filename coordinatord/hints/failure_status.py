@@ -7,7 +7,12 @@ from functools import lru_cache
 from coordinatord.hints import other_workers
 from coordinatord.hints.match import hint
 from coordinatord.protocol.exit_codes import describe_exit, shell_exit_code
-from coordinatord.protocol.failure_answers import EarlyEndStatus, FailureStatus, OtherFailureStatus, StragglerStatus
+from coordinatord.protocol.http.failure_answers import (
+    EarlyEndStatus,
+    FailureStatus,
+    OtherFailureStatus,
+    StragglerStatus,
+)
 from coordinatord.protocol.messages import Report
 
 KEPT_MAX = 1_000

@@ -6,10 +6,7 @@ where workers stand, and `arrival_messages` those about when workers came to col
 parts of messages. `schema` checks that received data is a message, `codec` turns a message into bytes and back, and
 `versions` has the fields of each version.
 
-The HTTP API: `api` has most of its requests and answers. `failure_answers`, `log_answers`, `stack_answers`,
-`kept_answers`, `lateness_answers`, `start_answers` and `coordinator_answers` have those about one subject each.
-`answer_fields` has the types of their fields, and `page_events` the events of the live page. The same schema writes and
-reads all of them.
+The HTTP API: `http` has its requests and answers, which the same schema writes and reads.
 
 Both: `access_token` is the form of tokens. `exit_codes` explains exit codes, and `errors` has the base classes of
 errors. `text` makes texts fit for messages, and compares errors. `stack_place` finds the line of a script at which a

@@ -1,4 +1,4 @@
-"""Checks decoded data against the annotated dataclasses of `messages` and `api`, builds them, and takes them apart.
+"""Checks decoded data against the annotated dataclasses of `messages` and `http`, builds them, and takes them apart.
 
 A check is made once for each class, out of its type annotations, so that a message has one definition and no second
 list of rules. Nothing is coerced: a number in a text's place is an error. A field may hold `int`, `float`, `str`,

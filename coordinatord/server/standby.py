@@ -14,7 +14,7 @@ from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 
-from coordinatord.protocol.api import LivenessAnswer, StandbyAnswer
+from coordinatord.protocol.http.api import LivenessAnswer, StandbyAnswer
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.runtime.websocket.handshake import with_reason

@@ -11,8 +11,8 @@ import os
 import socket
 import sys
 
-from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.text import clip
 from nodeclient.config.operate import CommandConfig, Verb
 from nodeclient.operate.client import Client, read

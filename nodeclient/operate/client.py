@@ -2,7 +2,8 @@
 
 Several addresses are tried in turn: those of each name, and that of the leader that a standby names. A coordinator that
 does not answer is passed over (`answering`). So is a leader that does not answer: the standby that names it leads in a
-moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.api` defines the answers.
+moment. Every failure is a `RequestError`, one line with the address and the reason. `protocol.http` defines the
+answers.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any, TypeVar
 import msgpack
 
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import AdminBody, DrainBody, ErrorAnswer, PageLinkBody
 from coordinatord.protocol.schema import SchemaError, fields_of, reader_for
 from nodeclient.access.contact_points import ADDRESSES_MAX, ELSEWHERE, ContactPoint, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
@@ -77,7 +78,7 @@ STREAM = "text/event-stream"
 
 
 def read(kind: type[Answer], data: Any, where: str = "answer") -> Answer:
-    """Return decoded data as a record of `protocol.api`. Raises `AnswerError`, which names the field."""
+    """Return decoded data as a record of `protocol.http`. Raises `AnswerError`, which names the field."""
     try:
         return reader_for(kind)(data, where)
     except SchemaError as error:

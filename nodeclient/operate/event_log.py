@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
 
-from coordinatord.protocol.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import local, moment
 from nodeclient.config.operate import EventsConfig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from coordinatord.protocol.api import RestartsStatus
-from coordinatord.protocol.start_answers import WorkerStartsStatus
+from coordinatord.protocol.http.api import RestartsStatus
+from coordinatord.protocol.http.start_answers import WorkerStartsStatus
 
 NAMES_MAX = 8
 """How many names a sentence has; the rest is counted."""

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote
 
-from coordinatord.protocol.api import DrainedStatus, JobsAnswer, JobStatus
-from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import DrainedStatus, JobsAnswer, JobStatus
+from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.formatting import listed, nearest
 from nodeclient.operate.request_errors import RequestError, UnknownNameError

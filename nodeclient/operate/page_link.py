@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from hashlib import sha256
 
-from coordinatord.protocol.api import PageLinkAnswer, PageLinkBody
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody
 from nodeclient.config.operate import PageConfig
 from nodeclient.operate.client import Client, read
 from nodeclient.operate.terminal_info import write

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from coordinatord.protocol.api import JobStatus
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.runtime.local_time import now
 from nodeclient.config.operate import ReportConfig
 from nodeclient.diagnosis import report_text

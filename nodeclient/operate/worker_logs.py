@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from urllib.parse import urlencode
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.log_answers import LogPart
+from coordinatord.protocol.http.log_answers import LogPart
 from coordinatord.protocol.schema import fields_of
 from nodeclient.config.operate import Last, LogsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, read

@@ -8,7 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 from coordinatord.protocol.exit_codes import ExitCode
-from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
+from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, StacksAnswer
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin
 from nodeclient.config.operate import StacksConfig
 from nodeclient.operate.client import Client, read

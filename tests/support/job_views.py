@@ -6,7 +6,7 @@ import json
 from operator import attrgetter
 from typing import Any
 
-from coordinatord.protocol.api import (
+from coordinatord.protocol.http.api import (
     ApiEvent,
     JobStatus,
     LedgerStatus,
@@ -16,8 +16,8 @@ from coordinatord.protocol.api import (
     RoundStatus,
     SecondsStatus,
 )
-from coordinatord.protocol.failure_answers import FailureStatus
-from coordinatord.protocol.page_events import NodeTable, PageJob, SeriesStatus
+from coordinatord.protocol.http.failure_answers import FailureStatus
+from coordinatord.protocol.http.page_events import NodeTable, PageJob, SeriesStatus
 from coordinatord.server.http import live_updates
 from tests.support.browser import Page
 

@@ -7,7 +7,7 @@ import pytest
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.schema import fields_of
 from tests.support.script import Stage
 

@@ -12,7 +12,7 @@ from coordinatord.core.values.health import Health
 from coordinatord.core.values.lateness import Laggard, Lateness, RankLateness
 from coordinatord.protocol.arrival_messages import ARRIVALS_MAX, AskArrivals
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.lateness_answers import LaggardStatus, LateStatus
+from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX
 

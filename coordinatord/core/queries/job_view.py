@@ -20,7 +20,7 @@ from coordinatord.core.values.round_history import Round, RoundHistory
 from coordinatord.core.values.time_ledger import Spent
 from coordinatord.core.values.training_progress import furthest_step
 from coordinatord.hints.failure_status import failure_status
-from coordinatord.protocol.api import (
+from coordinatord.protocol.http.api import (
     DrainedStatus,
     EarlierRunStatus,
     JobStatus,
@@ -33,10 +33,10 @@ from coordinatord.protocol.api import (
     RoundStatus,
     SecondsStatus,
 )
-from coordinatord.protocol.failure_answers import FailureStatus
-from coordinatord.protocol.lateness_answers import LateStatus
+from coordinatord.protocol.http.failure_answers import FailureStatus
+from coordinatord.protocol.http.lateness_answers import LateStatus
+from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
-from coordinatord.protocol.page_events import JobSummary
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import fields_of
 

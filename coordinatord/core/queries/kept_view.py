@@ -6,7 +6,7 @@ from coordinatord.core.queries.copying import copy_problem
 from coordinatord.core.queries.reasons import memory_of
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
+from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
 
 
 def kept_view(run: Run) -> KeptStatus | None:

@@ -10,9 +10,9 @@ from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.stack_source import StackSource
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.schema import fields_of
-from coordinatord.protocol.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.stack_messages import WORKERS_ASKED_MAX, AskStacks, StackOrigin, WorkerStacks, unpack_stacks
 from coordinatord.protocol.versions import SINCE
 

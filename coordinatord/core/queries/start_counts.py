@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.fields import MESSAGE_MAX
-from coordinatord.protocol.start_answers import WorkerStartsStatus
+from coordinatord.protocol.http.start_answers import WorkerStartsStatus
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import WorkerStarts
 

@@ -20,9 +20,9 @@ from coordinatord.core.values.admin_requests import (
     StopJob,
     UndrainNode,
 )
-from coordinatord.protocol.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.fields import Name
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import AdminAnswer, AdminBody, DrainBody
 from coordinatord.protocol.schema import check_for
 from coordinatord.security.gatekeeper import Caller
 from coordinatord.server.driver import Driver

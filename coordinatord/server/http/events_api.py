@@ -11,8 +11,8 @@ from functools import partial
 from aiohttp import web
 
 from coordinatord.core.values.records import KINDS, JobForgotten
-from coordinatord.protocol.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import ApiEvent, EventsAnswer
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime.local_time import now
 from coordinatord.server.driver import Driver

@@ -9,8 +9,8 @@ from functools import partial
 from aiohttp import web
 
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
-from coordinatord.protocol.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
-from coordinatord.protocol.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
+from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache

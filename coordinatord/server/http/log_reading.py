@@ -14,7 +14,7 @@ from coordinatord.core.queries.log_sources import LogSource, LogSources, NoLogEr
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.round_history import rounds_of
-from coordinatord.protocol.log_answers import LogPart
+from coordinatord.protocol.http.log_answers import LogPart
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.log_query import LogQuery, write_place

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from coordinatord.core.queries.log_sources import LogSources, NoLogError
-from coordinatord.protocol.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
+from coordinatord.protocol.http.log_answers import LOG_TEXT_MAX, LogPart, LogsAnswer, LogStatus
 from coordinatord.protocol.log_messages import LogChunk, ReadLog
 from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import Driver

@@ -16,7 +16,8 @@ from typing import Any
 from aiohttp import web
 
 from coordinatord.core.values.records import KINDS
-from coordinatord.protocol.api import (
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.api import (
     IN_LIST,
     AdminAnswer,
     AdminBody,
@@ -32,10 +33,9 @@ from coordinatord.protocol.api import (
     PageSessionAnswer,
     PageSessionBody,
 )
-from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.log_answers import LogPart, LogsAnswer
+from coordinatord.protocol.http.log_answers import LogPart, LogsAnswer
+from coordinatord.protocol.http.stack_answers import StacksAnswer
 from coordinatord.protocol.log_messages import LOG_BYTES_MAX, LOG_LINES_MAX, LogStream
-from coordinatord.protocol.stack_answers import StacksAnswer
 from coordinatord.runtime import __version__
 from coordinatord.server.http.events_api import AT_ONCE_MAX
 from coordinatord.server.http.json_schema import Schema, Schemas

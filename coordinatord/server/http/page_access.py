@@ -13,8 +13,8 @@ from aiohttp import web
 
 from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
-from coordinatord.protocol.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
-from coordinatord.protocol.page_events import PageViewer
+from coordinatord.protocol.http.api import PageLinkAnswer, PageLinkBody, PageSessionAnswer, PageSessionBody
+from coordinatord.protocol.http.page_events import PageViewer
 from coordinatord.protocol.schema import check_for
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import LINK_S, SESSION_S

@@ -12,8 +12,8 @@ import msgpack
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from coordinatord.protocol.api import ErrorAnswer
 from coordinatord.protocol.errors import OperationalError, operational
+from coordinatord.protocol.http.api import ErrorAnswer
 from coordinatord.protocol.schema import Without, fields_of
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.websocket.handshake import REASON
@@ -42,7 +42,7 @@ def wanted(request: web.Request) -> str:
 
 
 def encoded(answer: Any, content_type: str, without: Without = MappingProxyType({})) -> bytes:
-    """Encode a record of `protocol.api`, leaving out some fields of the records within it."""
+    """Encode a record of `protocol.http`, leaving out some fields of the records within it."""
     take_apart = partial(fields_of, without=without)
     if content_type == JSON:
         return f"{json.dumps(answer, default=take_apart, check_circular=False)}\n".encode()
@@ -50,7 +50,7 @@ def encoded(answer: Any, content_type: str, without: Without = MappingProxyType(
 
 
 def respond(request: web.Request, answer: Any, status: int = 200) -> web.Response:
-    """Answer with a record of `protocol.api`."""
+    """Answer with a record of `protocol.http`."""
     kind = wanted(request)
     return web.Response(body=encoded(answer, kind), status=status, content_type=kind)
 

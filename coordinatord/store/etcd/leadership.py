@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from coordinatord.protocol.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.election import RETRY_S, Election

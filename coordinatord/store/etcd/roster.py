@@ -7,8 +7,8 @@ import dataclasses
 import json
 from collections.abc import Callable
 
-from coordinatord.protocol.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus
 from coordinatord.protocol.text import clip
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys

@@ -9,7 +9,7 @@ from coordinatord.core.queries.reasons import lasted
 from coordinatord.core.queries.time_attribution import spent
 from coordinatord.core.values.health import Health
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.schema import fields_of
 from tests.support.script import Stage
 

@@ -12,7 +12,7 @@ from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.values.records import RoundEnded, RunEnded
 from coordinatord.hints import other_workers
-from coordinatord.protocol.failure_answers import FailureStatus, OtherFailureStatus
+from coordinatord.protocol.http.failure_answers import FailureStatus, OtherFailureStatus
 from coordinatord.protocol.messages import Desired, Failure, Follower, Goal, Phase, Report, Straggler
 from coordinatord.protocol.worker_ends import EarlyEnd, Ended, SecondaryFailure
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed, let_pass

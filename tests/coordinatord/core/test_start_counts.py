@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from coordinatord.core.queries.job_view import whole_view
-from coordinatord.protocol.api import JobStatus
-from coordinatord.protocol.start_answers import WorkerStartsStatus
+from coordinatord.protocol.http.api import JobStatus
+from coordinatord.protocol.http.start_answers import WorkerStartsStatus
 from coordinatord.protocol.worker_starts import WorkerStarts
 from tests.support.ledgers import run_of
 from tests.support.script import Stage

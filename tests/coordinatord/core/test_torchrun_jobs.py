@@ -8,8 +8,8 @@ from coordinatord.core.events import Connected, Reported
 from coordinatord.core.machine import Coordinator
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
-from coordinatord.protocol.api import RestartsStatus
 from coordinatord.protocol.fields import COUNTER_MAX
+from coordinatord.protocol.http.api import RestartsStatus
 from coordinatord.protocol.messages import Launcher, Phase
 from tests.support.builders import a_coordinator, a_failure, a_join, a_spec, an_observed
 

@@ -15,7 +15,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions import observations, table
 from coordinatord.core.values.training_progress import SPACING_S, WINDOW_S, TrainingProgress
-from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Phase
 from tests.support.builders import a_coordinator, a_join, a_spec, an_observed, an_offer, let_pass
 

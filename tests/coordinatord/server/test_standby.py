@@ -13,8 +13,8 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import BEARER, Role
-from coordinatord.protocol.api import JobsAnswer
-from coordinatord.protocol.coordinator_answers import CoordinatorStatus, SharedStatus
+from coordinatord.protocol.http.api import JobsAnswer
+from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus, SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import reader_for
 from coordinatord.runtime.websocket.handshake import REASON

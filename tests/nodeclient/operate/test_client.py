@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from coordinatord.protocol.api import AdminBody
+from coordinatord.protocol.http.api import AdminBody
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.flag_values import endpoints
 from nodeclient.operate import answering, client

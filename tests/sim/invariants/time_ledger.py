@@ -38,7 +38,7 @@ from coordinatord.core.values.records import (
 )
 from coordinatord.core.values.round_history import rounds_of
 from coordinatord.core.values.time_ledger import Activity, Spent
-from coordinatord.protocol.api import JobStatus, RoundStatus
+from coordinatord.protocol.http.api import JobStatus, RoundStatus
 from coordinatord.protocol.messages import Result
 from coordinatord.protocol.schema import fields_of
 from coordinatord.server.driver import PATIENCE_S

@@ -18,7 +18,7 @@ from aiohttp import ClientSession
 from coordinatord.core.queries.job_view import drained_view, job_view, whole_view
 from coordinatord.core.values.records import KINDS, ClusterRecord, Record
 from coordinatord.core.values.round_history import rounds_of
-from coordinatord.protocol.api import IN_LIST, JobsAnswer
+from coordinatord.protocol.http.api import IN_LIST, JobsAnswer
 from coordinatord.protocol.messages import Follower, Goal, Phase, Report, Straggler
 from coordinatord.protocol.worker_ends import EarlyEnd
 from coordinatord.runtime import __version__

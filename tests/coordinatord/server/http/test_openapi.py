@@ -16,7 +16,7 @@ from multidict import MultiDict
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from coordinatord.protocol.api import AdminBody, DrainBody
+from coordinatord.protocol.http.api import AdminBody, DrainBody
 from coordinatord.protocol.log_messages import LogChunk, LogPlace, ReadLog
 from coordinatord.protocol.messages import SESSION_PATH, Goal, Phase
 from coordinatord.protocol.stack_messages import (

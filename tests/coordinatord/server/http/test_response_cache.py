@@ -13,7 +13,7 @@ from aiohttp import ClientSession
 
 from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.run import Run
-from coordinatord.protocol.api import JobStatus
+from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.server import driver
 from coordinatord.server.http import jobs_api, response_cache

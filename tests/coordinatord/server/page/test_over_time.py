@@ -7,7 +7,7 @@ import re
 import pytest
 
 from coordinatord.core.values.records import KINDS, ClusterRecord
-from coordinatord.protocol.api import EarlierRunStatus, LostStatus
+from coordinatord.protocol.http.api import EarlierRunStatus, LostStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page

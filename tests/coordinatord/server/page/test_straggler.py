@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.protocol.api import ProgressStatus
-from coordinatord.protocol.kept_answers import KeptStatus
+from coordinatord.protocol.http.api import ProgressStatus
+from coordinatord.protocol.http.kept_answers import KeptStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.support.cluster import Coordinator
 from tests.support.job_views import BEHIND, LATE_STEP, a_job, a_node, show

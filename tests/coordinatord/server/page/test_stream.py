@@ -15,8 +15,8 @@ import pytest
 from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 from coordinatord.protocol.fields import LAST_LINES_MAX, LINE_MAX
+from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.protocol.page_events import JobSummary
 from coordinatord.server import app, driver
 from coordinatord.server.app import Server
 from coordinatord.server.http import live_updates

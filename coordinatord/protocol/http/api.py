@@ -14,15 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.coordinator_answers import SharedStatus
-from coordinatord.protocol.failure_answers import FailureStatus
 from coordinatord.protocol.fields import Name, Sentence
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_answers import KeptStatus, NodeKeptStatus
-from coordinatord.protocol.lateness_answers import LaggardStatus, LateStatus
+from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.http.coordinator_answers import SharedStatus
+from coordinatord.protocol.http.failure_answers import FailureStatus
+from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
+from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
+from coordinatord.protocol.http.start_answers import WorkerStartsStatus
 from coordinatord.protocol.schema import Length, Token, Without
-from coordinatord.protocol.start_answers import WorkerStartsStatus
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""

@@ -10,7 +10,7 @@ import pytest
 
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.time_ledger import Activity
-from coordinatord.protocol import api
+from coordinatord.protocol.http import api
 from coordinatord.protocol.schema import Clipped, Length, Range, SchemaError, Token, fields_of, reader_for
 from tests.support.canned_http import a_job, a_node
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.answer_fields import AnyText, Number, Whole
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.answer_fields import AnyText, Number, Whole
 
 
 @frozen(kw_only=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
 from coordinatord.protocol.schema import Length
 
 

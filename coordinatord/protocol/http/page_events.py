@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from coordinatord.protocol.answer_fields import ITEMS_MAX, AnyText, Number, Whole
-from coordinatord.protocol.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
-from coordinatord.protocol.coordinator_answers import SharedStatus
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.http.answer_fields import ITEMS_MAX, AnyText, Number, Whole
+from coordinatord.protocol.http.api import DrainedStatus, JobStatus, ProgressStatus, RestartsStatus
+from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.protocol.schema import Length, Without
 
 
