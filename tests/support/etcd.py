@@ -223,6 +223,16 @@ class EtcdNamespace:
 
     async def crashes_while(self, entries: Sequence[Entry]) -> Sequence[EtcdNamespace]:
         """Copy all keys before each request of the append, and after the last one."""
+        async with self.copying() as (gateway, copies), self.led(gateway) as (store, _):
+            gateway.stepping = True
+            await store.append(entries)
+            await store.tidied()
+            gateway.stepping = False
+        return copies
+
+    @asynccontextmanager
+    async def copying(self) -> AsyncIterator[tuple[SteppedGateway, list[EtcdNamespace]]]:
+        """Copy all keys before each request of a gateway for which it is `stepping`, and at the end."""
         copies: list[EtcdNamespace] = []
 
         async def copy() -> None:
@@ -230,15 +240,10 @@ class EtcdNamespace:
 
         gateway = SteppedGateway(self.place, copy)
         try:
-            async with self.led(gateway) as (store, _):
-                gateway.stepping = True
-                await store.append(entries)
-                await store.tidied()
-                gateway.stepping = False
-                await copy()
+            yield gateway, copies
+            await copy()
         finally:
             await gateway.close()
-        return copies
 
     async def _copied(self, gateway: Gateway) -> EtcdNamespace:
         other = EtcdNamespace(self._cluster)

@@ -1,7 +1,8 @@
 """The history in etcd: reads all of it, writes commits, merges what is mostly forgotten, and begins new generations.
 
 Each write demands that the leader key is still the one of this process, and that nobody has written since. The second
-demand also keeps out a request of this process that was sent twice and comes late.
+demand also keeps out a request of this process that was sent twice and comes late. For this, what deletes remains
+writes the head too: the same request would otherwise delete what was written after it.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class History:
         self._keys = keys
         self._fence = fence
         self._log = CommitLog()
-        self._number = 0
+        self._head = Head(0, "")
         self._head_revision = 0
         self._about_revision = 0
         self.about = About("", len(STEPS), 0)
@@ -80,6 +81,8 @@ class History:
 
     async def read(self) -> StoredHistory:
         """Read everything. Raises `NothingStoredError`, `UnreadableStoreError` and other `StoreError`."""
+        head = await self._value_of(self._keys.head)
+        self._head, self._head_revision = (Head(0, ""), 0) if head is None else (Head.unpack(head), head.mod_revision)
         about = await self._value_of(self._keys.about)
         if about is None:
             raise NothingStoredError(f"no coordinatord has kept state below {self._keys.prefix}/")
@@ -91,9 +94,6 @@ class History:
             )
         values, parts = [], dict[int, list[bytes]]()
         self._log = CommitLog()
-        head = await self._value_of(self._keys.head)
-        self._head_revision = 0 if head is None else head.mod_revision
-        self._number = 0 if head is None else Head.unpack(head).number
         beginning = self._keys.commits(self.about.generation)
         pending: list[tuple[int, bytes]] = []
         async for pair in self._gateway.all_below(beginning, PAGE):
@@ -111,34 +111,26 @@ class History:
 
     async def begin(self) -> None:
         """Begin an empty history. Raises `StoreError`."""
+        await self.sweep()
         self.about = About(secrets.token_hex(4), len(STEPS), 1)
         await self._change([written_at(self._keys.about, 0)], [put(self._keys.about, self.about.packed())])
 
     async def sweep(self) -> None:
-        """Delete the remains of an unfinished commit or generation. Raises `StoreError`."""
+        """Delete the remains of an unfinished commit or generation. Raises `LeadershipLostError`, and `StoreError`."""
         ours = self._keys.commits(self.about.generation)
         all_commits = f"{self._keys.prefix}/commits/".encode()
-        unfinished = delete(self._keys.commit(self.about.generation, self._number + 1), after(ours))
+        unfinished = delete(self._keys.commit(self.about.generation, self._head.number + 1), after(ours))
         others = [delete(all_commits, ours), delete(after(ours), after(all_commits))]
-        await self._change([self._nothing_committed], [unfinished, *others])
+        await self._write_head(self._head, [unfinished, *others])
 
     async def commit(self, rows: Sequence[Row], dropped: Sequence[int]) -> None:
         """Make a commit durable, all or nothing; the same one may be tried again after an error.
 
         Raises `LeadershipLostError`, and `StoreError`: then the commit may be durable, and the next try finds out.
         """
-        number, value = self._number + 1, pack(rows, dropped)
-        head = Head(number, hashlib.sha256(value).hexdigest()).packed()
+        number, value = self._head.number + 1, pack(rows, dropped)
         ops = await self._stored(self.about.generation, number, value)
-        answer = await self._try([self._nothing_committed], [put(self._keys.head, head), *ops], [get(self._keys.head)])
-        if answer.get("succeeded"):
-            self._head_revision = self.revision = revision_of(answer)
-        else:
-            found = next(iter(key_values(responses(answer)[1])), None)
-            if found is None or found.value != head:
-                raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
-            self._head_revision = self.revision = found.mod_revision
-        self._number = number
+        await self._write_head(Head(number, hashlib.sha256(value).hexdigest()), ops)
         self._log.add(number, len(value), [row[0] for row in rows], dropped)
 
     async def merge(self, merger: Merger, rows: Sequence[Row]) -> None:
@@ -153,6 +145,7 @@ class History:
 
     async def replace(self, rows: Iterable[Row], identity: str) -> None:
         """Write a whole history as a new generation, which counts once all of it is written. Raises `StoreError`."""
+        await self.sweep()
         about = About(identity, len(STEPS), self.about.generation + 1)
         self._log, number = CommitLog(), 0
         held: list[Row] = []
@@ -165,10 +158,10 @@ class History:
         if held:
             number += 1
             await self._write_value(about.generation, number, held)
-        last = Head(number, "").packed()
-        new = [put(self._keys.about, about.packed()), put(self._keys.head, last)]
+        last = Head(number, "")
+        new = [put(self._keys.about, about.packed()), put(self._keys.head, last.packed())]
         answer = await self._change([self._same_generation], new)
-        self.about, self._number = about, number
+        self.about, self._head = about, last
         self._about_revision = self._head_revision = revision_of(answer)
         await self.sweep()
 
@@ -196,6 +189,22 @@ class History:
     def _same_generation(self) -> Body:
         """The demand that no new generation was begun."""
         return written_at(self._keys.about, self._about_revision)
+
+    async def _write_head(self, head: Head, ops: list[Body]) -> None:
+        """Name the newest commit, and carry out `ops` with it. If an earlier try has done so, only take note of it.
+
+        Raises `LeadershipLostError`, and `StoreError`.
+        """
+        ours = head.packed()
+        answer = await self._try([self._nothing_committed], [put(self._keys.head, ours), *ops], [get(self._keys.head)])
+        if answer.get("succeeded"):
+            self._head_revision = self.revision = revision_of(answer)
+        else:
+            found = next(iter(key_values(responses(answer)[1])), None)
+            if found is None or found.value != ours:
+                raise LeadershipLostError("an earlier commit of this coordinator came late: it reads everything anew")
+            self._head_revision = self.revision = found.mod_revision
+        self._head = head
 
     async def _change(self, demands: list[Body], ops: list[Body]) -> Body:
         """Carry out `ops` as the leader. Raises `LeadershipLostError`, also if a demand fails, and `StoreError`."""

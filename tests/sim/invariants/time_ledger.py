@@ -208,6 +208,7 @@ class LedgerInvariants(RoundInvariants):
         super().durable(decided)
         for _, record in decided:
             if isinstance(record, RunOpened | Accounted):
+                self.check(bool(self._written), "%s is durable a second time", record)
                 page = self._written.popleft()
                 page.wall_offset = self.world.daemon.wall_offset
                 self._durable_pages[record.run] = page

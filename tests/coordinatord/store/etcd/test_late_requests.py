@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.history import History
+from coordinatord.store.etcd.history import VALUE_BYTES_MAX, History
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.roster import Coordinatord
 from coordinatord.store.row_codec import Row
@@ -25,14 +25,15 @@ class RepeatingGateway(Gateway):
         self._asked: list[tuple[str, Mapping[str, Any]]] = []
 
     async def call(self, path: str, body: Mapping[str, Any], try_within_s: float | None = None) -> Any:
-        """Carry out a request."""
+        """Carry out a request, after all earlier ones once more."""
         del try_within_s
+        self.repeat()
         self._asked.append((path, body))
         return self._etcd.do(path, body)
 
     def repeat(self) -> None:
-        """Carry out all transactions again, the oldest first."""
-        for path, body in self._asked:
+        """Carry out all transactions again, the newest first: an older one may undo what a newer one has done."""
+        for path, body in reversed(self._asked):
             if path == "/v3/kv/txn":
                 self._etcd.do(path, body)
 
@@ -54,7 +55,10 @@ def _merge_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinatord.store.etcd.commit_log.MERGED_VALUES_MAX", 5)
 
 
-def test_what_is_done_again_later_changes_nothing() -> None:
+@pytest.mark.parametrize("value_bytes_max", [VALUE_BYTES_MAX, 50])
+def test_what_is_done_again_later_changes_nothing(value_bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.history.VALUE_BYTES_MAX", value_bytes_max)
+    monkeypatch.setattr("coordinatord.store.etcd.history.ROWS_AT_ONCE", 1)
     gateway = RepeatingGateway()
     candidate = Candidate(gateway, KEYS, Coordinatord("h1", "h1:1", secure=False, since=0.0), 5.0)
     _done(candidate.win_at_once())
@@ -78,6 +82,7 @@ def test_what_is_done_again_later_changes_nothing() -> None:
             _done(history.merge(merger, [lives[seq] for seq in merger.rows]))
             judge()
         if number == 15:
+            _done(history.sweep())
             _done(history.replace(lives.values(), "again"))
             judge()
     assert len(history.log) < 20

@@ -10,7 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from coordinatord.runtime.tasks import Tasks
+from coordinatord.store.database import Database
 from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.history import History
 from coordinatord.store.etcd.keys import About
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.refusals import EtcdAwayError
@@ -18,7 +20,7 @@ from coordinatord.store.etcd.requests import put
 from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.etcd_store import EtcdStore
 from coordinatord.store.interface import LeadershipLostError, StoreError
-from tests.support.etcd import EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, usurp
+from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, SteppedGateway, needs_etcd, usurp
 from tests.support.histories import a_join_of, a_loss_of, an_opening, made_at
 from tests.support.raw_session import until
 
@@ -213,12 +215,12 @@ async def test_a_try_whose_answer_was_lost_is_recognized(etcd: EtcdCluster) -> N
     space = EtcdNamespace(etcd)
     gateway = Gateway(space.place)
     async with space.led(gateway) as (store, _):
-        head = store._history._head_revision
+        before = store._history._head, store._history._head_revision
         await store._history.commit([], [])
-        number = store._history._number
-        store._history._number, store._history._head_revision = number - 1, head  # as if no answer had come
+        head = store._history._head
+        store._history._head, store._history._head_revision = before  # as if no answer had come
         await store._history.commit([], [])
-        assert store._history._number == number
+        assert store._history._head == head
         await store.append(made_at(1.0, an_opening()))
     await gateway.close()
 
@@ -237,6 +239,33 @@ async def test_a_commit_larger_than_a_value_is_whole_or_not_there(
             await store.append(made_at(2.0, an_opening()))
     async with left[-1].life() as store:
         assert [entry.record for entry in await store.load()] == [an_opening(), *joins]
+
+
+async def test_a_copied_history_is_whole_or_not_there(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinatord.store.etcd.history.ROWS_AT_ONCE", 1)
+    records = [an_opening(), a_join_of("n1"), a_join_of("n2")]
+    source = Database.in_memory()
+    source.append(made_at(1.0, *records))
+
+    space = EtcdNamespace(etcd)
+    async with space.copying() as (gateway, left):
+        candidate = Candidate(gateway, space.keys, NOBODY, LONG_LEASE_S)
+        await candidate.win_at_once()
+        gateway.stepping = True
+        await History(gateway, space.keys, candidate.fence).replace(source.rows(), source.identity)
+        gateway.stepping = False
+        await candidate.resign()
+    unfinished, written = left[:-2], left[-2:]  # the last request deletes what was there before
+    assert len(unfinished) > len(records), "a request for each value"
+    for copy in unfinished:
+        async with copy.life() as store:
+            assert list(await store.load()) == []
+            await store.append(made_at(2.0, an_opening()))
+        async with copy.life() as store:
+            assert [entry.record for entry in await store.load()] == [an_opening()]
+    for copy in written:
+        async with copy.life() as store:
+            assert [entry.record for entry in await store.load()] == records
 
 
 async def test_what_is_forgotten_leaves_etcd_too(etcd: EtcdCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,11 +62,11 @@ def _writes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     commit = History.commit
 
     async def hasty(self: History, rows: Any, dropped: Any) -> None:
-        head, number = self._head_revision, self._number
+        head, revision = self._head, self._head_revision
         try:
             await commit(self, rows, dropped)
         except StoreError:
-            self._head_revision, self._number = head, number
+            self._head, self._head_revision = head, revision
 
     monkeypatch.setattr(History, "commit", hasty)
 
