@@ -20,10 +20,12 @@ class StepNumbers:
     def __init__(self) -> None:
         self.done = -1
         """The last step that can be kept."""
-        self.stride = 1
-        """The number of the next step less that of the last one."""
         self.has_optimizer = False
         """Whether an optimizer with hooks was seen; a script may use others."""
+        self._reported = -1
+        """The last number that the script has reported, whether the state was new or not."""
+        self._stride = 1
+        """The number of the next report less that of the last one."""
         self._changed = 0
         """The steps of optimizers since the last `ctx.step`."""
         self._is_named = True
@@ -32,7 +34,7 @@ class StepNumbers:
     @property
     def next(self) -> int:
         """The probable number of the current step."""
-        return self.done + self.stride
+        return self._reported + self._stride
 
     @property
     def problem(self) -> str:
@@ -45,7 +47,7 @@ class StepNumbers:
 
     def begin(self, step: int) -> None:
         """Go on from a step."""
-        self.done = step
+        self.done = self._reported = step
 
     def note_optimizer(self) -> None:
         """Note that an optimizer begins a step."""
@@ -57,9 +59,11 @@ class StepNumbers:
     def note_step(self, number: int) -> bool:
         """Note that the script reports a step; return whether the state is new, and has this number."""
         changed, self._changed = self._changed > 0 or not self.has_optimizer, 0
+        if number > self._reported >= 0:
+            self._stride = number - self._reported
+        self._reported = number
         if number > self.done:
             if changed:
-                self.stride = number - self.done if self.done >= 0 else 1
                 self.done, self._is_named = number, True
             return changed
         if changed:

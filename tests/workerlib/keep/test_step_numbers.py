@@ -31,10 +31,18 @@ def test_several_optimizers_make_one_step() -> None:
 def test_gradients_that_are_summed_up_are_part_of_no_step(caplog: pytest.LogCaptureFixture) -> None:
     numbers = StepNumbers()
     assert [stepped(numbers, number, times=number % 4 == 0) for number in range(9)] == [True, *[False] * 3] * 2 + [True]
-    assert (numbers.done, numbers.next) == (8, 12)
+    assert numbers.done == 8
+    assert [numbers.note_step(number) for number in (9, 10, 11)] == [False] * 3
+    assert numbers.next == 12
     assert not numbers.note_step(8), "the same number, as of a script that counts the optimizer's steps"
     assert not numbers.problem
     assert not caplog.records
+
+
+def test_a_step_that_a_gradient_scaler_leaves_out_shifts_no_number() -> None:
+    numbers = StepNumbers()
+    assert [stepped(numbers, number, times=number != 4) for number in range(6)] == [True] * 4 + [False, True]
+    assert (numbers.done, numbers.next) == (5, 6)
 
 
 def test_without_an_optimizer_of_torch_every_number_counts() -> None:
