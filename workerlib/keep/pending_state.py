@@ -45,8 +45,12 @@ class PendingStates:
 def hooked(module: torch.nn.Module) -> torch.nn.Module:
     """Return the module whose forward gets a hook: the one within DDP, which scripts also call directly."""
     inner = getattr(module, "module", None) if type(module).__name__ == "DistributedDataParallel" else None
-    # The hooks of a compiled module do not run where it is called by another one.
-    return inner if isinstance(inner, torch.nn.Module) and not hasattr(inner, "_orig_mod") else module
+    return inner if isinstance(inner, torch.nn.Module) and not _is_compiled(inner) else module
+
+
+def _is_compiled(module: torch.nn.Module) -> bool:
+    """Whether a module's own hooks do not run where another module calls it: they are left out of compiled code."""
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def after_closure(

@@ -1,0 +1,46 @@
+"""The small state is also saved within a step, after each forward: also of modules whose own hooks do not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from workerlib.keep.pending_state import hooked
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """Have a process group of this process alone, which DDP asks for."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def plain(module: nn.Module) -> nn.Module:
+    return module
+
+
+def compiled(module: nn.Module) -> nn.Module:
+    wrapped: nn.Module = torch.compile(module, backend="eager")  # type: ignore[assignment]  # a module, of a module
+    return wrapped
+
+
+def compiled_in_place(module: nn.Module) -> nn.Module:
+    module.compile(backend="eager")  # type: ignore[no-untyped-call]  # torch has no types here
+    return module
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(("make", "within"), [(plain, True), (compiled, False), (compiled_in_place, False)])
+def test_the_module_within_ddp_has_the_hook_unless_it_is_compiled(
+    make: Callable[[nn.Module], nn.Module], within: bool
+) -> None:
+    inner = make(nn.Linear(2, 2))
+    around = DistributedDataParallel(inner)
+    assert hooked(around) is (inner if within else around)
+    assert hooked(inner) is inner
