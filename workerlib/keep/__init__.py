@@ -8,8 +8,8 @@ The other modules use torch. `keeping` begins to keep. `keeper` decides when sta
 decides how often, and `restoring` brings it back. `step_numbers` decides which states are those of a step,
 `step_commits` identifies them, and `pending_state` saves small state within a step. `planned_end` receives the order to
 end a round, also for a script that keeps nothing, and `standstill` holds training between two steps before that end.
-`process_hooks` has the calls of a keeper. `kept_objects` adapts the kinds of objects, `pieces` the shards of tensors,
-`plain_values` other values as JSON, and `random_state` the random numbers; `device_order` waits for a GPU.
-`agent_channel` is the connection, `arena_request` requests memory, and `kept_errors` has the errors. `checkpoint_parts`
-numbers the parts that ranks save by `torch.distributed.checkpoint`.
+`process_hooks` has the calls of a keeper. `kept_objects` adapts the kinds of objects, and `kept_containers` dicts and
+lists of tensors; `pieces` adapts the shards of tensors, `plain_values` other values as JSON, and `random_state` the
+random numbers. `device_order` waits for a GPU. `agent_channel` is the connection, `arena_request` requests memory, and
+`kept_errors` has the errors. `checkpoint_parts` numbers the parts that ranks save by `torch.distributed.checkpoint`.
 """

@@ -5,6 +5,7 @@ Each kind of object has an adapter with the same methods:
 * `big` returns its big tensors, which are saved when the round breaks or at an interval.
 * `buffers` returns the places of its small tensors, which forward changes: they are saved at each step, for each rank.
 * `values` returns its other state as JSON, saved at each step. It is the same object as before if nothing has changed.
+* `make_missing` makes what the script had added when the state was kept, and has not added yet.
 * `targets` returns the tensors to be filled with kept ones, and `take_values` then takes the kept values.
 """
 
@@ -16,12 +17,13 @@ from typing import Any, Protocol
 
 import torch
 
+from workerlib.keep.kept_containers import KeptContainer
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.plain_values import from_plain, to_plain
 
 BufferPlace = tuple[str, MutableMapping[str, Any], str]
-"""A name, and the mapping and the key under which the present tensor of that name is found."""
+"""A name, and the mapping and the key under which the present tensor of that name is found; there may be none."""
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""
@@ -51,6 +53,9 @@ class KeptObject(Protocol):
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
 
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Make what the script adds in the course of training. Raises `UnfitStateError` if that is not known."""
+
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
 
@@ -75,6 +80,9 @@ class _Adapter:
     def buffers(self) -> Iterator[BufferPlace]:
         """Yield where its small tensors are."""
         yield from ()
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Make what the script adds in the course of training."""
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
@@ -102,19 +110,19 @@ class KeptModule(_Adapter):
             if type(submodule).get_extra_state is not torch.nn.Module.get_extra_state
         ]
         self._training = [(submodule, submodule.training) for submodule in module.modules()]
-        self._parameters = [
+        self.parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
-        yield from self._parameters
+        yield from self.parameters
 
     def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are."""
+        """Yield where its small tensors are, and where one may be that is None at present."""
         for prefix, submodule in self.module.named_modules():
-            for key, buffer in submodule._buffers.items():  # noqa: SLF001 - only there is a replaced buffer found
-                if buffer is not None and key not in submodule._non_persistent_buffers_set:  # noqa: SLF001 - as above
+            for key in submodule._buffers:  # noqa: SLF001 - only there is a replaced buffer found
+                if key not in submodule._non_persistent_buffers_set:  # noqa: SLF001 - as above
                     path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
                     yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - as above
 
@@ -128,7 +136,7 @@ class KeptModule(_Adapter):
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
         del saved
-        return dict(self._parameters)
+        return dict(self.parameters)
 
     def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
@@ -137,7 +145,7 @@ class KeptModule(_Adapter):
 
     def forget_step(self) -> None:
         """Drop the gradients, and be in training mode or not as when `keep` was called."""
-        for _, parameter in self._parameters:
+        for _, parameter in self.parameters:
             parameter.grad = None
         for module, training in self._training:
             module.training = training
@@ -146,7 +154,7 @@ class KeptModule(_Adapter):
 class KeptOptimizer(_Adapter):
     """An optimizer: its state of each parameter is big, learning rates and the like are values."""
 
-    def __init__(self, name: str, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
+    def __init__(self, name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.nn.Parameter]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
         self._optimizer = optimizer
@@ -159,7 +167,11 @@ class KeptOptimizer(_Adapter):
         self._values: Any = None
         self._entries = 0
         self._number_places: list[tuple[str, str]] = []
-        self._names = names
+        self._known = known
+        """The parameters of all modules, by name."""
+        self._names = {id(parameter): path for path, parameter in known.items()}
+        self._groups_before = len(optimizer.param_groups)
+        """The groups that the script made before `keep`."""
         self._parameters: dict[str, Any] = {}
         self._look_at_parameters()
 
@@ -186,7 +198,21 @@ class KeptOptimizer(_Adapter):
             self._seen, self._fixed = present, all(_is_fixed(value) for group in others for value in group.values())
             groups = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in others]
             self._values = {"groups": groups, "state": numbers}
+            if added := self._optimizer.param_groups[self._groups_before :]:
+                names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
+                self._values["added"] = names
         return self._values
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Add the parameter groups that the script adds in the course of training, as when it unfreezes layers."""
+        del saved, device
+        groups, added = values["groups"], values.get("added", [])
+        missing = len(groups) - len(self._optimizer.param_groups)
+        if not 0 < missing <= len(added) or any(name not in self._known for names in added for name in names):
+            return  # `take_values` says that the number of groups is another one
+        for names, options in zip(added[-missing:], groups[-missing:], strict=True):
+            self._optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
+        self._look_at_parameters()
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
         """Return the tensors to be filled."""
@@ -281,45 +307,16 @@ class KeptStateful(_Adapter):
         self._stateful.load_state_dict(from_plain(values))
 
 
-class KeptContainer(_Adapter):
-    """A tensor, or a dict or list of tensors and numbers, brought back in place."""
-
-    late = False
-
-    def __init__(self, name: str, content: Any) -> None:
-        self._name = name
-        self._root = {name: content}
-        self._is_tensor = isinstance(content, torch.Tensor)
-
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
-        yield from _tensors(self._root, "")
-
-    def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
-        return None if self._is_tensor else to_plain(_without_tensors(self._root[self._name]), self._name)
-
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
-        return dict(self.big())
-
-    def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
-        if not self._is_tensor:
-            _merge(self._root[self._name], from_plain(values))
-
-
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:
     """Return the adapters of a script's objects, by name. Raises `KeptStateError`."""
     modules = {name: KeptModule(name, kept) for name, kept in objects.items() if isinstance(kept, torch.nn.Module)}
-    names = {id(parameter): path for module in modules.values() for path, parameter in module.big()}
-    return {name: modules.get(name) or _adapt(name, kept, names) for name, kept in objects.items()}
+    known = {path: parameter for module in modules.values() for path, parameter in module.parameters}
+    return {name: modules.get(name) or _adapt(name, kept, known) for name, kept in objects.items()}
 
 
-def _adapt(name: str, kept: Any, names: Mapping[int, str]) -> KeptObject:
+def _adapt(name: str, kept: Any, known: Mapping[str, torch.nn.Parameter]) -> KeptObject:
     if isinstance(kept, torch.optim.Optimizer):
-        return KeptOptimizer(name, kept, names)
+        return KeptOptimizer(name, kept, known)
     if callable(getattr(kept, "state_dict", None)) and callable(getattr(kept, "load_state_dict", None)):
         return KeptStateful(name, kept)
     if isinstance(kept, (torch.Tensor, dict, list)):
@@ -355,40 +352,3 @@ def _empty(parameter: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.
     if is_sharded(parameter):
         return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
     return torch.empty(shape, dtype=dtype, device=parameter.device)
-
-
-def _tensors(container: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
-    pairs = container.items() if isinstance(container, dict) else enumerate(container)
-    for key, value in pairs:
-        here = f"{path}.{key}" if path else str(key)
-        if isinstance(value, torch.Tensor):
-            yield here, value
-        elif isinstance(value, (dict, list)):
-            yield from _tensors(value, here)
-
-
-def _without_tensors(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_tensors(item) for key, item in value.items() if not isinstance(item, torch.Tensor)}
-    if isinstance(value, list):
-        return [None if isinstance(item, torch.Tensor) else _without_tensors(item) for item in value]
-    return value
-
-
-def _merge(present: Any, kept: Any) -> None:
-    """Bring a dict or list to the kept state, in place; its tensors stay the same objects."""
-    if isinstance(present, list):
-        del present[len(kept) :]
-        present.extend([None] * (len(kept) - len(present)))
-    else:
-        for key in [key for key, value in present.items() if key not in kept and not isinstance(value, torch.Tensor)]:
-            del present[key]
-    pairs = list(kept.items() if isinstance(kept, dict) else enumerate(kept))
-    for key, value in pairs:
-        old = present.get(key) if isinstance(present, dict) else present[key]
-        if isinstance(old, torch.Tensor):
-            continue
-        if isinstance(old, (dict, list)) and type(old) is type(value):
-            _merge(old, value)
-        else:
-            present[key] = value

@@ -126,6 +126,11 @@ class SavedTensors:
         found: torch.dtype = getattr(torch, self._any(name).dtype)
         return found
 
+    def is_sharded(self, name: str) -> bool:
+        """Whether a tensor was saved in several pieces."""
+        piece = self._any(name)
+        return piece.sizes != piece.whole
+
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Fill this process's own pieces of tensors. Raises `KeptStateError`."""
         to: list[torch.Tensor] = []

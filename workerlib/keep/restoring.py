@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
@@ -94,11 +96,15 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
         raise KeptStateError(
             f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
         )
-    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
     lowest = done[min(done)]
     own = done.get(rank) or pending
-    _fill_buffers(objects, (own or lowest).buffers)
     values = {**lowest.values, **(own.values if own else {})}
+    device = _device_of(objects.values())
+    for name, adapter in objects.items():
+        if name in values:
+            adapter.make_missing(values[name], saved, device)
+    saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
+    _fill_buffers(objects, (own or lowest).buffers, device)
     for name, adapter in objects.items():
         if name in values:
             adapter.take_values(values[name])
@@ -133,16 +139,23 @@ def _read(point: RestorePoint, rank: int) -> tuple[SavedTensors, dict[int, Small
     return saved, done, None if pending is None else pending[1]
 
 
-def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, object]) -> None:
-    slots = [slot for adapter in objects.values() for slot in adapter.buffers()]
+def _device_of(objects: Iterable[KeptObject]) -> torch.device:
+    """Return where the objects have their tensors."""
+    return next((tensor.device for kept in objects for _, tensor in kept.big()), torch.device("cpu"))
+
+
+def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
     to, of = [], []
-    for name, mapping, key in slots:
+    for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffers()):
         buffer, saved = mapping[key], kept.get(name)
-        if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:  # type: ignore[attr-defined]  # a tensor
+        if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
+            mapping[key] = None if saved is None else saved.to(device, copy=True)
+            continue
+        if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
             raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
         to.append(buffer.detach())
         of.append(saved)
-    copy(to, of)  # type: ignore[arg-type]  # as above
+    copy(to, of)
 
 
 def _private(file: int) -> Arena:

@@ -66,15 +66,15 @@ def read_small(data: memoryview) -> SmallState:
 class Taken:
     """The small state of this process at one moment."""
 
-    buffers: list[torch.Tensor]
-    """They change with training, in the order of the names that `SmallStates` knows."""
+    buffers: Mapping[str, torch.Tensor]
+    """They change with training."""
     random: Mapping[str, bytes]
     rest: bytes
     """Values, and the part of the random state without a fixed size, as JSON."""
 
     def kept(self) -> Taken:
         """Return the same in memory of its own."""
-        return replace(self, buffers=[buffer.detach().clone() for buffer in self.buffers])
+        return replace(self, buffers={name: buffer.detach().clone() for name, buffer in self.buffers.items()})
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class SmallStates:
     @property
     def on_device(self) -> bool:
         """Whether some buffers are in the memory of a GPU, so that taking the state waits for the GPU."""
-        return any(mapping[key].is_cuda for _, mapping, key in self._buffer_places)
+        return any(buffer.is_cuda for buffer in self._buffers().values())
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -194,8 +194,8 @@ class SmallStates:
         views = self._views.get(id(place))
         if views is None:
             data[: len(layout.manifest)] = layout.manifest
-            views = self._views[id(place)] = views_of(layout, data)[: len(self._buffer_places)]
-        copy(views, taken.buffers)
+            views = self._views[id(place)] = views_of(layout, data)[: len(taken.buffers)]
+        copy(views, [*taken.buffers.values()])
         for begin, raw in zip(layout.begins[len(views) :], taken.random.values(), strict=True):
             data[begin : begin + len(raw)] = raw
         end = layout.end + len(taken.rest)
@@ -223,7 +223,7 @@ class SmallStates:
         assert self._arena is not None  # noqa: S101 - the caller has looked
         room = len(self._arena.smalls[0].data)
         random = taken.random
-        kinds = ([*map(_KIND, taken.buffers)], [*random], [*map(len, random.values())])
+        kinds = ([*taken.buffers, *random], [*map(_KIND, taken.buffers.values())], [*map(len, random.values())])
         if kinds != self._kinds:
             layout = lay_out(self._pieces_of(taken))
             if layout.end > room:
@@ -232,18 +232,20 @@ class SmallStates:
         return self._layout.end + len(taken.rest) <= room
 
     def _pieces_of(self, taken: Taken) -> tuple[Piece, ...]:
-        buffers = (
-            piece_of(name, buffer) for (name, _, _), buffer in zip(self._buffer_places, taken.buffers, strict=True)
-        )
+        buffers = (piece_of(name, buffer) for name, buffer in taken.buffers.items())
         states = (_piece_of_random(name, len(raw)) for name, raw in taken.random.items())
         return (*buffers, *states)
 
+    def _buffers(self) -> dict[str, torch.Tensor]:
+        """Return the buffers that there are at present: a module may make one later, or give one up."""
+        found = ((name, mapping.get(key)) for name, mapping, key in self._buffer_places)
+        return {name: buffer for name, buffer in found if buffer is not None}
+
     def _taken(self, texts: Iterable[str]) -> Taken:
-        buffers = [mapping[key] for _, mapping, key in self._buffer_places]
         random, plain = self._random.take(), self._random.plain()
         if plain != self._plain[0]:
             self._plain = plain, json.dumps(plain, separators=_SEPARATORS)
-        return Taken(buffers, random, f'{{"values":{{{",".join(texts)}}},"random":{self._plain[1]}}}'.encode())
+        return Taken(self._buffers(), random, f'{{"values":{{{",".join(texts)}}},"random":{self._plain[1]}}}'.encode())
 
 
 def _piece_of_random(name: str, length: int) -> Piece:

@@ -20,7 +20,7 @@ def arena() -> Arena:
 
 
 def taken(step: int) -> Taken:
-    return Taken([], {}, str(step).encode())
+    return Taken({}, {}, str(step).encode())
 
 
 def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:

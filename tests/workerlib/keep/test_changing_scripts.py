@@ -1,36 +1,138 @@
-"""State that changes where nobody expects it: a group of parameters is added, or a step begins during a save."""
+"""State that changes where nobody expects it: something is made later, or a step begins during a save."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
-from tests.support.kept_script import Script, network, train
-from tests.support.kept_training import digest_of
+from tests.support.kept_script import Objects, Script, network, state_of, train
+from tests.support.programs import wait_until
 from workerlib.keep.channel_messages import NotSaved, Saved
+from workerlib.keep.kept_errors import UnfitStateError
+from workerlib.keep.kept_objects import adapt
+from workerlib.keep.pieces import SavedTensors
 
 
-def test_a_group_of_parameters_that_is_added_later_is_kept_as_well(script: Script) -> None:
-    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
-        model = network()
-        return model, torch.optim.Adam(model[2].parameters())  # type: ignore[index]  # the last layer
+def last_layer() -> Objects:
+    """Return a network of which only the last layer is trained."""
+    model = network()
+    return {"model": model, "optimizer": torch.optim.Adam(model[2].parameters())}  # type: ignore[index]  # the last layer
 
-    model, optimizer = made()
-    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
-        train(model, optimizer)
-        kept.step(0)
-        optimizer.add_param_group({"params": list(model[0].parameters())})  # type: ignore[index]  # the first layer
-        for step in (1, 2):
-            train(model, optimizer)
+
+def unfreeze(objects: Objects) -> None:
+    """Train the first layer as well."""
+    objects["optimizer"].add_param_group({"params": list(objects["model"][0].parameters()), "lr": 0.002})
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_group_of_parameters_that_is_added_later_is_kept_as_well(script: Script, before: bool) -> None:
+    """A script may add it before it calls `keep` when it goes on from there, or not at all."""
+    objects = last_layer()
+    with script.runs(objects) as (_, kept):
+        for step in range(3):
+            if step == 1:
+                unfreeze(objects)
+            train(*objects.values())
             kept.step(step)
         assert isinstance(answer := script.save(kept), Saved), answer
-    fresh, fresh_optimizer = made()
-    fresh_optimizer.add_param_group({"params": list(fresh[0].parameters())})  # type: ignore[index]  # as above
-    with script.runs({"model": fresh, "optimizer": fresh_optimizer}) as (done, _):
+        state = state_of(objects)
+    for done in (2, 3):  # the second time, it was added by nobody but the round before
+        fresh = last_layer()
+        if before:
+            unfreeze(fresh)
+        with script.runs(fresh) as (began, kept):
+            assert began == done
+            assert state_of(fresh) == state
+            train(*fresh.values())
+            kept.step(done + 1)
+            assert isinstance(answer := script.save(kept), Saved), answer
+            state = state_of(fresh)
+
+
+def test_a_group_of_parameters_that_no_module_names_is_not_made_by_guess() -> None:
+    objects, nothing = last_layer(), SavedTensors()
+    before = adapt(objects)["optimizer"]
+    objects["optimizer"].add_param_group({"params": list(nn.Linear(2, 2).parameters())})
+    fresh = adapt(last_layer())["optimizer"]
+    fresh.make_missing(before.values(), nothing, torch.device("cpu"))
+    assert fresh.targets(nothing) == {}
+    with pytest.raises(UnfitStateError, match="optimizer has another number of parameter groups than was kept"):
+        fresh.take_values(before.values())
+
+
+def average(means: dict[Any, Any], model: nn.Module, name: Callable[[int], Any]) -> None:
+    """Have the mean of weights in a dict, and make what is not there yet."""
+    for number, parameter in enumerate(model.parameters()):
+        now = parameter.detach()
+        means[name(number)] = means[name(number)].lerp(now, 0.1) if name(number) in means else now.clone()
+
+
+@pytest.mark.parametrize("name", [lambda number: f"layer.{number}", lambda number: number])
+def test_tensors_that_a_script_makes_in_its_first_steps_come_back(script: Script, name: Callable[[int], Any]) -> None:
+    def fresh() -> Objects:
+        model = network()
+        notes: dict[str, Any] = {"means": {}, "seen": [], "best": {"loss": 1.0}}
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "notes": notes}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        for step in range(6):
+            train(objects["model"], objects["optimizer"])
+            average(objects["notes"]["means"], objects["model"], name)
+            objects["notes"]["seen"] = [*objects["notes"]["seen"], torch.tensor(step)]
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert isinstance(answer := script.save(kept), Saved), answer
+    again = fresh()
+    with script.runs(again) as (done, _):
+        assert done == 5
+        assert again["notes"]["means"].keys() == objects["notes"]["means"].keys()
+        assert again["notes"]["seen"] == [*map(torch.tensor, range(6))]
+        assert state_of(again) == state_of(objects)
+
+
+class Centred(nn.Module):
+    """A layer with a mean that its first forward makes, and gives up later."""
+
+    mean: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("mean", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Take the mean away."""
+        self.mean = x.mean(0) if self.mean is None else self.mean.lerp(x.mean(0), 0.1)
+        result: torch.Tensor = self.layer(x - self.mean)
+        return result
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_buffer_that_is_made_or_given_up_later_is_kept_as_it_is(script: Script, stays: bool) -> None:
+    def fresh() -> Objects:
+        model = Centred()
+        return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+    objects = fresh()
+    with script.runs(objects) as (_, kept):
+        for step in range(3):
+            train(*objects.values())
+            if step == 2 and not stays:
+                objects["model"].mean = None
+            kept.step(step)
+            wait_until("memory", lambda: not kept._saver.memory.awaited)
+        assert isinstance(answer := script.save(kept), Saved), answer
+    again = fresh()
+    with script.runs(again) as (done, _):
         assert done == 2
-        assert digest_of(fresh_optimizer.state_dict()) == digest_of(optimizer.state_dict())
+        assert (again["model"].mean is not None) is stays
+        assert state_of(again) == state_of(objects)
 
 
 class Weights(dict[str, torch.Tensor]):
