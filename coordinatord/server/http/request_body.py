@@ -37,7 +37,7 @@ async def read_body(request: web.Request, make: Callable[[object], Made]) -> Mad
     except TimeoutError as error:
         text = f"the rest of the request has not come within {BODY_WITHIN_S:g} s"
         raise TurnedDownError(408, "incomplete", text) from error
-    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException) as error:
+    except (SchemaError, ValueError, RecursionError, msgpack.UnpackException, web.RequestPayloadError) as error:
         raise TurnedDownError(400, "malformed", f"the request is not understood: {_why(error)}") from error
 
 
@@ -45,4 +45,6 @@ def _why(error: Exception) -> str:
     """Return what is wrong with a body; msgpack's own errors have no text."""
     if isinstance(error, RecursionError | msgpack.StackError):
         return "it is nested too deeply"
+    if isinstance(error, web.RequestPayloadError):
+        return "its body is not as its headers say"
     return str(error) or "it is no msgpack"

@@ -46,7 +46,8 @@ def encoded(answer: Any, content_type: str, without: Without = MappingProxyType(
     take_apart = partial(fields_of, without=without)
     if content_type == JSON:
         return f"{json.dumps(answer, default=take_apart, check_circular=False)}\n".encode()
-    return bytes(msgpack.packb(answer, default=take_apart))
+    # What a request has in its head is repeated in errors, and may be no text.
+    return bytes(msgpack.packb(answer, default=take_apart, unicode_errors="replace"))
 
 
 def respond(request: web.Request, answer: Any, status: int = 200) -> web.Response:

@@ -76,13 +76,18 @@ UNUSUAL = frozenset({"content-length", "expect", "origin", "transfer-encoding"})
 request for a WebSocket (RFC 6455, 4.1), and is refused by what guards HTTP against web pages."""
 
 
+AT_FAULT = (HttpProcessingError, ConnectionError, web.RequestPayloadError, UnicodeError)
+"""Errors of clients that aiohttp logs: it cannot repeat a text that is none, and it reads the rest of a body that
+nobody wants."""
+
+
 class _BadRequests(logging.Filter):
     """Turns a traceback that aiohttp logs into one quiet line, if the client is at fault."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every other record through unchanged."""
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError | ConnectionError):
+        if isinstance(error, AT_FAULT):
             record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
             record.msg, record.args = "bad request: %s", (type(error).__name__,)
             record.__dict__.update(fields("bad_request"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 
 import pytest
@@ -69,6 +70,30 @@ async def test_a_request_with_too_many_headers_is_refused_in_words(start: Start)
             headers = b"".join(b"X-%d: 1\r\n" % number for number in range(count - 1))
             async with wire(server.url, WHOLE[:-2] + headers + b"\r\n") as peer:
                 assert said in await peer.answer()
+
+
+GZIPPED = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nnone"
+MSGPACK = b"Accept: application/msgpack\r\n"
+BROWSER = b"GET %s HTTP/1.1\r\nHost: evil.\xff\r\nConnection: close\r\nAccept-Language: en\r\n" + MSGPACK + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        pytest.param(GZIPPED % (b"/v1/page/session", b"application/json"), b" 400 ", id="a body that is not gzipped"),
+        pytest.param(GZIPPED % (b"/v1/page/session", b"text/plain"), b" 415 ", id="the same, unread"),
+        pytest.param(WHOLE.replace(b"Host", b"Expect: \xff\r\nHost"), b" 500 ", id="an expectation"),
+        pytest.param(BROWSER % b"/healthz", b" 403 ", id="a name that is no text"),
+        pytest.param(BROWSER % b"/v1/jobs/%ff", b" 403 ", id="a path that is no text"),
+    ],
+)
+async def test_a_request_that_is_broken_leaves_no_traceback_in_the_log(
+    start: Start, caplog: pytest.LogCaptureFixture, asked: bytes, said: bytes
+) -> None:
+    async with start() as server, wire(server.url, asked) as peer:
+        assert said in await peer.answer()
+        await peer.end()
+        assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 async def test_what_follows_a_request_for_a_stream_is_not_read_without_end() -> None:
