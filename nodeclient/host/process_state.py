@@ -96,13 +96,17 @@ def _io_bytes(pid: int, proc: Path) -> int:
     return sum(int(number) for name, _, number in counters if name in _IO_COUNTERS)
 
 
+def _threads(pid: int, proc: Path) -> list[Path]:
+    """Return the folders of the threads of a process."""
+    try:
+        return [Path(entry.path) for entry in islice(os.scandir(proc / str(pid) / "task"), _THREADS_MAX)]
+    except OSError:
+        return []
+
+
 def _thread_states(pid: int, proc: Path) -> set[str]:
     """Return the states in which the threads of a process are."""
-    try:
-        threads = [entry.name for entry in islice(os.scandir(proc / str(pid) / "task"), _THREADS_MAX)]
-    except OSError:
-        return set()
-    stats = (read_if_there(proc / str(pid) / "task" / thread / "stat") for thread in threads)
+    stats = (read_if_there(thread / "stat") for thread in _threads(pid, proc))
     return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 
 
@@ -111,18 +115,20 @@ def _stat(pid: int, proc: Path) -> list[str]:
 
 
 def _with_descendants(pid: int, proc: Path) -> list[int]:
-    """Return a process and its descendants, as far as the kernel shows them."""
+    """Return a process and its descendants, as far as the kernel shows them: as children of each of its threads."""
     pids = [pid]
     for parent in pids:  # the loop extends the list
-        if len(pids) <= _CHILDREN_MAX:
-            pids += map(int, read_if_there(proc / str(parent) / "task" / str(parent) / "children").split())
+        for thread in _threads(parent, proc):
+            if len(pids) <= _CHILDREN_MAX:
+                pids += map(int, read_if_there(thread / "children").split())
     return pids
 
 
 def read_if_there(path: Path) -> str:
     """Return the text of a kernel file; an empty one if it is gone, or this process may not read it."""
     try:
-        return path.read_text(errors="replace")
+        with path.open("rb", buffering=0) as file:  # a look reads hundreds of files: `read_text` takes twice as long
+            return file.read().decode(errors="replace")
     except OSError:
         return ""
 

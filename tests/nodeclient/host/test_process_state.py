@@ -36,12 +36,13 @@ def test_a_process_that_is_just_looked_at_is_not_stopped(tmp_path: Path, state: 
     assert not is_stopped(78, tmp_path), "it is gone"
 
 
-def test_what_its_children_use_counts_as_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("thread", ["77", "80"], ids=["main", "other"])
+def test_what_children_of_any_thread_use_counts_as_its_own(tmp_path: Path, thread: str) -> None:
     proc = fake(tmp_path, "S", None)
     io = "rchar: 100\nwchar: 20\nsyscr: 9\nsyscw: 9\nread_bytes: 4000\nwrite_bytes: 8000\ncancelled_write_bytes: 7\n"
     (proc / "77" / "io").write_text(io)
-    (proc / "77" / "task" / "77").mkdir(parents=True)
-    (proc / "77" / "task" / "77" / "children").write_text("78 79 ")
+    (proc / "77" / "task" / thread).mkdir(parents=True)
+    (proc / "77" / "task" / thread / "children").write_text("78 79 ")
     (proc / "78").mkdir()
     (proc / "78" / "stat").write_text((proc / "77" / "stat").read_text())
     (proc / "78" / "io").write_text("rchar: 3\nwchar: 0\n")
