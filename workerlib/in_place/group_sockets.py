@@ -48,14 +48,18 @@ class _Own(socket.socket):
 
 
 @contextmanager
-def _noting(made: list[weakref.ref[socket.socket]]) -> Iterator[None]:
-    """Note each socket that Python makes in the block, in any thread, before it has a descriptor."""
+def _noting(begun: list[weakref.ref[socket.socket]], made: set[str]) -> Iterator[None]:
+    """Note each socket that Python makes in the block, in any thread, before it has a descriptor.
+
+    Then note its inode, since the object may hand its descriptor on.
+    """
     original = socket.socket.__init__
 
     @functools.wraps(original)
     def note(self: socket.socket, *args: Any, **kwargs: Any) -> None:
-        made.append(weakref.ref(self))
+        begun.append(weakref.ref(self))
         original(self, *args, **kwargs)
+        made.add(_inode(self.fileno()))
 
     socket.socket.__init__ = note  # type: ignore[method-assign]
     try:
@@ -77,8 +81,10 @@ class GroupSockets:
         """The connections that were shut, each with another descriptor: gloo closes its own."""
         self._before: set[str] | None = None
         """The sockets that existed before the group that is being made now."""
-        self._made: list[weakref.ref[socket.socket]] = []
-        """The sockets that Python has made while groups were made: they are those of the script."""
+        self._begun: list[weakref.ref[socket.socket]] = []
+        """The sockets that Python has begun to make while groups were made: they are those of the script."""
+        self._made: set[str] = set()
+        """The inodes of those that it has made."""
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
@@ -91,7 +97,7 @@ class GroupSockets:
             return
         self._before = set(_sockets())
         try:
-            with _noting(self._made):
+            with _noting(self._begun, self._made):
                 yield
         finally:
             self._inodes |= _sockets().keys() - self._before
@@ -109,11 +115,11 @@ class GroupSockets:
         number = 0
         before = self._before
         sockets = _sockets()
-        for made in filter(None, (reference() for reference in list(self._made))):
-            sockets.pop(_inode(made.fileno()), None)
+        begun = filter(None, (reference() for reference in list(self._begun)))
+        left_alone = {_inode(each.fileno()) for each in begun} | self._made | self._shut.keys()
         for inode, fd in sockets.items():
             came = inode in self._inodes or (before is not None and inode not in before)
-            if came and inode not in self._shut and (own := _shut(fd, inode, side)) is not None:
+            if came and inode not in left_alone and (own := _shut(fd, inode, side)) is not None:
                 self._shut[inode] = own
                 number += 1
         return number

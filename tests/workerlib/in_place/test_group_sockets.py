@@ -29,7 +29,7 @@ def a_pair(kind: type[socket.socket] = Foreign) -> tuple[socket.socket, socket.s
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = kind(socket.AF_INET, socket.SOCK_STREAM)
         near.connect(listener.getsockname())
-        far = kind(fileno=listener.accept()[0].detach())
+        far = kind(fileno=listener._accept()[0])  # type: ignore[attr-defined]  # `accept` makes a socket of Python's
     return near, far
 
 
@@ -64,6 +64,20 @@ def test_what_python_connects_meanwhile_is_the_scripts() -> None:
         assert far.recv(100) == b"while the group is made"
         far.sendall(b"and afterwards")
         assert near.recv(100) == b"and afterwards"
+    sockets.close()
+
+
+def test_a_connection_that_python_hands_on_is_the_scripts() -> None:
+    """`ssl` hands it to another object, and `multiprocessing.connection` to none."""
+    sockets = GroupSockets()
+    with sockets.gathering():
+        descriptors = [connection.detach() for connection in a_pair(socket.socket)]
+        assert sockets.shut() == 0
+    near, far = (Foreign(fileno=descriptor) for descriptor in descriptors)
+    with near, far:
+        assert sockets.shut() == 0
+        near.sendall(b"x")
+        assert far.recv(1) == b"x"
     sockets.close()
 
 
