@@ -68,6 +68,19 @@ def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(clu
     assert stayed["samples"] == [sample + 4 for sample in alone["samples"]]
 
 
+def test_a_thread_and_connections_of_the_script_are_untouched_by_a_new_round(cluster: Cluster, tmp_path: Path) -> None:
+    flags = ("--nnodes", "1", "--nproc-per-node", "2", *PATIENT)
+    node = cluster.join("a", *flags, command=command("connected", tmp_path))
+    first = await_notes(cluster, tmp_path, 1, workers=2)
+    done = run(BIN / "nodeclient", "restart", cluster.job, "--coord", cluster.coordinator.endpoint)
+    assert done.returncode == 0, done.stderr
+    second = await_notes(cluster, tmp_path, 2, workers=2)
+    for worker in second:
+        [before] = [earlier for earlier in first if earlier["pid"] == worker["pid"]]
+        assert (worker["answer"], worker["rounds"]) == ("!", 2), node.output
+        assert worker["thread"] == before["thread"], node.output
+
+
 @pytest.mark.parametrize("kind", ["deaf", pytest.param("native", marks=pytest.mark.long)])
 def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
     cluster: Cluster, tmp_path: Path, kind: str

@@ -2,8 +2,8 @@
 
 Arguments: the kind of script, and the folder into which each process writes a line of JSON for each of its rounds. A
 `plain` one has a model and nothing else, a `sharded` one a sharded model, a `living` one compiled code and a loader
-that outlives rounds. In the first round, a `deaf` one catches whatever ends a step, and a `native` one waits in C and
-keeps the lock of the interpreter.
+that outlives rounds, and a `connected` one a thread and connections of its own. In the first round, a `deaf` one
+catches whatever ends a step, and a `native` one waits in C and keeps the lock of the interpreter.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -95,6 +96,30 @@ def train_living(folder: Path) -> None:
     train()
 
 
+def train_connected(folder: Path) -> None:
+    """Train beside a thread that answers on a connection, and with a store of the script's own, which torch serves."""
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+    answering = Thread(target=answer, args=[far], daemon=True)
+    answering.start()
+    store: torch.distributed.TCPStore | None = None
+    for ctx in workerlib.rounds("gloo"):
+        with ctx:
+            store = store or torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            near.sendall(b"?")
+            facts = {"answer": near.recv(1).decode(), "rounds": store.add("rounds", 1), "thread": answering.ident}
+            train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, **facts)
+
+
+def answer(connection: socket.socket) -> None:
+    """Answer each byte, until the connection ends."""
+    while connection.recv(1):
+        connection.sendall(b"!")
+
+
 def be_deaf() -> None:
     """Go on for ever, whatever happens."""
     while True:
@@ -138,6 +163,7 @@ if __name__ == "__main__":
         "plain": train_plainly,
         "sharded": train_sharded,
         "living": train_living,
+        "connected": train_connected,
         "deaf": lambda folder: train_badly(folder, be_deaf),
         "native": lambda folder: train_badly(folder, wait_in_c),
     }
