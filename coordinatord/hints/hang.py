@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from coordinatord.protocol.hang_kind import HangKind
+import re
 
-HANGS = {
+from coordinatord.protocol.hang_kind import HangKind
+from coordinatord.protocol.messages import Failure
+
+_HANGS = {
     HangKind.ABSENT: (
         "nothing shows what it did: `nodeclient events` says whether its node was cut off, and the log of its round "
         "what it wrote last"
@@ -29,3 +32,30 @@ HANGS = {
         "they use the right interface (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME; NCCL_DEBUG=INFO shows it)"
     ),
 }
+
+_STOPPED = (
+    "a signal (SIGSTOP, SIGTSTP) has stopped it on {host}. Schedulers suspend jobs in that way (`scontrol suspend`), "
+    "and so do people; `kill -CONT PID` lets such a process go on. With --hang-timeout off the others wait for it"
+)
+
+_DISK = (
+    "its disk or network file system has not answered for minutes: the kernel log of {host} (`dmesg`) may name it. "
+    "The next round may wait for it again. If a disk may take that long, name the phase by `ctx.section(name, "
+    "limit=SECONDS)`"
+)
+
+_STUCK_IN_ANOTHER_WAY = {
+    r" (?:is|are) stopped\b": _STOPPED,
+    r" waits? for a disk\b": _DISK,
+}
+"""The advice about workers that are stuck and have no stack that says why, by the words of the verdict
+(`core/values/hang_verdict`)."""
+
+
+def hang_advice(kind: HangKind, failure: Failure) -> str:
+    """Return the advice about a worker that hung, as a text for `str.format`: {host}."""
+    if kind is HangKind.STUCK:
+        for pattern, advice in _STUCK_IN_ANOTHER_WAY.items():
+            if re.search(pattern, failure.message):
+                return advice
+    return _HANGS[kind]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from coordinatord.hints.hang import HANGS
+from coordinatord.hints.hang import hang_advice
 from coordinatord.hints.launch import GPUS, LAUNCHING
 from coordinatord.hints.network import NETWORK
 from coordinatord.hints.resource import LIMITS, MEMORY, SIGNALS
@@ -19,7 +19,7 @@ CAUSES = (*MEMORY, *LAUNCHING, *GPUS, *NETWORK, *LIMITS, *SIGNALS)
 def hint(report: Report) -> str | None:
     """Return one or two sentences about the root cause; None if it has no known cause."""
     if report.failure.hang is not None:
-        return HANGS[report.failure.hang].format(host=report.host)
+        return hang_advice(report.failure.hang, report.failure).format(host=report.host)
     cause = cause_of(report)
     return None if cause is None else _advice(cause, report)
 

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from coordinatord.core.values.hang_verdict import WAITS_FOR_DISK, SeenWorker, find_hang
 from coordinatord.hints.closed_connection import lost_connection
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report
+from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks
 from coordinatord.protocol.worker_ends import EarlyEnd
 from nodeclient.core.worker_group import WorkerGroup
 from nodeclient.diagnosis.diagnose import diagnose
@@ -81,6 +83,31 @@ def test_each_kind_of_hang_gets_advice_whatever_its_words_are(kind: HangKind, sa
     assert says in said
     assert len(said) <= 4 * 97
     assert cause_of(report) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ("sleeping", "its stack says what it waited for"),
+        ("stopped", "a signal (SIGSTOP, SIGTSTP) has stopped it on host-n1"),
+        (WAITS_FOR_DISK, "the kernel log of host-n1 (`dmesg`)"),
+    ],
+)
+@pytest.mark.parametrize("stuck", [1, 2])
+def test_the_advice_about_a_stuck_worker_follows_from_its_state(stuck: int, state: str, says: str) -> None:
+    waiting = Collective("default_pg", 7, CollectiveState.WAITS, "gloo:all_reduce", "8 Float", 12.0)
+    done = replace(waiting, number=6, state=CollectiveState.DONE)
+    workers = [
+        WorkerStacks(rank, StackOrigin.NONE, b"", state, "", 0.0, done if rank < stuck else waiting, "", 7, 0)
+        for rank in range(4)
+    ]
+    found = find_hang([SeenWorker("n1", worker.rank, worker) for worker in workers])
+    assert found is not None
+    failure = replace(report_on(SAMPLES[0]).failure, hang=found.kind, message=found.sentence)
+    said = hint(a_report(failure=failure))
+    assert said is not None
+    assert says in said
+    assert len(said) <= 4 * 97
 
 
 def test_only_an_end_of_a_peer_counts_as_a_lost_connection() -> None:
