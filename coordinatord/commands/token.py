@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 import sys
+from collections.abc import Iterable
 
 from coordinatord.config.token_flags import TokenConfig, TokenVerb
 from coordinatord.protocol.exit_codes import ExitCode
@@ -14,7 +15,7 @@ from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import read_private, write_private
 from coordinatord.security.identity import KEY, Identity, own_identity
 from coordinatord.security.setup import FOLDER, PIN
-from coordinatord.security.token_store import TokenStore
+from coordinatord.security.token_store import KnownToken, TokenStore
 from coordinatord.store.directory import is_claimed
 
 ELSEWHERE = "if yours has another one, give --state-dir"
@@ -40,10 +41,7 @@ def change(config: TokenConfig) -> int:
             else:
                 write_private(config.output, f"{token.text}\n")
         case TokenVerb.LIST:
-            for known in store.tokens:
-                made = moment(local(known.made_at))
-                state = "valid" if known.revoked_at is None else "revoked"
-                sys.stdout.write(f"{clip(known.name)}  {known.role}  jobs {clip(known.jobs)}  {made}  {state}\n")
+            sys.stdout.write(_table(store.tokens) if store.tokens else "")
         case TokenVerb.REVOKE:
             store.revoke(config.name)
             if not is_claimed(config.state_dir):
@@ -53,6 +51,17 @@ def change(config: TokenConfig) -> int:
                     " is started with it"
                 )
     return ExitCode.OK
+
+
+def _table(tokens: Iterable[KnownToken]) -> str:
+    """Return one line for each token, below a line with the names of the columns."""
+    rows = [("NAME", "ROLE", "JOBS", "MADE", "STATE")]
+    for token in tokens:
+        state = "valid" if token.revoked_at is None else f"revoked {moment(local(token.revoked_at))}"
+        rows.append((clip(token.name), str(token.role), clip(token.jobs), moment(local(token.made_at)), state))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _pin(config: TokenConfig) -> str:

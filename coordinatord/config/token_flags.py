@@ -40,13 +40,12 @@ class TokenConfig:
 
 def add_token(parser: SettingsParser) -> None:
     """Add the flags of `coordinatord token`."""
-    parser.add_argument("verb", type=TokenVerb, choices=list(TokenVerb), metavar="new|list|revoke", help="what to do")
+    parser.add_argument("verb", choices=[str(verb) for verb in TokenVerb], metavar="new|list|revoke", help="what to do")
     parser.add_argument("revoked", nargs="?", metavar="NAME", help="the token that is to be revoked")
     parser.add_argument(
         "--role",
-        type=Role,
-        choices=list(Role),
-        default=Role.JOIN,
+        choices=[str(role) for role in Role],
+        default=str(Role.JOIN),
         metavar="join|admin|read",
         help="what a new token is for: to be a node, to operate and see, or to see (default: join)",
     )
@@ -61,14 +60,16 @@ def add_token(parser: SettingsParser) -> None:
 
 def read_token(parser: SettingsParser, given: argparse.Namespace, state_dir: Path) -> TokenConfig:
     """Make the settings of `coordinatord token`. Raises `SettingsError`."""
-    verb = given.verb
-    if (verb is TokenVerb.REVOKE) is not (given.revoked is not None):
+    verb = TokenVerb(given.verb)
+    if verb is TokenVerb.REVOKE and given.revoked is None:
         parser.error("name the token that is to be revoked, as in coordinatord token revoke NAME")
+    if verb is not TokenVerb.REVOKE and given.revoked is not None:
+        parser.error(f"not understood: {given.revoked}; --name gives a new token its name")
     return TokenConfig(
         state_dir=state_dir,
         verb=verb,
         name=given.revoked or given.name or "",
-        role=given.role,
+        role=Role(given.role),
         jobs=given.jobs,
         output=given.output,
         certificate=given.tls_cert,

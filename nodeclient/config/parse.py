@@ -45,6 +45,9 @@ SUBCOMMANDS = {
 imported when one of its subcommands is used: people wait for `nodeclient status`, and a node needs ten times as many
 imports."""
 
+_OF_COORDINATORD = frozenset({"state", "store", "token"})
+"""Subcommands that people look for here, and that coordinatord has: they need its state directory."""
+
 _OF_TORCHRUN = frozenset({"run", "launch"})
 """Subcommands that take all flags of torchrun."""
 
@@ -58,6 +61,8 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
     refuse_tokens(parser, arguments)
+    if arguments and arguments[0] in _OF_COORDINATORD:
+        parser.error(f"{arguments[0]} is a command of the other program: run coordinatord {arguments[0]} on its host")
     given, unknown = parser.parse_known_args(arguments)
     chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
     unknown = unknown or _flag_in_command(given, arguments)

@@ -108,8 +108,11 @@ def test_the_tokens_are_listed_without_their_secrets(place: Place) -> None:
     place.token("new", "--role", "admin", "--jobs", "ana-*", "--name", "ana")
     place.token("revoke", "first-join")
     shown = place.token("list")
-    assert re.search(r"first-join  join  jobs \*  \S+ \S+  revoked", shown)
-    assert re.search(r"ana  admin  jobs ana-\*  \S+ \S+  valid", shown)
+    head, *lines = shown.splitlines()
+    assert head.split() == ["NAME", "ROLE", "JOBS", "MADE", "STATE"]
+    assert [line[head.index("ROLE") :].split()[0] for line in lines] == ["join", "admin", "admin"]
+    assert re.fullmatch(r"first-join +join +\* +\S+ \S+ +revoked \S+ \S+", lines[0])
+    assert re.fullmatch(r"ana +admin +ana-\* +\S+ \S+ +valid", lines[2])
     assert not any(secret in shown for secret in place.secrets.values())
 
 

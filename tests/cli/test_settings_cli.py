@@ -26,6 +26,10 @@ WRONG_COORDINATORD = [
     (("--setle", "3"), "unrecognized arguments: --setle; did you mean --settle?"),
     (("--state_dri=x", "state"), "unrecognized arguments: --state_dri=x; did you mean --state-dir?"),
     (("token", "list", "--port", "1"), "unrecognized arguments: --port 1 (see coordinatord token --help)"),
+    (("token", "lst"), "invalid choice: 'lst'"),
+    (("token", "new", "--role", "user"), "invalid choice: 'user'"),
+    (("token", "new", "ana"), "not understood: ana; --name gives a new token its name"),
+    (("token", "revoke"), "name the token that is to be revoked, as in coordinatord token revoke NAME"),
     (("--port", "70000"), "'70000' is no port: 0 to 65535"),
     (("--port", "x"), "argument --port"),
     (("--settle", "0"), "argument --settle"),
@@ -45,6 +49,7 @@ WRONG_COORDINATORD = [
 WRONG_NODECLIENT = [
     ((), "the following arguments are required: COMMAND"),
     (("nonsense",), "invalid choice: 'nonsense'"),
+    (("token", "list"), "token is a command of the other program: run coordinatord token on its host"),
     (("join", "--", "true"), "give --coord HOST[:PORT], or --standalone"),
     (("join", "--standalone", "--coord", "h", "--", "true"), "and not both"),
     (("join", "--coord", "127.0.0.1"), "give the command that each worker runs, after --"),
