@@ -31,6 +31,9 @@ _IMPORTS = "<frozen importlib"
 
 _RESPONDER = "workerlib/responder.py"
 
+_WORKERLIB = re.compile(r"(?:.*/)?workerlib/(?:keep|in_place)/[^/]*")
+"""The modules of workerlib whose threads wait for word from nodeclient."""
+
 
 class MalformedAnswerError(OperationalError):
     """A worker's answer is malformed."""
@@ -66,8 +69,11 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
     """Read a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
     try:
         answer = json.loads(packet)
+        main, *others = answer["threads"] or [None]
+        shown = [thread for thread in others if not _awaits_nodeclient(thread["frames"])]
         threads = tuple(
-            (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in answer["threads"]
+            (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder))
+            for thread in ([main, *shown] if main is not None else [])
         )
         stands_at = _stands_at(answer["threads"][0]["frames"], folder) if threads else ""
         found = [
@@ -121,9 +127,14 @@ def read_dump(text: str, folder: str) -> WorkerAnswer:
             threads[-1][1].append((frame[1], frame[2], frame[3]))
     own = [frames for _, frames in threads if frames and not frames[0][0].endswith(_RESPONDER)]
     names = ["MainThread", *("thread" for _ in own)]
-    ordered = [*own[-1:], *own[:-1]]
+    ordered = [*own[-1:], *(frames for frames in own[:-1] if not _awaits_nodeclient(frames))]
     shown = tuple((name, _frames(frames, folder)) for name, frames in zip(names, ordered, strict=False))
     return WorkerAnswer(shown, stands_at=_stands_at(ordered[0], folder) if ordered else "")
+
+
+def _awaits_nodeclient(places: Sequence[Sequence[object]]) -> bool:
+    """Whether a thread of workerlib waits for word from nodeclient: it does so in all workers, and says nothing."""
+    return len(places) > 1 and places[0][2] == "recv_fds" and _WORKERLIB.fullmatch(str(places[1][0])) is not None
 
 
 def _frames(places: Iterable[Sequence[object]], folder: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ class NoStacksError(OperationalError):
 def stack_sources(run: Run, ranks: Sequence[range], *, brief: bool = False) -> tuple[StackSource, ...]:
     """Return the nodes to ask about some ranks of the present round, or about all. Raises `NoStacksError`."""
     if not run.durable.order:
-        raise NoStacksError(f"job {run.job} has no workers now: it is {run.shown_state}")
+        raise NoStacksError(f"job {run.job} has no workers now: its state is {run.shown_state}")
     chosen = merged(ranks)
     sources = tuple(
         source

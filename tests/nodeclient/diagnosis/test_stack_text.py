@@ -108,6 +108,25 @@ def test_a_dump_of_faulthandler_begins_with_the_main_thread_and_lacks_our_own() 
     assert read_dump("what a library has written to the pipe", "/") == WorkerAnswer()
 
 
+def test_our_own_threads_are_shown_only_while_they_do_something() -> None:
+    script = [["/home/me/train.py", 41, "main"]]
+    keep = "/env/lib/python3.12/site-packages/workerlib/keep"
+    waits = [["/usr/lib/python3.12/socket.py", 573, "recv_fds"], [f"{keep}/agent_channel.py", 36, "receive"]]
+    saves = [[f"{keep}/saving.py", 9, "save"], [f"{keep}/planned_end.py", 120, "PlannedEnd._receive_all"]]
+    theirs = [["/usr/lib/python3.12/socket.py", 573, "recv_fds"], ["/home/me/workerlib.py", 1, "receive"]]
+    threads = [
+        {"name": name, "frames": frames} for name, frames in zip("mwst", (script, waits, saves, theirs), strict=True)
+    ]
+    assert [name for name, _ in read_answer(an_answer(threads=threads), "/home/me").threads] == ["m", "s", "t"]
+    assert [name for name, _ in read_answer(an_answer(threads=threads[1:2]), "/home/me").threads] == ["w"]
+    blocks = [
+        "\n".join(["Thread 0x1f (most recent call first):", *(f'  File "{p}", line {n} in {f}' for p, n, f in frames)])
+        for frames in (waits, theirs, script)
+    ]
+    shown = read_dump("\n\n".join(blocks), "/home/me").threads
+    assert [frames[-1] for _, frames in shown] == ["main (train.py:41)", "receive (workerlib.py:1)"]
+
+
 def test_where_the_script_stands_is_told_by_the_whole_stack() -> None:
     library = [("/home/me/.venv/lib/python3.12/site-packages/torch/nn/module.py", at, f"call_{at}") for at in range(90)]
     script = [
