@@ -11,6 +11,7 @@ import ipaddress
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
 
@@ -128,7 +129,7 @@ class Gatekeeper:
         assert token is not None  # noqa: S101 - a caller without one was refused before
         if not token.role.may(wanted):
             remedy = f"make one where coordinatord runs, by coordinatord token new --role {wanted}"
-            text = f"the token {token.name} may {token.role}, and this wants one that may {wanted}: {remedy}"
+            text = f"the token {token.name} has the role {token.role}, and this needs {wanted}: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
         if job is not None:
             caller.check_job(job)
@@ -177,6 +178,11 @@ class Gatekeeper:
         error = DeniedError(HTTPStatus.UNAUTHORIZED, "unknown_link", text)
         self._count(error, peer)
         raise error
+
+    def note_distrusted(self, reason: str, peer: str) -> None:
+        """Count and log a client that TLS has sent away because of its certificate, or because it showed none."""
+        with suppress(DeniedError):
+            self._count(DeniedError(HTTPStatus.UNAUTHORIZED, "certificate", reason), peer)
 
     def _count(self, error: DeniedError, peer: str) -> None:
         """Count and log a failure. Raises `DeniedError` if the address has had too many."""

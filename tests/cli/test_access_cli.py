@@ -41,7 +41,7 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
         (
             ("--token-file", str(tmp_path / "join")),
             {},
-            r"the token join-\w+ may join, and this wants one that may read: .* by coordinatord token new --role read",
+            r"the token join-\w+ has the role join, and this needs read: .* by coordinatord token new --role read",
         ),
         (("--token-file", str(tmp_path / "none")), {}, "none cannot be read: No such file"),
         ((), {"NODECLIENT_TOKEN": "crd1.x"}, "NODECLIENT_TOKEN: this is no access token"),

@@ -76,7 +76,7 @@ def test_every_command_works_over_tls_and_the_events_name_the_token(place: Place
     place.token("new", "--role", "read", "--name", "watchers", "--output", str(tmp_path / "watchers"))
     watcher = {**place.stranger, "NODECLIENT_TOKEN_FILE": str(tmp_path / "watchers")}
     assert place.ask("status", environ=watcher).returncode == 0
-    assert "watchers may read, and this wants one that may admin" in place.ask("stop", "j", environ=watcher).stderr
+    assert "watchers has the role read, and this needs admin" in place.ask("stop", "j", environ=watcher).stderr
     place.token("revoke", "watchers")
     assert "the token watchers was revoked" in place.ask("status", environ=watcher).stderr
 

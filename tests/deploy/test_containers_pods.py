@@ -105,7 +105,7 @@ def test_an_evicted_pod_drains_and_its_replacement_is_taken_in(kubelets: Kubelet
     assert (tmp_path / "coordinatord" / "state.db").exists()
     assert "running" in coordinator.execute("nodeclient", "status", "--coord", "localhost")
     nodes_may = pods[0].execute("sh", "-c", "nodeclient stop train --coord coordinatord 2>&1 || true")
-    assert "the token nodes may join, and this wants one that may admin" in nodes_may
+    assert "the token nodes has the role join, and this needs admin" in nodes_may
 
     staying, evicted = [pods[0], pods[2]], pods[1]
     evicted.evict()

@@ -104,10 +104,9 @@ def _needed_role(request: web.Request) -> Role:
 def _denial(request: web.Request, error: DeniedError) -> web.Response:
     answer = complain(request, error.status, error.code, str(error))
     answer.force_close()  # a caller who is not let in keeps no connection
-    if error.status is not HTTPStatus.TOO_MANY_REQUESTS:
-        code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
-        text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})
-        description = text.encode("ascii", "replace").decode()
-        # RFC 6750, section 3
-        answer.headers[hdrs.WWW_AUTHENTICATE] = f'Bearer error="{code}", error_description="{description}"'
+    code = "insufficient_scope" if error.status is HTTPStatus.FORBIDDEN else "invalid_token"
+    text = clip(str(error), DESCRIPTION_MAX).translate({ord('"'): "'", ord("\\"): "/"})
+    description = text.encode("ascii", "replace").decode()
+    # RFC 6750, section 3
+    answer.headers[hdrs.WWW_AUTHENTICATE] = f'Bearer error="{code}", error_description="{description}"'
     return answer

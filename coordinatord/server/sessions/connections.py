@@ -27,6 +27,7 @@ from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from coordinatord.core.queries.master_address import plain
 from coordinatord.protocol.access_token import Role
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
@@ -139,7 +140,8 @@ class Connections:
                 self._servers.append(await loop.create_server(self._make_connection, sock=listener, backlog=BACKLOG))
             else:
                 listener.listen(BACKLOG)
-                self._servers.append(TlsListener(listener, tls, self._make_connection, self._silent, self._tasks))
+                make, note = self._make_connection, self._note_distrusted
+                self._servers.append(TlsListener(listener, tls, make, self._silent, self._tasks, note))
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -202,6 +204,10 @@ class Connections:
 
     def _make_connection(self) -> _NewConnection:
         return _NewConnection(self)
+
+    def _note_distrusted(self, reason: str, peer: str) -> None:
+        if self._gatekeeper is not None:
+            self._gatekeeper.note_distrusted(reason, plain(peer))
 
     # For a new connection
 

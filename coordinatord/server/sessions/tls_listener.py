@@ -50,6 +50,12 @@ OF_THE_CONNECTION = frozenset(
 """Errors of a connection that was broken before it was accepted, or that a firewall forbids: accept(2) of Linux
 reports them, and the listening socket is as good as before."""
 
+DISTRUSTED = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has shown no certificate, and --tls-client-ca wants one",
+    "CERTIFICATE_VERIFY_FAILED": "the certificate of the client is not to be trusted",
+}
+"""OpenSSL's reasons for which a client is sent away in the handshake because of its certificate, in words."""
+
 TlsNow = Callable[[], ssl.SSLContext]
 """Returns the TLS context of a new connection. A reload may have changed it, such as the authorities of clients."""
 
@@ -64,14 +70,19 @@ class TlsListener:
         make_protocol: Callable[[], asyncio.Protocol],
         silent: Unproven[Silent],
         tasks: Tasks,
+        note_distrusted: Callable[[str, str], None],
     ) -> None:
-        """Begin to accept. `tls` returns the context of a handshake, and `make_protocol` the protocol after it."""
+        """Begin to accept. `tls` returns the context of a handshake, and `make_protocol` the protocol after it.
+
+        `note_distrusted` takes why a client's certificate does not count, and the client's address.
+        """
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._tls = tls
         self._make_protocol = make_protocol
         self._silent = silent
         self._tasks = tasks
+        self._note_distrusted = note_distrusted
         self._pause: asyncio.TimerHandle | None = None
         self._complained_at = -math.inf
         listener.setblocking(False)
@@ -100,7 +111,7 @@ class TlsListener:
             accepted.setblocking(False)
             stranger = _Stranger(accepted)
             self._silent.add(stranger, site(str(address[0])))
-            stranger.handshake = self._tasks.spawn(self._shake_hands(stranger, accepted), name="tls")
+            stranger.handshake = self._tasks.spawn(self._shake_hands(stranger, accepted, str(address[0])), name="tls")
 
     def _rest(self, error: OSError) -> None:
         """Accept nobody for a moment."""
@@ -115,7 +126,7 @@ class TlsListener:
         self._pause = None
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
-    async def _shake_hands(self, stranger: _Stranger, accepted: socket.socket) -> None:
+    async def _shake_hands(self, stranger: _Stranger, accepted: socket.socket, peer: str) -> None:
         stranger.begun = True
         send_alert.set(accepted.send)
         try:
@@ -124,6 +135,9 @@ class TlsListener:
             )
         except OSError as error:  # the peer does not use TLS, takes too long, or went away
             log.debug("TLS was not agreed on: %s", error, extra=fields("tls_failed"))
+            if isinstance(error, ssl.SSLError) and error.reason in DISTRUSTED:
+                detail = f": {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else ""
+                self._note_distrusted(f"{DISTRUSTED[error.reason]}{detail}", peer)
         finally:
             self._silent.discard(stranger)
 

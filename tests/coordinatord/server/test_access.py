@@ -109,8 +109,19 @@ async def test_roles_bound_what_is_done(ours: Secured) -> None:
         assert (status, said["insecure"]) == (200, False)
         status, said, reason = await ask(server, "/v1/jobs", node)
         remedy = "make one where coordinatord runs, by coordinatord token new --role read"
-        assert said["message"] == f"the token first-join may join, and this wants one that may read: {remedy}"
+        assert said["message"] == f"the token first-join has the role join, and this needs read: {remedy}"
         assert 'error="insufficient_scope"' in reason
+
+
+async def test_who_asks_too_often_is_told_why_in_the_header_that_nodes_read(
+    ours: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gatekeeper, "FAILURES_MAX", 1)
+    async with serving(ours) as server:
+        assert (await ask(server, "/v1/jobs"))[0] == 401
+        status, _, reason = await ask(server, "/v1/jobs")
+    assert status == 429
+    assert "too many requests of this address were not let in: wait a minute; the last one: no_token" in reason
 
 
 async def test_a_node_comes_in_by_its_token_alone(ours: Secured) -> None:
@@ -351,6 +362,26 @@ async def test_a_client_s_certificate_that_names_no_host_is_for_no_node(mutual: 
         refused = await refusal(peer)
     assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
     assert refused.message.startswith("the client's certificate names no node")
+
+
+async def test_a_client_without_a_certificate_that_counts_is_logged_and_counted(
+    mutual: Secured, authority: trustme.CA, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.__dict__.get("event") == "access_denied"]
+
+    async with serving(mutual) as server:
+        for shown in (TRUSTING, showing(trustme.CA(), "gpu7")):
+            with suppress(ssl.SSLError, ConnectionError):
+                async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
+                    await peer.upgraded()
+        shown = showing(authority, "gpu7")
+        async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
+            assert await goal(peer) is Goal.RUN
+        await until(lambda: len(denied()) == 2)
+        assert mutual.security.gatekeeper.denied == 2
+    assert denied()[0] == "not let in: the client has shown no certificate, and --tls-client-ca wants one"
+    assert denied()[1].startswith("not let in: the certificate of the client is not to be trusted: ")
 
 
 async def test_other_authorities_of_clients_count_after_a_reload(
