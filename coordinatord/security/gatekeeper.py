@@ -20,7 +20,7 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
 from coordinatord.security.browser_sessions import BrowserSessions
-from coordinatord.security.token_store import KnownToken, TokenStore, find
+from coordinatord.security.token_store import ALL_JOBS, KnownToken, TokenStore, find
 
 log = logging.getLogger(__name__)
 
@@ -66,9 +66,18 @@ class Caller:
         """The name of the token, for events and logs; empty if there is none."""
         return "" if self.token is None else self.token.name
 
+    @property
+    def jobs(self) -> str:
+        """The pattern of the job ids that it may see; `*` for all."""
+        return ALL_JOBS if self.token is None else self.token.jobs
+
+    def is_for(self, job: str) -> bool:
+        """Whether it may see a job of this id."""
+        return self.token is None or self.token.is_for(job)
+
     def check_job(self, job: str) -> None:
         """Refuse a job that the token is not for. Raises `DeniedError`."""
-        if self.token is not None and not self.token.is_for(job):
+        if self.token is not None and not self.is_for(job):
             text = f"the token {self.name} is for jobs {self.token.jobs}, and not for {job}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
 
@@ -105,16 +114,26 @@ class Gatekeeper:
         """The number of all callers so far that were not let in."""
 
     def admit(
-        self, authorization: str, wanted: Role, peer: str, job: str | None = None, session: str | None = None
+        self,
+        authorization: str,
+        wanted: Role,
+        peer: str,
+        job: str | None = None,
+        session: str | None = None,
+        *,
+        own_jobs: bool = False,
     ) -> Caller:
         """Let in the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
 
-        A browser has the secret of its `session` instead of a token.
+        With `own_jobs` the request is for the jobs that the token is for, whichever these are. A browser has the secret
+        of its `session` instead of a token.
         """
         try:
             if session is not None and not authorization:
-                return self._check(Caller(self._token_of_session(session), in_browser=True), wanted, job)
-            return self.recognize(authorization, wanted, job)
+                caller = Caller(self._token_of_session(session), in_browser=True)
+            else:
+                caller = Caller(self._token_of(authorization))
+            return self._check(caller, wanted, job, own_jobs=own_jobs)
         except DeniedError as error:
             self._count(error, peer)
             raise
@@ -124,7 +143,7 @@ class Gatekeeper:
         return self._check(Caller(self._token_of(authorization)), wanted, job)
 
     @staticmethod
-    def _check(caller: Caller, wanted: Role, job: str | None) -> Caller:
+    def _check(caller: Caller, wanted: Role, job: str | None, *, own_jobs: bool = False) -> Caller:
         token = caller.token
         assert token is not None  # noqa: S101 - a caller without one was refused before
         if not token.role.may(wanted):
@@ -133,8 +152,9 @@ class Gatekeeper:
             raise DeniedError(HTTPStatus.FORBIDDEN, "role", text)
         if job is not None:
             caller.check_job(job)
-        elif token.bound and wanted is not Role.JOIN:  # a node's job is known with its first message
-            text = f"the token {token.name} is for jobs {token.jobs} only, and this is about all: name a job"
+        elif token.bound and not own_jobs and wanted is not Role.JOIN:  # a node names its job in its first message
+            remedy = "name a job, or use a token for all jobs"
+            text = f"the token {token.name} is for jobs {token.jobs} only, and this is about all: {remedy}"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign_job", text)
         return caller
 

@@ -51,6 +51,10 @@ class TokenStoreError(OperationalError):
     exit_code = ExitCode.USAGE
 
 
+ALL_JOBS = "*"
+"""The pattern of a token for all jobs."""
+
+
 @frozen
 class KnownToken:
     """One token, without its secret."""
@@ -73,7 +77,7 @@ class KnownToken:
     @property
     def bound(self) -> bool:
         """Whether it is for some jobs only."""
-        return self.jobs != "*"
+        return self.jobs != ALL_JOBS
 
 
 @frozen

@@ -27,6 +27,12 @@ OPEN = frozenset({("GET", HEALTH_PATH), ("HEAD", HEALTH_PATH), ("GET", "/"), ("P
 """Requests that need no token. What monitors a service has none, and receives the health alone. A browser receives the
 empty page, and may send the code of a link."""
 
+STREAM_PATH = "/v1/stream"
+"""The path of the page's data, which names a job in its query, if it names one."""
+
+OF_OWN_JOBS = frozenset({("GET", "/v1/jobs"), ("HEAD", "/v1/jobs"), ("GET", STREAM_PATH), ("POST", LINK_PATH)})
+"""Requests for which a token for some jobs is enough: their answers have the jobs that the caller's token is for."""
+
 OF_THE_PAGE = "/page/"
 """The beginning of the paths of the page's files, which hold nothing about any job."""
 
@@ -87,8 +93,10 @@ class AccessGuard:
         if self._gatekeeper is None or (self._is_open(request.method, request.path) and not authorization):
             return ANYBODY
         role = _needed_role(request)
-        job = request.match_info.get("job")
-        caller = self._gatekeeper.admit(authorization, role, plain(request.remote or ""), job, session)
+        job = request.query.get("job") if request.path == STREAM_PATH else request.match_info.get("job")
+        own_jobs = (request.method, request.path) in OF_OWN_JOBS
+        peer = plain(request.remote or "")
+        caller = self._gatekeeper.admit(authorization, role, peer, job, session, own_jobs=own_jobs)
         if caller.in_browser and request.method not in READING and hdrs.ORIGIN not in request.headers:
             text = "a browser names the page that sends a request, and this one has not"
             raise DeniedError(HTTPStatus.FORBIDDEN, "foreign", text)

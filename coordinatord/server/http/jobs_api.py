@@ -12,6 +12,8 @@ from coordinatord.core.queries.job_view import drained_view, job_view, whole_vie
 from coordinatord.protocol.http.api import IN_LIST, HealthAnswer, JobsAnswer, LivenessAnswer
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.runtime import __version__
+from coordinatord.security.gatekeeper import Caller
+from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.response_cache import ResponseCache
 from coordinatord.server.http.responses import UnknownJobError, encoded, respond, wanted
@@ -67,21 +69,25 @@ class Api:
         return respond(request, health, status)
 
     async def _jobs(self, request: web.Request) -> web.Response:
-        kind = wanted(request)
-        body = await self._shown.get((None, kind), partial(self._show_all, kind))
+        kind, caller = wanted(request), CALLER.get()
+        body = await self._shown.get((None, caller.jobs, kind), partial(self._show_all, kind, caller))
         return web.Response(body=body, content_type=kind)
 
     async def _job(self, request: web.Request) -> web.Response:
         kind, job = wanted(request), request.match_info["job"]
-        body = await self._shown.get((job, kind), partial(self._show, job, kind))
+        body = await self._shown.get((job, job, kind), partial(self._show, job, kind))
         if body is None:
             raise UnknownJobError(job)
         return web.Response(body=body, content_type=kind)
 
-    async def _show_all(self, kind: str) -> bytes:
+    async def _show_all(self, kind: str, caller: Caller) -> bytes:
         driver = self._driver
-        jobs = [job_view(run, driver.now, driver.machine.store_error) async for run in iterate_jobs(driver, PIECE)]
-        drained = drained_view(driver.machine.cluster.durable)
+        jobs = [
+            job_view(run, driver.now, driver.machine.store_error)
+            async for run in iterate_jobs(driver, PIECE)
+            if caller.is_for(run.job)
+        ]
+        drained = drained_view(driver.machine.cluster.durable) if caller.jobs == ALL_JOBS else ()
         answer = JobsAnswer(jobs=tuple(jobs), drained=drained, insecure=self._insecure, shared=self._shared())
         return encoded(answer, kind, IN_LIST)
 

@@ -32,6 +32,8 @@ from coordinatord.protocol.http.page_events import ON_PAGE, NodeTable, PageJob, 
 from coordinatord.protocol.schema import fields_of
 from coordinatord.runtime import __version__
 from coordinatord.runtime.logs import fields
+from coordinatord.security.gatekeeper import ANYBODY, Caller
+from coordinatord.security.token_store import ALL_JOBS
 from coordinatord.server.driver import Driver
 from coordinatord.server.http.page_access import viewer_of
 from coordinatord.server.http.reader_count import ReaderCount
@@ -39,6 +41,7 @@ from coordinatord.server.http.responses import STREAM_HEADERS
 from coordinatord.server.reads.change_signal import ChangeSignal
 from coordinatord.server.reads.rounds_reader import RoundsReader
 from coordinatord.server.reads.series_sampler import SeriesSampler
+from coordinatord.server.sessions.connections import CALLER
 from coordinatord.store.interface import StoreError
 
 log = logging.getLogger(__name__)
@@ -132,8 +135,10 @@ class LiveUpdates:
         self._change_signal = change_signal
         self._rounds_reader = rounds_reader
         self._sampler = sampler
-        self._jobs = _Topic("jobs", self._show_jobs)
-        self._job_topics: dict[str, _Topic] = {}
+        self._jobs = _Topic("jobs", partial(self._show_jobs, ANYBODY))
+        """All jobs: it stays without viewers, so that those who come and go do not have it made each time."""
+        self._topics_viewed: dict[tuple[str, str], _Topic] = {}
+        """The topics with viewers: one job, or the jobs that match a pattern."""
         self._viewers = ReaderCount()
         self._waits: set[asyncio.Timeout] = set()
         self._closed = False
@@ -154,7 +159,7 @@ class LiveUpdates:
         response = web.StreamResponse(headers=STREAM_HEADERS)
         with (
             self._viewers.one_more(VIEWERS_MAX, refusal),
-            self._topics(request.query.get("job")) as topics,
+            self._topics(CALLER.get(), request.query.get("job")) as topics,
             contextlib.suppress(ConnectionError),
         ):
             await response.prepare(request)
@@ -164,19 +169,27 @@ class LiveUpdates:
         return response
 
     @contextlib.contextmanager
-    def _topics(self, job: str | None) -> Iterator[list[_Topic]]:
-        """Yield the topics of a viewer: the list of jobs, and one job, which is made while it has viewers."""
-        if job is None:
-            yield [self._jobs]
-            return
-        topic = self._job_topics.setdefault(job, _Topic("job", lambda: self._show_job(job)))
+    def _topics(self, caller: Caller, job: str | None) -> Iterator[list[_Topic]]:
+        """Yield the topics of a viewer: the list of jobs that it may see, and one job."""
+        with contextlib.ExitStack() as viewed:
+            topics = [self._jobs]
+            if caller.jobs != ALL_JOBS:
+                topics = [viewed.enter_context(self._viewed("jobs", caller.jobs, partial(self._show_jobs, caller)))]
+            if job is not None:
+                topics.append(viewed.enter_context(self._viewed("job", job, partial(self._show_job, job))))
+            yield topics
+
+    @contextlib.contextmanager
+    def _viewed(self, name: str, subject: str, show: Show) -> Iterator[_Topic]:
+        """Yield a topic that is made while it has viewers."""
+        topic = self._topics_viewed.setdefault((name, subject), _Topic(name, show))
         topic.viewers += 1
         try:
-            yield [self._jobs, topic]
+            yield topic
         finally:
             topic.viewers -= 1
             if not topic.viewers:
-                del self._job_topics[job]
+                del self._topics_viewed[name, subject]
 
     async def _update(self, response: web.StreamResponse, topics: list[_Topic]) -> None:
         """Send changes to one viewer, until it goes or the daemon ends."""
@@ -239,11 +252,12 @@ class LiveUpdates:
 
     # What is shown
 
-    async def _show_jobs(self) -> tuple[PageStatus, bool]:
+    async def _show_jobs(self, caller: Caller) -> tuple[PageStatus, bool]:
         cluster, now, store_error = self._driver.machine.cluster, self._driver.now, self._driver.machine.store_error
-        jobs = tuple(summary_view(run, now, store_error) for run in cluster.jobs.values())
-        is_live = any(_is_live(run) for run in cluster.jobs.values())
-        drained = drained_view(cluster.durable)
+        runs = [run for run in cluster.jobs.values() if caller.is_for(run.job)]
+        jobs = tuple(summary_view(run, now, store_error) for run in runs)
+        is_live = any(map(_is_live, runs))
+        drained = drained_view(cluster.durable) if caller.jobs == ALL_JOBS else ()
         status = PageStatus(
             version=__version__, jobs=jobs, drained=drained, insecure=self._insecure, shared=self._shared()
         )

@@ -25,8 +25,8 @@ SHARE = 0.1
 REST_S = 1.0
 """The longest age of an answer: heartbeats and steps come once a second."""
 
-Key = tuple[str | None, str]
-"""The job, or None for all jobs, and the encoding."""
+Key = tuple[str | None, str, str]
+"""The job, or None for all jobs that match a pattern; this pattern; and the encoding."""
 
 
 @frozen

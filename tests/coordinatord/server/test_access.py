@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import ssl
@@ -24,7 +25,7 @@ from coordinatord.security import gatekeeper
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
 from coordinatord.server.app import Server, serve
-from coordinatord.server.http.access_guard import OPEN
+from coordinatord.server.http.access_guard import OF_OWN_JOBS, OPEN
 from coordinatord.server.sessions import revocation
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -63,6 +64,24 @@ async def ask(
     ):
         said = await answer.json() if "json" in answer.content_type else await answer.text()
         return answer.status, said, answer.headers.get("WWW-Authenticate", "")
+
+
+async def stream(server: Server, path: str, token: AccessToken, names: set[str]) -> dict[str, Any]:
+    """Return the data of the first events of a stream, by their names, as soon as all of these have come."""
+    events: dict[str, Any] = {}
+    headers = {"Authorization": f"Bearer {token.text}"}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.get(f"{server.url}{path}", ssl=TRUSTING, headers=headers) as answer,
+    ):
+        name = ""
+        while not names <= events.keys():
+            key, _, value = (await answer.content.readline()).decode().strip().partition(": ")
+            if key == "event":
+                name = value
+            elif key == "data":
+                events[name] = json.loads(value)
+    return events
 
 
 def session(token: AccessToken, first: Join) -> bytes:
@@ -157,7 +176,7 @@ async def test_whatever_path_there_is_a_token_for_some_jobs_is_for_no_other(
         asked = 0
         for path, methods in described["paths"].items():
             for method in {*map(str.upper, methods)} - {"PARAMETERS"}:
-                if (method, path) in OPEN:
+                if (method, path) in OPEN | OF_OWN_JOBS:
                     continue
                 for name in ("ben-1", "Ana-1", "x%2Fana-1", "..%2Fana-1"):
                     filled = path.replace("{job}", name).replace("{node}", "ana-1")
@@ -165,6 +184,29 @@ async def test_whatever_path_there_is_a_token_for_some_jobs_is_for_no_other(
                     assert (status, said["error"]) == (403, "foreign_job"), filled
                     asked += 1
         assert asked > 20
+
+
+async def test_a_token_for_some_jobs_sees_these_alone(ours: Secured) -> None:
+    ana, ben = ours.add("ana", Role.READ, "ana-*"), ours.add("ben", Role.READ, "ben-*")
+    admin = ours.token(Role.ADMIN)
+    async with serving(ours) as server:
+        for job in ("ana-1", "ana-2", "ben-1"):
+            async with wire(server.url, session(ours.token(), join("a", job=job)), tls=TRUSTING) as peer:
+                assert await goal(peer) is Goal.RUN
+        await ask(server, DRAIN[1], admin, DRAIN[0], DRAIN[2])
+        for token, jobs, drained in (
+            (ana, ["ana-1", "ana-2"], 0),
+            (ben, ["ben-1"], 0),
+            (admin, ["ana-1", "ana-2", "ben-1"], 1),
+        ):
+            status, shown, _ = await ask(server, "/v1/jobs", token)
+            assert (status, [job["job"] for job in shown["jobs"]], len(shown["drained"])) == (200, jobs, drained)
+            events = await stream(server, "/v1/stream", token, {"jobs"})
+            assert [job["job"] for job in events["jobs"]["jobs"]] == jobs
+            assert len(events["jobs"]["drained"]) == drained
+        assert (await stream(server, "/v1/stream?job=ana-1", ana, {"job"}))["job"]["job"] == "ana-1"
+        for path in ("/v1/stream?job=ben-1", "/v1/stream?job=", "/v1/events", "/metrics"):
+            assert (await ask(server, path, ana))[1]["error"] == "foreign_job", path
 
 
 async def test_a_live_node_keeps_its_identity(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
