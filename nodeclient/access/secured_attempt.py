@@ -101,7 +101,7 @@ class SecuredAttempt:
             case PinError():
                 text = f"{where}: {error.args[0]}"
             case ssl.SSLCertVerificationError():
-                text = f"{where}: its certificate is not to be trusted: {error.verify_message}"
+                text = f"{where}: its certificate is not to be trusted: {error.verify_message}; see --tls-ca"
             case _ if error.reason == WANTS_CERTIFICATE:
                 text = f"{where} wants a certificate of this client: give --tls-cert and --tls-key"
             case _ if error.reason in DISTRUSTS_CERTIFICATE and self._settings.certificate is not None:
