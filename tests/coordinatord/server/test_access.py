@@ -4,40 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
-import trustme
 
-from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
-from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import Desired, Goal, Join, RefusalCode, Refused
+from coordinatord.protocol.messages import Goal, RefusalCode
 from coordinatord.runtime.pinned_tls import PinError, pinned_context
 from coordinatord.security import gatekeeper
 from coordinatord.security.gatekeeper import DeniedError
 from coordinatord.security.token_store import TokenStore
-from coordinatord.server.app import Server, serve
+from coordinatord.server.app import Server
 from coordinatord.server.http.access_guard import OF_OWN_JOBS, OPEN
 from coordinatord.server.sessions import revocation
-from coordinatord.store.interface import Store
-from coordinatord.store.memory_store import MemoryStore
 from coordinatord.store.sqlite_store import SqliteStore
 from tests.support.programs import TIMEOUT_S
 from tests.support.raw_session import join, until
-from tests.support.raw_websocket import Wire, message, request, wire
+from tests.support.raw_websocket import request, wire
 from tests.support.secured import Secured, secured
+from tests.support.secured_server import TRUSTING, ask, goal, refusal, serving, session
 
 pytestmark = pytest.mark.asyncio
-
-TRUSTING = pinned_context(lambda _: None)
 
 DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahead": True})
 
@@ -45,25 +37,6 @@ DRAIN = ("POST", "/v1/nodes/x/drain", {"by": "ana@login", "reason": "fan", "ahea
 @pytest.fixture
 def ours(tmp_path: Path) -> Secured:
     return secured(tmp_path)
-
-
-@asynccontextmanager
-async def serving(ours: Secured, store: Store | None = None) -> AsyncIterator[Server]:
-    async with serve("127.0.0.1", 0, Policy(), store or MemoryStore(), security=ours.security) as server:
-        yield server
-
-
-async def ask(
-    server: Server, path: str, token: AccessToken | None = None, method: str = "GET", body: object = None
-) -> tuple[int, Any, str]:
-    """Return the status, the answer and the header with the reason."""
-    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token.text}"} if token else {})
-    async with (
-        aiohttp.ClientSession() as client,
-        client.request(method, f"{server.url}{path}", ssl=TRUSTING, headers=headers, json=body) as answer,
-    ):
-        said = await answer.json() if "json" in answer.content_type else await answer.text()
-        return answer.status, said, answer.headers.get("WWW-Authenticate", "")
 
 
 async def stream(server: Server, path: str, token: AccessToken, names: set[str]) -> dict[str, Any]:
@@ -82,25 +55,6 @@ async def stream(server: Server, path: str, token: AccessToken, names: set[str])
             elif key == "data":
                 events[name] = json.loads(value)
     return events
-
-
-def session(token: AccessToken, first: Join) -> bytes:
-    """Return all that a node sends to begin a session."""
-    return request(f"Authorization: Bearer {token.text}") + message(encode(first))
-
-
-async def goal(peer: Wire) -> Goal:
-    await peer.upgraded()
-    found = await peer.frame()
-    assert found is not None
-    return decode(found[1], Desired).goal
-
-
-async def refusal(peer: Wire) -> Refused:
-    await peer.upgraded()
-    found = await peer.frame()
-    assert found is not None
-    return decode(found[1], Refused)
 
 
 async def test_without_a_token_there_is_nothing_but_whether_it_is_well(ours: Secured) -> None:
@@ -359,100 +313,3 @@ async def test_tls_before_1_3_is_not_spoken(ours: Secured) -> None:
         host, _, port = server.url.removeprefix("https://").rpartition(":")
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await asyncio.open_connection(host, int(port), ssl=old)
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def mutual(tmp_path: Path, authority: trustme.CA) -> Secured:
-    """Have clients show a certificate of this authority, which is in `ca.pem`."""
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    issued = authority.issue_cert("coord.example")
-    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    certificate, key, authorities = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem"))
-    return secured(tmp_path, certificate=certificate, key=key, client_authorities=authorities)
-
-
-def showing(authority: trustme.CA, *names: str) -> ssl.SSLContext:
-    """Return the context of a client that shows a certificate with these names."""
-    context = pinned_context(lambda _: None)
-    authority.issue_cert(*names).configure_cert(context)
-    return context
-
-
-async def test_the_name_in_a_client_s_certificate_bounds_its_node_ids(mutual: Secured, authority: trustme.CA) -> None:
-    shown = showing(authority, "gpu7", "10.0.0.7")
-    async with serving(mutual) as server:
-        for node in ("gpu7", "gpu7-2", "10.0.0.7"):
-            async with wire(server.url, session(mutual.token(), join(node, job=node)), tls=shown) as peer:
-                assert await goal(peer) is Goal.RUN
-        async with wire(server.url, session(mutual.token(), join("gpu8")), tls=shown) as peer:
-            refused = await refusal(peer)
-        assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
-        assert "the client's certificate is for 10.0.0.7, gpu7, so it cannot be the node gpu8" in refused.message
-
-
-async def test_a_client_s_certificate_that_names_no_host_is_for_no_node(mutual: Secured, authority: trustme.CA) -> None:
-    async with (
-        serving(mutual) as server,
-        wire(server.url, session(mutual.token(), join("gpu8")), tls=showing(authority, "ana@example.org")) as peer,
-    ):
-        refused = await refusal(peer)
-    assert (refused.code, refused.retry) == (RefusalCode.FORBIDDEN, False)
-    assert refused.message.startswith("the client's certificate names no node")
-
-
-async def test_a_client_without_a_certificate_that_counts_is_logged_and_counted(
-    mutual: Secured, authority: trustme.CA, caplog: pytest.LogCaptureFixture
-) -> None:
-    def denied() -> list[str]:
-        return [record.getMessage() for record in caplog.records if record.__dict__.get("event") == "access_denied"]
-
-    async with serving(mutual) as server:
-        for shown in (TRUSTING, showing(trustme.CA(), "gpu7")):
-            with suppress(ssl.SSLError, ConnectionError):
-                async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
-                    await peer.upgraded()
-        shown = showing(authority, "gpu7")
-        async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
-            assert await goal(peer) is Goal.RUN
-        await until(lambda: len(denied()) == 2)
-        assert mutual.security.gatekeeper.denied == 2
-    assert denied()[0] == "not let in: the client has shown no certificate, and --tls-client-ca wants one"
-    assert denied()[1].startswith("not let in: the certificate of the client is not to be trusted: ")
-
-
-async def test_other_authorities_of_clients_count_after_a_reload(
-    mutual: Secured, authority: trustme.CA, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = trustme.CA()
-    old, new = showing(authority, "gpu7"), showing(other, "gpu7")
-    caplog.set_level(logging.INFO)
-
-    async def comes_in(server: Server, shown: ssl.SSLContext) -> bool:
-        try:
-            async with wire(server.url, session(mutual.token(), join("gpu7")), tls=shown) as peer:
-                return await goal(peer) is Goal.RUN
-        except (ssl.SSLError, ConnectionError):
-            return False
-
-    async with serving(mutual) as server:
-        assert server.revocations is not None
-        assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
-        server.revocations.reload()
-        assert "client_authorities_changed" not in [record.__dict__.get("event") for record in caplog.records]
-        (tmp_path / "ca.pem").write_text("no certificate")
-        server.revocations.reload()
-        assert [await comes_in(server, shown) for shown in (old, new)] == [True, False]
-        other.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-        server.revocations.reload()
-        assert [await comes_in(server, shown) for shown in (old, new)] == [False, True]
-    said = [record.__dict__.get("event") for record in caplog.records]
-    assert [event for event in said if str(event).startswith("client_")] == [
-        "client_authorities_unreadable",
-        "client_authorities_changed",
-    ]
