@@ -37,7 +37,8 @@ _SILENT_STATES = frozenset({"stopped", "ended", ""})
 holds is not among them: a restart would take the process from the person who examines it."""
 
 NO_COLLECTIVES = (
-    "no worker reports a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+    "no worker reports a collective, so a hang cannot be seen: "
+    "none has come to one yet, or torch has no flight recorder, or it is off"
 )
 
 UNASKED = "a node cannot be asked where its workers stand"

@@ -145,7 +145,8 @@ def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None
     job = Job()
     job.play("advance 10s", "seen untold untold")
     assert job.reason.endswith(
-        "; no worker reports a collective, so a hang cannot be seen: its torch has no flight recorder, or it is off"
+        "; no worker reports a collective, so a hang cannot be seen: "
+        "none has come to one yet, or torch has no flight recorder, or it is off"
     )
     job.play("advance 60s", "seen untold moves")
     assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
