@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from link import Access, Link, framed
 from tables import BenchmarkError
 
+from coordinatord.protocol.arrival_messages import Arrivals, AskArrivals
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import (
     PROTOCOL_VERSION,
@@ -42,6 +43,8 @@ MASTER_PORT = 29_500
 
 PATIENCE_S = 600.0
 """The join timeout: no node gives up while it is measured."""
+
+NO_WORKERS = "its workers are simulated, and arrive in no collective"
 
 PHASES = {
     Goal.WAIT: (Phase.IDLE,),
@@ -118,9 +121,12 @@ class Node:
             self._beat_at = 0.0
         if message != self._last_received:  # a repeated message asks for nothing new
             self._last_received = message
-            self._heed(decode(message, Desired, Refused, Degraded))
+            self._heed(decode(message, Desired, Refused, Degraded, AskArrivals))
 
     def _heed(self, desired: Message) -> None:
+        if isinstance(desired, AskArrivals):
+            self._send(Arrivals(desired.request, time.monotonic(), 0.0, (), NO_WORKERS))
+            return
         if not isinstance(desired, Desired):
             raise BenchmarkError(f"{self.name}: the coordinator answered {desired}")
         if not self._heartbeat_s and self._fleet.beating:
@@ -150,7 +156,7 @@ class Node:
         self._beat_at = time.monotonic()
         self._send(self.heartbeat())
 
-    def _send(self, message: Join | Observed) -> None:
+    def _send(self, message: Join | Observed | Arrivals) -> None:
         assert self.link is not None  # noqa: S101 - only `live` and what it calls send
         packed = encode(message)
         self.traffic.frames_sent += 1

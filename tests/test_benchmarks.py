@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from coordinatord.core.queries.arrivals import EVERY_S
 from tests.support.etcd import needs_etcd
 from tests.support.programs import TIMEOUT_S
 
@@ -132,6 +133,13 @@ def test_an_idle_node_costs_one_small_message_each_way_a_heartbeat(tmp_path: Pat
     assert rest == 0, "something else was sent, or a heartbeat has another size"
     assert abs(sent - beats["answers"]) <= 4, "each node may have one under way at either end of the time"
     assert beats["bytes_from_coordinator"] == beats["answers"] * BEAT_ANSWER_BYTES[4]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_idle_nodes_are_asked_for_the_arrivals_of_their_workers_and_stay(tmp_path: Path) -> None:
+    _, [found] = run("idle", tmp_path, "--nodes", "2", "--seconds", str(EVERY_S + 5))
+    assert found["beats"]["answers"] > 0
 
 
 @pytest.mark.slow
