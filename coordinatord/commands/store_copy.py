@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,12 +18,12 @@ from coordinatord.security.setup import FOLDER
 from coordinatord.store.database import Database
 from coordinatord.store.directory import DATABASE, StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
-from coordinatord.store.etcd.history import History
+from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.keys import Keys
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.place import EtcdPlace
 from coordinatord.store.etcd.replica import Replica
-from coordinatord.store.etcd.roster import Coordinatord
+from coordinatord.store.etcd.roster import Coordinatord, members
 from coordinatord.store.interface import NothingStoredError, StoreError
 from coordinatord.store.row_codec import Row
 
@@ -29,7 +31,7 @@ from coordinatord.store.row_codec import Row
 def copy(config: CopyConfig) -> int:
     """Copy, and print what was done; return the exit code. Raises `StoreError`.
 
-    The source stays as it is. No coordinator may lead at either: what it decides meanwhile would be missing.
+    The source stays as it is. Until all is copied, no coordinator may lead at either: what it decides would be missing.
     """
     number = asyncio.run(_copy(config.source, config.destination))
     sys.stdout.write(f"{counted(number, 'record')} copied from {config.source} to {config.destination}\n")
@@ -37,24 +39,35 @@ def copy(config: CopyConfig) -> int:
 
 
 async def _copy(source: Path | EtcdPlace, destination: Path | EtcdPlace) -> int:
-    rows, identity = await _read_namespace(source) if isinstance(source, EtcdPlace) else _read_directory(source)
-    if isinstance(destination, EtcdPlace):
-        await _write_namespace(destination, rows, identity)
+    async with _read(source) as (rows, identity):
+        if isinstance(destination, EtcdPlace):
+            await _write_namespace(destination, rows, identity)
+        else:
+            # In a thread: the lease of a source in etcd is renewed meanwhile.
+            await asyncio.to_thread(_write_directory, destination, rows, identity)
+        return len(rows)
+
+
+@asynccontextmanager
+async def _read(source: Path | EtcdPlace) -> AsyncIterator[tuple[list[Row], str]]:
+    """Yield the rows of a history and its identity, and keep coordinators from it meanwhile. Raises `StoreError`."""
+    if isinstance(source, EtcdPlace):
+        async with _lead(source) as (history, candidate):
+            yield await asyncio.to_thread(_rows_of, await history.read())
+            if not candidate.holds():
+                raise StoreError(
+                    f"{source}: its lease ran out before all was copied, so another coordinator may have led: remove"
+                    " the copy, and make it again"
+                )
     else:
-        _write_directory(destination, rows, identity)
-    return len(rows)
-
-
-def _read_directory(folder: Path) -> tuple[list[Row], str]:
-    """Return the rows of a state directory that no coordinator uses, and the identity of its history."""
-    if not (folder / DATABASE).exists():
-        raise NothingStoredError(f"state directory {folder}: no coordinatord has kept state in it")
-    directory = StateDirectory.claim(folder)
-    try:
-        database = Database.copy_of(directory.database)
-        return database.rows(), database.identity
-    finally:
-        directory.release()
+        if not (source / DATABASE).exists():
+            raise NothingStoredError(f"state directory {source}: no coordinatord has kept state in it")
+        directory = StateDirectory.claim(source)
+        try:
+            database = Database.copy_of(directory.database)
+            yield database.rows(), database.identity
+        finally:
+            directory.release()
 
 
 def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
@@ -78,19 +91,17 @@ def _write_directory(folder: Path, rows: list[Row], identity: str) -> None:
         )
 
 
-async def _read_namespace(place: EtcdPlace) -> tuple[list[Row], str]:
+def _rows_of(found: StoredHistory) -> tuple[list[Row], str]:
     """Return the rows of a namespace, brought to the present version, and the identity of its history."""
-    async with _LeadForCopy(place) as history:
-        found = await history.read()
-        replica = Replica(found.rows, found.about.identity, found.about.version)
-        try:
-            return replica.rows(), found.about.identity
-        finally:
-            replica.close()
+    replica = Replica(found.rows, found.about.identity, found.about.version)
+    try:
+        return replica.rows(), found.about.identity
+    finally:
+        replica.close()
 
 
 async def _write_namespace(place: EtcdPlace, rows: list[Row], identity: str) -> None:
-    async with _LeadForCopy(place) as history:
+    async with _lead(place) as (history, _):
         try:
             held = len((await history.read()).rows)
         except NothingStoredError:
@@ -100,26 +111,22 @@ async def _write_namespace(place: EtcdPlace, rows: list[Row], identity: str) -> 
         await history.replace(rows, identity)
 
 
-class _LeadForCopy:
-    """Leads at a namespace for as long as the context lasts, so that nobody else writes there."""
-
-    def __init__(self, place: EtcdPlace) -> None:
-        self._place = place
-        self._keys = Keys(place.prefix)
-
-    async def __aenter__(self) -> History:
-        self._tasks, self._gateway = Tasks(), Gateway(self._place)
-        own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
-        self._candidate = Candidate(self._gateway, self._keys, own, LEASE_S)
-        try:
-            await self._candidate.win_at_once()
-        except BaseException:
-            await self._gateway.close()
-            raise
-        self._tasks.spawn(self._candidate.keep(), name="lease")
-        return History(self._gateway, self._keys, self._candidate.fence)
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._tasks.cancel()
-        await self._candidate.resign()
-        await self._gateway.close()
+@asynccontextmanager
+async def _lead(place: EtcdPlace) -> AsyncIterator[tuple[History, Candidate]]:
+    """Lead at a namespace for as long as the context lasts, so that nobody else writes there. Raises `StoreError`."""
+    tasks, gateway, keys = Tasks(), Gateway(place), Keys(place.prefix)
+    own = Coordinatord("store copy", "store copy", secure=False, since=datetime.now(UTC).timestamp())
+    candidate = Candidate(gateway, keys, own, LEASE_S)
+    try:
+        await candidate.win_at_once()
+        tasks.spawn(candidate.keep(), name="lease")
+        standbys = (await members(gateway, keys)).standbys
+        if standbys:
+            raise StoreError(
+                f"{keys.prefix}/: a coordinatord stands by ({standbys[0].endpoint}): end all that share it first"
+            )
+        yield History(gateway, keys, candidate.fence), candidate
+    finally:
+        await tasks.cancel()
+        await candidate.resign()
+        await gateway.close()

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,17 @@ import pytest
 from coordinatord.cli import _run_command as run_command
 from coordinatord.config.serve_flags import ServeConfig
 from coordinatord.config.state_flags import StateConfig
-from coordinatord.config.store_flags import CopyConfig, StepDownConfig
+from coordinatord.config.store_flags import LEASE_S, CopyConfig, StepDownConfig
 from coordinatord.config.subcommands import parse
 from coordinatord.runtime.settings import SettingsError
 from coordinatord.security.identity import own_identity
 from coordinatord.security.setup import FOLDER
 from coordinatord.store.database import Database
-from coordinatord.store.directory import DATABASE, LOCK
+from coordinatord.store.directory import DATABASE, LOCK, StateDirectory
 from coordinatord.store.etcd.gateway import Gateway
+from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import NothingStoredError, StoreError
-from tests.support.etcd import EtcdCluster, EtcdNamespace, needs_etcd
+from tests.support.etcd import NOBODY, EtcdCluster, EtcdNamespace, needs_etcd
 from tests.support.histories import a_join_of, an_opening, made_at
 from tests.support.programs import BIN, run
 from tests.support.raw_session import until
@@ -113,6 +115,50 @@ def test_who_leads_is_shown_and_told_to_step_down(etcd: EtcdCluster, tmp_path: P
     asyncio.run(while_led())
     with pytest.raises(NothingStoredError, match="nobody leads"):
         run_command(StepDownConfig(space.place))
+
+
+@needs_etcd
+def test_nobody_leads_at_the_source_until_all_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space, other = EtcdNamespace(etcd), EtcdNamespace(etcd)
+    origin = a_directory(tmp_path / "origin")
+    assert run_command(CopyConfig(origin, space.place)) == 0
+    (tmp_path / "alias").symlink_to(origin)
+    with pytest.raises(StoreError, match="alias: another coordinatord has it"):
+        run_command(CopyConfig(origin, tmp_path / "alias"))
+    with pytest.raises(StoreError, match=r"another coordinatord has it \(store copy\)"):
+        run_command(CopyConfig(space.place, replace(space.place, members=space.place.members * 2)))
+    assert run_command(CopyConfig(origin, other.place)) == 0
+    assert run_command(CopyConfig(space.place, tmp_path / "goal")) == 0
+
+
+@needs_etcd
+def test_a_copy_wants_the_end_of_standbys_too(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space = EtcdNamespace(etcd)
+    origin = a_directory(tmp_path / "origin")
+
+    async def copy_beside_a_standby() -> None:
+        gateway = Gateway(space.place)
+        standby = Candidate(gateway, space.keys, NOBODY, LEASE_S)
+        await standby._enroll()
+        words = (BIN / "coordinatord", "store", "copy", str(origin), str(space.place))
+        refused = await asyncio.to_thread(run, *words)
+        assert "a coordinatord stands by (127.0.0.1:29400): end all that share it first" in refused.stderr
+        await standby.resign()
+        await gateway.close()
+
+    asyncio.run(copy_beside_a_standby())
+    assert run_command(CopyConfig(origin, space.place)) == 0
+
+
+@needs_etcd
+def test_a_daemon_that_uses_a_directory_is_named_whichever_way_is_copied(etcd: EtcdCluster, tmp_path: Path) -> None:
+    space, empty = EtcdNamespace(etcd), EtcdNamespace(etcd)
+    assert run_command(CopyConfig(a_directory(tmp_path / "origin"), space.place)) == 0
+    daemon = StateDirectory.claim(a_directory(tmp_path / "used"))
+    for source, destination in ((daemon.path, empty.place), (space.place, daemon.path)):
+        with pytest.raises(StoreError, match=rf"used: another coordinatord has it \(process {os.getpid()}\)"):
+            run_command(CopyConfig(source, destination))
+    daemon.release()
 
 
 @needs_etcd
