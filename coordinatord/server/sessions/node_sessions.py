@@ -216,15 +216,20 @@ class NodeSessions:
         refused = Refused(RefusalCode.LIMIT, text, retry=True)
         session.close(CloseCode.POLICY_VIOLATION, encode(refused, session.version))
 
+    def note_malformed(self, session: NodeSession, error: Exception) -> None:
+        """Count and log what is wrong with what a peer has sent."""
+        if (more := self._allow_line(session, RefusalCode.MALFORMED)) is not None:
+            of_peer = fields("peer_refused", peer=session.address("peername"), code=RefusalCode.MALFORMED)
+            of_node = fields("message_malformed", job=session.job, node=session.node)
+            log.warning("malformed message: %s%s", error, more, extra=of_node if session.number else of_peer)
+        self._counters.refused[RefusalCode.MALFORMED] += 1
+
     def note_report(self, session: NodeSession, kind: int, message: bytes) -> None:
         """Take in a message after the first."""
         try:
             received = decode(_binary(kind, message), Observed, LogChunk, Stacks, Arrivals, version=session.version)
         except SchemaError as error:
-            if (more := self._allow_line(session, RefusalCode.MALFORMED)) is not None:
-                names = fields("message_malformed", job=session.job, node=session.node)
-                log.warning("malformed message: %s%s", error, more, extra=names)
-            self._counters.refused[RefusalCode.MALFORMED] += 1
+            self.note_malformed(session, error)
             refused = Refused(RefusalCode.MALFORMED, str(error), retry=False)
             session.close(message=encode(refused, session.version))
             return
@@ -359,6 +364,8 @@ class NodeSession(WebSocket):
         """End the connection of a peer that broke a rule of WebSockets; refuse one that sent a flood, with a reason."""
         if error.code is CloseCode.POLICY_VIOLATION:
             self._owner.note_flood(self)
+        else:
+            self._owner.note_malformed(self, error)  # the peer hears a code alone
         super().broken(error)
 
     def received(self, kind: int, message: bytes) -> None:

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from coordinatord.protocol.codec import decode, encode
-from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal
+from coordinatord.protocol.messages import FRAME_BYTES_MAX, Desired, Goal, RefusalCode
 from coordinatord.runtime.websocket.frames import BINARY, CLOSE, CONTINUATION, PING, PONG, CloseCode, framed
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
 from coordinatord.server.sessions import node_sessions
@@ -63,6 +63,24 @@ async def test_what_ends_a_session_is_said_by_a_code(start: Start, first: bytes,
         peer.half_close()
         await peer.end()
         assert (await get(f"{server.url}/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("first", "event"),
+    [(b"", "peer_refused"), (message(JOIN), "message_malformed")],
+    ids=["as the first message", "of a node"],
+)
+async def test_a_rule_that_is_broken_is_logged_since_the_peer_hears_a_code_alone(
+    start: Start, caplog: pytest.LogCaptureFixture, first: bytes, event: str
+) -> None:
+    async with start() as server, wire(server.url, request() + first) as peer:
+        await peer.upgraded()
+        peer.send(framed(0x40 | BINARY, JOIN, MASK))
+        await until(lambda: any(record.levelname == "WARNING" for record in caplog.records))
+        assert server.driver._counters.refused[RefusalCode.MALFORMED] == 1
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.__dict__["event"] == event
+    assert record.message.endswith("a frame begins with 0xc2: no extension was agreed on")
 
 
 async def test_a_peer_that_does_not_answer_a_close_is_cut_off(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
