@@ -99,7 +99,10 @@ class KeptCopies:
         if not missing:
             return
         copy, rank = self._world.chance.choice(missing)
-        holder = next((host for host in self._world.hosts.values() if host.node == copy.source.node), None)
+        hosts = (
+            host for host in self._world.hosts.values() if host.node == copy.source.node and host.memory is not None
+        )
+        holder = next(hosts, None)
         memory = None if holder is None or holder.is_cut or holder.paused else holder.memory
         stored = None if memory is None else memory.find(run, copy.at, rank)
         places = self._of_rank.setdefault(rank, [None, None])

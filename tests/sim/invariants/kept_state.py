@@ -16,6 +16,7 @@ from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, 
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
+from tests.sim.invariants.candidates import CandidatesInTime
 from tests.sim.invariants.persisted_state import PersistedStateInvariants
 from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
@@ -34,6 +35,7 @@ class KeptStateInvariants:
         self._world = world
         self.persisted = PersistedStateInvariants(world)
         self.useless = UselessSteps()
+        self.candidates = CandidatesInTime(world)
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
         """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
@@ -221,6 +223,7 @@ class KeptStateInvariants:
     def settled(self, machine: Coordinator) -> None:
         """Check that whole and protected steps are still there."""
         self.persisted.settled(machine)
+        self.candidates.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
             if not self._world.invariants.leaves_out(machine):

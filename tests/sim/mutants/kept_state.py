@@ -14,7 +14,13 @@ NEEDS_A_COINCIDENCE = {
 }
 """The mutants that only matter at one moment."""
 
-NEEDS_COPIES = {"copies-not-awaited", "one-host-alone-counts-as-copied", "copy-of-another-step", "given-to-nobody"}
+NEEDS_COPIES = {
+    "copies-not-awaited",
+    "copies-not-asked-for",
+    "one-host-alone-counts-as-copied",
+    "copy-of-another-step",
+    "given-to-nobody",
+}
 """The mutants that only matter where nodes copy what others have."""
 
 
@@ -145,6 +151,13 @@ MUTANTS = tuple(
             "the step that is copied is let go before the copies of the newer one are there",
             "if plan is not None and plan.is_made(holders.held, self.no_copies):",
             "if plan is not None:",
+        ),
+        (
+            "copies-not-asked-for",
+            "coordinatord.core.queries.copying",
+            "no node is asked to get copies, so no step becomes the whole one where copies are wanted",
+            "return tuple(sorted(copies, key=lambda copy: copy.at, reverse=True)[:COPIES_MAX])",
+            "return ()",
         ),
         (
             "one-host-alone-counts-as-copied",
