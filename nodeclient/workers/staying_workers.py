@@ -48,6 +48,8 @@ class _Connection:
     pid: int = 0
     has_failed: bool = False
     """Whether the worker has reported that a collective failed in this round."""
+    has_left: bool = False
+    """Whether it has reported that it is out of this round."""
 
 
 class StayingWorkers:
@@ -108,7 +110,7 @@ class StayingWorkers:
         changes |= dict.fromkeys(before.keys() - now.keys())
         reached = False
         for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
-            connection.round, connection.has_failed = self._round, False
+            connection.round, connection.has_failed, connection.has_left = self._round, False, False
             reached |= self._send(connection, NextRound(self._round, changes), (stdout, stderr))
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
@@ -212,12 +214,14 @@ class StayingWorkers:
                     connection.local_rank, connection.round = local_rank, number
                     self._submit(WorkerStays(local_rank))
             case Failed(number, error, lines):
-                if rank is not None and number == connection.round:
+                # Reports wait for the exits before them, so only one of each kind is taken in a round.
+                if rank is not None and number == connection.round and not connection.has_failed:
                     connection.has_failed = True
                     diagnosis = Diagnosis(pid=connection.pid, error=error, last_lines=lines)
                     self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
             case Left(number):
-                if rank is not None and number == connection.round:
+                if rank is not None and number == connection.round and not connection.has_left:
+                    connection.has_left = True
                     (self._submit_in_order if connection.has_failed else self._submit)(WorkerLeft(rank))
             case Refusing(number, why):
                 if rank is not None and number == connection.round:

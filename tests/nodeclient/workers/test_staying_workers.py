@@ -173,6 +173,24 @@ def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> No
     asyncio.run(play())
 
 
+def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            failed = Failed(1, "RuntimeError: closed", ())
+            worker = on.connect(HELLO, *[failed, Left(1)] * 9, Refusing(1, "it is busy"))
+            assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
+            assert len(on.in_order) == 2
+            on.staying.begin(2, NEXT)
+            with (tmp_path / "out").open("w") as out:
+                on.staying.go_on(0, out.fileno(), out.fileno())
+            for message in (Failed(2, "RuntimeError: again", ()), Left(2), Refusing(2, "it is busy")):
+                worker.send(ROUND_CODEC.encode(message))
+            await on.event()
+            assert len(on.in_order) == 4, "it is another round"
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize(
     "said",
     [
