@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
 
 import workerlib
@@ -105,10 +106,10 @@ def train_connected(folder: Path) -> None:
         far, _ = listener.accept()
     answering = Thread(target=answer, args=[far], daemon=True)
     answering.start()
-    store: torch.distributed.TCPStore | None = None
+    store: TCPStore | None = None
     for ctx in workerlib.rounds("gloo"):
         with ctx:
-            store = store or torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            store = store or TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             near.sendall(b"?")
             facts = {"answer": near.recv(1).decode(), "rounds": store.add("rounds", 1), "thread": answering.ident}
             train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, **facts)

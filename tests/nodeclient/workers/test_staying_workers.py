@@ -176,8 +176,8 @@ def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> No
 def test_a_worker_that_repeats_itself_is_heard_once_in_a_round(tmp_path: Path) -> None:
     async def play() -> None:
         async with stage(tmp_path) as on:
-            failed = Failed(1, "RuntimeError: closed", ())
-            worker = on.connect(HELLO, *[failed, Left(1)] * 9, Refusing(1, "it is busy"))
+            said: list[RoundMessage] = [Failed(1, "RuntimeError: closed", ()), Left(1)]
+            worker = on.connect(HELLO, *said * 9, Refusing(1, "it is busy"))
             assert [await on.event(), await on.event()] == [WorkerStays(0), WorkerRefuses(0, "it is busy")]
             assert len(on.in_order) == 2
             on.staying.begin(2, NEXT)
