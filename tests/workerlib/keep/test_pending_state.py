@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from workerlib.keep.pending_state import hooked
@@ -16,7 +17,7 @@ from workerlib.keep.pending_state import hooked
 @pytest.fixture
 def group() -> Iterator[None]:
     """Have a process group of this process alone, which DDP asks for."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
@@ -31,7 +32,7 @@ def compiled(module: nn.Module) -> nn.Module:
 
 
 def compiled_in_place(module: nn.Module) -> nn.Module:
-    module.compile(backend="eager")  # type: ignore[no-untyped-call]  # torch has no types here
+    module.compile(backend="eager")
     return module
 
 
