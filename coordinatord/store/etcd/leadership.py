@@ -19,6 +19,7 @@ from coordinatord.runtime.tasks import Tasks
 from coordinatord.store.etcd.election import RETRY_S, Election
 from coordinatord.store.etcd.gateway import Gateway
 from coordinatord.store.etcd.keys import Keys
+from coordinatord.store.etcd.refusals import EtcdRefusedError
 from coordinatord.store.etcd.requests import (
     created_at,
     delete,
@@ -126,6 +127,9 @@ class Candidate:
 
     async def _enroll(self) -> None:
         """Get a lease, and announce this standby by a key that is deleted with the lease. Raises `StoreError`."""
+        if self.election.lease:  # by the key of an earlier one this standby would be shown twice
+            with suppress(EtcdRefusedError):  # it may have run out
+                await self._revoke(self.election.lease)
         sent_at = self._clock()
         answer = await self._gateway.call("/v3/lease/grant", {"TTL": str(max(1, round(self._lease_s))), "ID": "0"})
         lease = number(answer, "ID")
@@ -224,7 +228,11 @@ class Candidate:
         lease = self.election.resign(self._clock())
         if lease:
             with suppress(StoreError):
-                await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
+                await self._revoke(lease)
+
+    async def _revoke(self, lease: int) -> None:
+        """End a lease, and delete its keys. Raises `StoreError`."""
+        await self._gateway.call("/v3/lease/revoke", {"ID": str(lease)})
 
     def _see(self, leader: Coordinatord | None, why: str = "") -> None:
         self.leader, self.why = leader, why

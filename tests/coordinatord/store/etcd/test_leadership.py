@@ -115,6 +115,18 @@ async def test_the_leader_knows_who_stands_by_and_who_went(etcd: EtcdCluster) ->
         await tasks.cancel()
 
 
+async def test_one_that_stands_by_anew_is_there_once(etcd: EtcdCluster) -> None:
+    space = EtcdNamespace(etcd)
+    gateway = Gateway(space.place)
+    async with candidate_in(space, "h1") as standby:
+        for _ in range(2):  # as where etcd has not answered for a moment
+            await standby._enroll()
+        there = await members(gateway, space.keys)
+        assert [found.endpoint for found in there.standbys] == ["h1:29400"]
+    assert (await members(gateway, space.keys)).standbys == ()
+    await gateway.close()
+
+
 async def test_a_leader_whose_key_is_gone_can_change_nothing(etcd: EtcdCluster) -> None:
     space = EtcdNamespace(etcd)
     former, later = Gateway(space.place), Gateway(space.place)
