@@ -131,7 +131,7 @@ def check_spec(run: Run, join: Join) -> None:
         )
         if theirs != ours
     ]
-    remedy = "start all nodes with the same values"
+    remedy = f"start all nodes with the same values, or end this run first: nodeclient stop {join.job}"
     if join.spec.launcher is not run.spec.launcher:  # the other differences follow from this one
         opener = f"{run.durable.opener}, which was first, by {run.spec.launcher}"
         differences = [f"this node ({join.node}) is started by {join.spec.launcher}, but {opener}"]

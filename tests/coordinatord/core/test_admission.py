@@ -38,7 +38,7 @@ def test_a_node_that_agrees_is_let_in() -> None:
 def test_another_number_of_nodes_is_named_with_both_values_and_both_nodes() -> None:
     assert refusal_of_spec(a_spec(2, 4), a_spec(2, 8)) == (
         "job mnist: --nnodes is 2:8 on this node (second), but 2:4 on first, which was first:"
-        " start all nodes with the same values"
+        " start all nodes with the same values, or end this run first: nodeclient stop mnist"
     )
 
 
