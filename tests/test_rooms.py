@@ -102,7 +102,6 @@ SMALL_BOUNDARIES = {
     "coordinatord/core/transitions/kept_reports": "one kind of report",
     "coordinatord/core/transitions/laggards": "one kind of answer, with what follows from it",
     "coordinatord/core/transitions/looks": "the place that knows both askers, so that neither has to know the other",
-    "coordinatord/core/transitions/vain_waits": "one rule: when a node is let go",
     "coordinatord/core/values/buddies": "one pure function, which everybody can foresee",
     "coordinatord/core/values/health": "what states, views and metrics have in common",
     "coordinatord/core/values/persist_plan": "one pure function",

@@ -20,7 +20,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.state.stall_watch import StallWatch
-from coordinatord.core.transitions import actions, admin, looks, observations, vain_waits
+from coordinatord.core.transitions import actions, admin, looks, observations, releases
 from coordinatord.core.transitions.apply import apply
 from coordinatord.core.transitions.decision import Decision, answer
 from coordinatord.core.transitions.runs import Registry
@@ -269,7 +269,7 @@ class Coordinator:
         for run in touched.values():
             self._advance(run, decision)  # the ready nodes may form a round now, and then none has waited in vain
             for node in run.give_up.pop_due(decision.now):
-                vain_waits.give_up(run, run.members[node], decision)
+                releases.release_in_vain(run, run.members[node], decision)
             self._advance(run, decision)
 
     # Members

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection
 from dataclasses import replace
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.corroboration import node_gone
 from coordinatord.core.queries.halting import furthest_promised
-from coordinatord.core.queries.handover import HAND_OVER_S, has_to_give, last_holders, member_given_by
 from coordinatord.core.queries.master_address import master_address
 from coordinatord.core.queries.reasons import Reasons, pause_text
 from coordinatord.core.queries.report_builder import repeats_of, report_on
@@ -28,7 +25,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import UNHEARD, Member, MemberState
 from coordinatord.core.state.persisting import PersistWork
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
-from coordinatord.core.transitions import hang_looks
+from coordinatord.core.transitions import hang_looks, releases
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.ranks import assign
 from coordinatord.core.values.reason import Reason
@@ -39,7 +36,6 @@ from coordinatord.core.values.records import (
     FirstStepOverdue,
     NodeLeftBehind,
     NodeLost,
-    NodeReleased,
     NodesHeard,
     NodesSilent,
     RoundEnded,
@@ -76,9 +72,7 @@ def form(run: Run, reason: Reason, decision: Decision) -> None:
             resume=resume_point(run, nodes),
         )
     )
-    givers = [member for member in run.members_in(MemberState.GIVING) if has_to_give(run, member)]
-    for member in givers:  # the others can fetch only from now on
-        let_stay(run, member, decision.now, gives=True)
+    releases.give_time(run, decision.now)
     decision.notify_all(run)
 
 
@@ -193,10 +187,7 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     run.kept.disk.wanted |= planned
     if leaves and persistence.next_at(run) is not None:  # even if the last attempt has failed just now
         begin_persist(run, reason, decision)
-    holders, lost = last_holders(run), Reasons(run).unwritten
-    for member in [run.members[node] for node in sorted(run.leaving)]:
-        if not _let_stay_if_needed(run, member, holders, decision.now):
-            release_node(run, member, left_outcome(member, lost if member.node in holders else ""), decision)
+    releases.release_leaving(run, decision)
     for member in [member for member in run.members_in(MemberState.RELEASED) if member.expired]:
         decision.close(member)
         run.remove(member)
@@ -205,28 +196,10 @@ def reform(run: Run, reason: Reason, decision: Decision) -> None:
     decision.notify_all(run)
 
 
-def _let_stay_if_needed(run: Run, member: Member, holders: Collection[str], now: float) -> bool:
-    """Let a node that is to leave stay, if others or the disk need what it keeps; return whether it stays."""
-    gives = has_to_give(run, member)
-    if gives or member.node in holders or persistence.writes(run, member):
-        let_stay(run, member, now, gives=gives)
-    return member.gives
-
-
-def let_stay(run: Run, member: Member, now: float, *, gives: bool) -> None:
-    """Let a leaving node stay to write what it keeps, and for a limited time to give it to others."""
-    member.gives, member.gives_until = True, now + HAND_OVER_S if gives else -math.inf
-    run.leaving.discard(member.node)
-    run.place(member)
-
-
 def let_go(run: Run, reason: Reason, decision: Decision) -> None:
     """Release the nodes that stayed to give or to write what they keep."""
     del reason
-    holders, disk_by, lost = last_holders(run), persistence.ends_by(run), Reasons(run).unwritten
-    for member in list(run.members_in(MemberState.GIVING)):
-        if member_given_by(run, member, holders, disk_by) <= decision.now:
-            release_node(run, member, left_outcome(member, lost if member.node in holders else ""), decision)
+    releases.release_given(run, decision)
 
 
 def begin_persist(run: Run, reason: Reason, decision: Decision) -> None:
@@ -330,12 +303,6 @@ def succeed(run: Run, reason: Reason, decision: Decision) -> None:
 # Members
 
 
-def release_node(run: Run, member: Member, outcome: Outcome, decision: Decision) -> None:
-    """Release one node while the run goes on, with this outcome."""
-    decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))
-    decision.notify(run, member)
-
-
 def lose(run: Run, member: Member, reason: str, decision: Decision) -> None:
     """Count a node as lost: that is evidence of why the round ended, unless the node had done its part of it."""
     decision.close(member)
@@ -392,9 +359,3 @@ def loss_reason(member: Member) -> str:
     if member.observed == UNHEARD:
         return "it did not come back after the coordinator was started again"
     return "its connection closed, and it did not come back" if member.session is None else "silent for its whole lease"
-
-
-def left_outcome(member: Member, lost: str = "") -> Outcome:
-    """Return the outcome of a node that left because it was asked to; `lost` says which step is lost with it."""
-    why = f"left the job: {member.drained}" if member.drained else "left the job, as asked"
-    return Outcome(Result.LEFT, ExitCode.TERMINATED, clip(why + lost))

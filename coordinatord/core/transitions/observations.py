@@ -16,7 +16,7 @@ from coordinatord.core.queries.time_attribution import spent_with_steps
 from coordinatord.core.state.durable import DurableMember, State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import Run
-from coordinatord.core.transitions import actions, kept_reports
+from coordinatord.core.transitions import kept_reports, releases
 from coordinatord.core.transitions.decision import Decision
 from coordinatord.core.values.records import NodeJoined, NodeSucceeded, RoundsMissed, TrainingBegan
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -210,9 +210,9 @@ def _let_leave(run: Run, member: Member, decision: Decision) -> None:
     if ended and may_have_to_give(run, member):
         run.leaving.add(member.node)  # whether others need what it keeps is known when all have stopped
     elif member.state is MemberState.READY and ((gives := has_to_stay(run, member)) or has_to_write(run, member)):
-        actions.let_stay(run, member, decision.now, gives=gives)
+        releases.let_stay(run, member, decision.now, gives=gives)
     elif ended or member.state in {MemberState.PREPARING, MemberState.READY, MemberState.SUCCEEDED}:
-        actions.release_node(run, member, actions.left_outcome(member), decision)
+        releases.release_left(run, member, decision)
     elif member.durable.in_round:
         run.leaving.add(member.node)
 

@@ -188,6 +188,21 @@ def test_a_node_that_has_waited_in_vain_says_which_step_is_lost_with_it() -> Non
     assert end_of_n1(stage).endswith("; step 100 is not on the disk: node n1: full")
 
 
+def test_a_node_that_is_to_leave_waits_for_the_disk_and_not_for_others() -> None:
+    stage = alone()
+    stage.play("advance 5s")
+    stage.play("leave n1")
+    stage.play("write n1 failed why=full")
+    stage.play("advance 31s")
+    assert order(stage, "n1") is not None
+    stage.play("write n1 written")
+    stage.play("write n1 committed")
+    outcome = desired_of(stage, "n1").outcome
+    assert outcome is not None
+    assert outcome.result is Result.LEFT
+    assert "is not on the disk" not in outcome.summary
+
+
 def test_a_node_that_has_waited_in_vain_stays_while_it_writes_and_no_longer() -> None:
     stage = alone()
     stage.play("advance 29s")

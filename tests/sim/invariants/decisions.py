@@ -303,19 +303,19 @@ class AllInvariants(RootCauseInvariants, MessageInvariants):
                 member = run.members.get(record.node)
                 well = host.well and self.world.queue.now - host.troubled_until > WELL_FOR_S
                 well = well and member is not None and member.session is not None and not member.expired
-                agent = host.agent
-                idle = agent is not None and not agent.phase.has_workers
+                idle = (agent := host.agent) is not None and not agent.phase.has_workers
                 idle = idle and agent is not None and host.clock.read() - agent._without_workers_since > IN_FLIGHT_S
                 late = self.world.scenario.network.harsh or self.world.faults["network slow"] > 0
                 self.check(not (well and idle) or late, "%s has no workers and is left behind", record.node)
 
     def _judge_released(self, run: Run, record: NodeReleased) -> None:
         if record.outcome.result is Result.TIMED_OUT:
-            key = (record.node, record.incarnation)
-            since = max(self._joined_at.get(key, 0.0), self._ended_at.get(run.id, 0.0))
-            waited = self._outages.untroubled_s(since, self.world.queue.now)
-            least = ROUGHLY * self.world.scenario.join_timeout_s
-            self.check(waited >= least, "%s was let go after %.1f s", record.node, waited)
+            leaves = record.node in run.members and run.members[record.node].leaves
+            self.check(not leaves, "%s is to leave, and waited in vain", record.node)
+            joined_at = self._joined_at.get((record.node, record.incarnation), 0.0)
+            waited = self._outages.untroubled_s(max(joined_at, self._ended_at.get(run.id, 0.0)), self.world.queue.now)
+            enough = waited >= ROUGHLY * self.world.scenario.join_timeout_s
+            self.check(enough, "%s was let go after %.1f s", record.node, waited)
 
     def _judge_over(self, record: RoundEnded) -> None:
         """Check that no worker of a round that is over lives, except on nodes that were given up."""

@@ -79,7 +79,7 @@ MUTANTS = (
     ),
     Mutant(
         "release-not-recorded",
-        "coordinatord.core.transitions.actions",
+        "coordinatord.core.transitions.releases",
         "that a node was released is known, but not recorded",
         "decision.record(NodeReleased(run.job, run.id, outcome.summary, member.node, member.incarnation, outcome))",
         "member.durable.outcome = outcome if NodeReleased is not None else None\n    run.place(member)",

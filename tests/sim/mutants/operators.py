@@ -44,10 +44,10 @@ MUTANTS = (
     ),
     Mutant(
         "no-new-time-to-give",
-        "coordinatord.core.transitions.actions",
+        "coordinatord.core.transitions.releases",
         "a node that has waited for a round goes before the nodes of that round have what it alone keeps",
-        "    for member in givers:  # the others can fetch only from now on\n",
-        "    for member in ():\n",
+        "            let_stay(run, member, now, gives=True)\n",
+        "            pass\n",
         "givers.late_newcomer_world",
     ),
 )
