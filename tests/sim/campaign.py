@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from coordinatord.core.queries import conditions
 from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
+from tests.sim.checkpoint_waits import checkpoint_waiting_world
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
 from tests.sim.givers import late_giving_world, late_newcomer_world, undrained_world
@@ -59,6 +60,7 @@ APART = {
     37: leaving_world,
     41: cut_leader_world,
     43: late_newcomer_world,
+    47: checkpoint_waiting_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -17,6 +17,7 @@ from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, P
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
 from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored
 from tests.sim.kept_disk import KeptDisk
+from tests.sim.script_checkpoints import ScriptCheckpoints
 from tests.support.kept_state import a_keeper, kept_parts
 
 if TYPE_CHECKING:  # hosts have one
@@ -32,7 +33,7 @@ FETCH_S = 0.6
 """The longest time to get a state from another node."""
 
 FETCH_WITHIN_S = 8.0
-"""How long a node tries to get a state before it gives up."""
+"""How long a node tries that before it gives up."""
 
 SAVE_WITHIN_S = 1.0
 NOT_SAVED = 0.1
@@ -67,6 +68,7 @@ class KeptMemory:
         self.fetched: list[Stored] = []
         self.copies = KeptCopies(host, world, self)
         self.disk = KeptDisk(host, world, self)
+        self.script = ScriptCheckpoints(host, world, self)
         self.withdrawn: set[KeptStep] = set()
         """Steps of which a part proved to be damaged."""
         self.key = ("", 0)
@@ -77,8 +79,7 @@ class KeptMemory:
         """Whether its workers were asked to save their state, before they are asked to end."""
         self._restoring, self._problem = Restoring.NOTHING, ""
         self.protected: tuple[KeptStep, ...] = ()
-        self._attempt = 0
-        self._saved = -1
+        self._attempt, self._saved = 0, -1
         self._ending = False
         self.halts_after: int | None = None
         """The step after which its workers stand still, once they were asked to halt."""
@@ -105,19 +106,18 @@ class KeptMemory:
         on_disk = self.disk.found or self.disk.unusable or self.disk.report is not None
         if not (parts or on_disk or can_halt or self.copies.problem) and restoring is Restoring.NOTHING:
             return None
-        problem = self._problem if restoring is Restoring.FAILED else ""
-        halts_after = self.halts_after if here else None
-        return Holding(
+        holding = Holding(
             parts,
             restoring,
-            problem,
+            self._problem if restoring is Restoring.FAILED else "",
             can_halt=can_halt,
-            halts_after=halts_after,
+            halts_after=self.halts_after if here else None,
             persisted=self.disk.found,
             unusable=self.disk.unusable,
             persisting=self.disk.report if observed.run == self.key[0] else None,
             copy_problem=self.copies.problem,
         )
+        return self.script.noted(holding) if can_halt else holding
 
     # Effects of the agent
 
@@ -235,7 +235,8 @@ class KeptMemory:
     # Events
 
     def begin(self, training: Training) -> None:
-        """Save at an interval from now on, if nodes have shards or a disk."""
+        """Save at an interval from now on, if nodes have shards or a disk, and write what the script writes."""
+        self.script.begin(training)
         if self._keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
             self.later(0.5, self._look, training)
 

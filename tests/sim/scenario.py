@@ -112,6 +112,8 @@ class Scenario:
     """What state nodes keep in memory; None if none do."""
     copies: bool = False
     """Whether nodes take copies of what others keep."""
+    writes_every: int | None = None
+    """How many steps lie between two checkpoints that the script writes by itself; None if it writes none."""
     persist_every_s: int | None = None
     """How often nodes write what they keep to a disk that all share; None if they do not."""
     racks: int = 0

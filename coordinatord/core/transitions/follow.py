@@ -70,6 +70,7 @@ def _node_placed(run: Run, record: NodeSucceeded | NodeLeftBehind) -> None:
 
 def _round_formed(run: Run, record: RoundFormed) -> None:
     run.begin_round([run.members[ranks.node] for ranks in record.nodes])
+    run.checkpoints.begin(record.round)
     in_memory = record.resume is not None and record.resume.disk is None
     run.kept.begin_round(record.resume.at if record.resume is not None and in_memory else None)
     run.kept.disk.since = min(run.kept.disk.since, run.durable.entered_at)

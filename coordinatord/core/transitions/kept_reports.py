@@ -26,7 +26,7 @@ def note(run: Run, member: Member, now: float) -> None:
     if has_planned or run.kept.protected != before:
         run.revision += 1
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
-    if here and kept is not None:
+    if here:
         _note_checkpoint(run, member, kept, is_newer=is_newer)
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
@@ -51,14 +51,15 @@ def _plan_copies(run: Run) -> bool:
     return True
 
 
-def _note_checkpoint(run: Run, member: Member, kept: Holding, *, is_newer: bool) -> None:
+def _note_checkpoint(run: Run, member: Member, kept: Holding | None, *, is_newer: bool) -> None:
     """Take in which checkpoint a node has written, and whether a step of this round became whole by its report."""
     checkpoints, at = run.checkpoints, run.kept.newest_whole
-    checkpoints.begin(run.durable.round)
-    if kept.writes_checkpoints:
+    checkpoints.begin(run.durable.round, run.durable.order)
+    if kept is not None and kept.writes_checkpoints:
         checkpoints.note(member.node, NONE_YET if kept.checkpointed is None else kept.checkpointed, member.heard_at)
     if is_newer and at is not None and at.round == run.durable.round:
         checkpoints.note_whole(member.heard_at)
+    checkpoints.note_known(member.node)
 
 
 def _note_disk(run: Run, member: Member, now: float) -> None:

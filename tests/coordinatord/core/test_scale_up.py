@@ -100,6 +100,22 @@ def test_nodes_wait_for_the_next_save_at_an_interval() -> None:
     assert state_of(stage) is State.STOPPING
 
 
+@pytest.mark.parametrize("last", ["halts=yes written=10", "1:8 shards=2 halts=yes every=8 protected=yes"])
+def test_the_last_checkpoint_is_no_new_one_for_a_coordinator_that_was_started_again(last: str) -> None:
+    stage = train("at-checkpoint", keeps=last)
+    stage.play("advance 1s")
+    arrive(stage, "at-checkpoint", 3)
+    stage.play("die 1s")
+    for node in ("n3", "n1", "n2"):
+        stage.play(f"reconnect {node}")
+    stage.play("advance 60s")
+    assert state_of(stage) is State.RUNNING
+    for node in ("n1", "n2"):
+        stage.play(f"keep {node} {last.replace('=10', '=20').replace('1:8', '1:8 1:16')}")
+    stage.play("advance 1s")
+    assert state_of(stage) is State.STOPPING
+
+
 def test_nobody_waits_where_workers_save_when_asked_and_at_no_other_time() -> None:
     stage = train("at-checkpoint", keeps="halts=yes")
     arrive(stage, "at-checkpoint", 3)

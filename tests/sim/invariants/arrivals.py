@@ -26,6 +26,11 @@ def too_soon(run: Run, joins: Mapping[tuple[str, int], tuple[Join, float]], worl
         return "none is ready"
     if run.spec.scale_up is ScaleUp.NEVER:
         return "the job wants none"
+    if (
+        run.spec.scale_up is ScaleUp.AT_CHECKPOINT
+        and (why := world.invariants.kept.waits.too_soon(run, min(came))) is not None
+    ):
+        return why
     if run.round_size + len(came) >= run.spec.nodes_max:
         return ""
     settled = now - max(came) >= ROUGHLY * policy.settle_s or now - min(came) >= ROUGHLY * policy.settle_max_s

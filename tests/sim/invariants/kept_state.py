@@ -17,6 +17,8 @@ from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
 from tests.sim.invariants.candidates import CandidatesInTime
+from tests.sim.invariants.checkpoint_waits import CheckpointWaits
+from tests.sim.invariants.part_sets import is_whole, ranks_of, shards_of
 from tests.sim.invariants.persisted_state import PersistedStateInvariants
 from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
@@ -36,6 +38,7 @@ class KeptStateInvariants:
         self.persisted = PersistedStateInvariants(world)
         self.useless = UselessSteps()
         self.candidates = CandidatesInTime(world)
+        self.waits = CheckpointWaits(world)
         self._safe: dict[str, tuple[int, KeptStep, list[tuple[Host, int]]]] = {}
         """The last whole and protected step of each run, with the life of the coordinator, and its holders."""
         self._heard: dict[tuple[str, int], Observed] = {}
@@ -61,6 +64,7 @@ class KeptStateInvariants:
     def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
         self._note_lonely()
+        self.waits.note(event)
         if self._world.scenario.persist_every_s is not None:
             self.persisted.note_state(self._world.daemon.machine)
         if self._world.scenario.copies and not self._world.scenario.network.harsh:
@@ -201,7 +205,7 @@ class KeptStateInvariants:
     def _whole_of(self, run: Run, parts: list[KeptParts]) -> Iterable[KeptStep]:
         """Return the steps of which these parts are whole, and that have not proved useless."""
         for at in {part.at for part in parts}:
-            if not self.useless.excludes(run.id, at) and _is_whole([part for part in parts if part.at == at]):
+            if not self.useless.excludes(run.id, at) and is_whole([part for part in parts if part.at == at]):
                 yield at
 
     def fetched(self, host: Host, resume: Resume, chains: set[Chain]) -> None:
@@ -224,6 +228,7 @@ class KeptStateInvariants:
         """Check that whole and protected steps are still there."""
         self.persisted.settled(machine)
         self.candidates.settled(machine)
+        self.waits.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)
             if not self._world.invariants.leaves_out(machine):
@@ -293,7 +298,7 @@ class KeptStateInvariants:
                 held[node] = [
                     stored.parts for stored in host.memory.stored if (stored.run, stored.parts.at) == (run.id, at)
                 ]
-            if not _ranks(believed) <= _ranks(held[node]):
+            if not ranks_of(believed) <= ranks_of(held[node]):
                 lost.add(node)
         topologies = {node: run.members[node].offer.topology for node in held}
         racks = len({member.offer.topology for member in run.inside}) > 1
@@ -303,7 +308,7 @@ class KeptStateInvariants:
         for group in groups:
             if lost <= group:
                 left = [part for node, parts in held.items() if node not in group for part in parts]
-                self._check(left and _is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
+                self._check(left and is_whole(left), "%s counts as copied, and is lost with %s", at, sorted(group))
 
     def _judge_copies(self, run: Run) -> None:
         """Check that the node which is shown to have a copy of another one's shards really has it.
@@ -320,8 +325,10 @@ class KeptStateInvariants:
             if host.incarnation != run.members[taker].incarnation or host.memory.key[0] != run.id:
                 continue  # the coordinator does not know yet that the node which had it is gone
             others = [parts for holder, parts in run.kept.holders(at).items() if holder not in {node, taker}]
-            alone = _shards(run.kept.holders(at).get(node, ())) - _shards(part for parts in others for part in parts)
-            there = _shards(
+            alone = shards_of(run.kept.holders(at).get(node, ())) - shards_of(
+                part for parts in others for part in parts
+            )
+            there = shards_of(
                 stored.parts for stored in host.memory.stored if (stored.run, stored.parts.at) == (run.id, at)
             )
             self._check(alone <= there, "%s has shards %s of %s, and %s is shown to", node, alone - there, at, taker)
@@ -374,14 +381,6 @@ class KeptStateInvariants:
         self._world.invariants.check(bool(holds), text, *arguments)
 
 
-def _ranks(parts: Iterable[KeptParts]) -> set[int]:
-    return {part.first_rank + number for part in parts if part.big for number in range(part.ranks)}
-
-
-def _shards(parts: Iterable[KeptParts]) -> set[int]:
-    return {(part.first_shard + number) % part.shards for part in parts if part.big for number in range(part.ranks)}
-
-
 def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
     """Whether a node that was left behind has workers that go on, and does not know yet that it is to protect a step.
 
@@ -391,9 +390,3 @@ def _may_overwrite(host: Host, member: Member, at: KeptStep) -> bool:
     return (
         not member.durable.in_round and bool(host.workers.alive) and memory is not None and at not in memory.protected
     )
-
-
-def _is_whole(parts: list[KeptParts]) -> bool:
-    """Whether parts have all shards, counted one by one."""
-    shards = {part.shards for part in parts}
-    return len(shards) == 1 and len(_shards(parts)) == shards.pop()

@@ -8,6 +8,7 @@ They are mistakes that could have been made: a condition left out, a bound off b
 from __future__ import annotations
 
 from tests.sim.mutants import (
+    checkpoint_waits,
     corroboration,
     durability,
     hangs,
@@ -34,6 +35,7 @@ MUTANTS = (
     *node.MUTANTS,
     *kept_state.MUTANTS,
     *persisted_state.MUTANTS,
+    *checkpoint_waits.MUTANTS,
     *progress.MUTANTS,
     *time_ledger.MUTANTS,
     *hangs.MUTANTS,

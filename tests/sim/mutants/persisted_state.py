@@ -1,6 +1,6 @@
 """Mistakes about steps on a disk: when one is whole, which is resumed from, and which nodes have to see it.
 
-Two more are about arrivals, in a world whose jobs have all kinds of `--scale-up`.
+Two more are about arrivals, in a world of jobs that take them in at once or never.
 """
 
 from __future__ import annotations

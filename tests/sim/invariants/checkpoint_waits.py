@@ -1,0 +1,80 @@
+"""Invariants of nodes that wait for a checkpoint: until all nodes have written one since they came, and no longer."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from coordinatord.core.events import Connected, Event, Reported
+from coordinatord.core.machine import Coordinator
+from coordinatord.core.state.durable import State
+from coordinatord.core.state.member import MemberState
+from coordinatord.core.state.run import Run
+from coordinatord.protocol.messages import Observed
+from coordinatord.protocol.scale_up import ScaleUp
+from tests.sim.workers import Round
+
+if TYPE_CHECKING:  # the world imports its invariants
+    from tests.sim.world import World
+
+TAKEN_IN_WITHIN_S = 5.0
+"""The longest time from a checkpoint to the end of its round: the store may not answer for a while."""
+
+
+class CheckpointWaits:
+    """Follows the checkpoints that nodes have reported to any coordinator."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._written: dict[Round, dict[str, int]] = {}
+        """The step of the newest checkpoint of each node; -1 if it will write some, and has written none."""
+        self._common: dict[Round, tuple[int, float, int]] = {}
+        """The step of the newest checkpoint of all of them, when it was reported, and to which life."""
+        self._ready_at: dict[tuple[str, str, int], float] = {}
+        """When each node began to wait."""
+        self.ended = 0
+        """How many rounds ended when a checkpoint was written for which nodes waited."""
+
+    def note(self, event: Event) -> None:
+        """Note a report that the coordinator is about to handle."""
+        if isinstance(event, Connected):
+            self._note_report(event.join.node, event.join.observed)
+        elif isinstance(event, Reported):
+            _, member = self._world.daemon.machine._sessions.get(event.session, (None, None))
+            if member is not None:
+                self._note_report(member.node, event.observed)
+
+    def _note_report(self, node: str, observed: Observed) -> None:
+        kept, key = observed.kept, (observed.run, observed.round)
+        if kept is None or not kept.writes_checkpoints:
+            return
+        written = self._written.setdefault(key, {})
+        written[node] = -1 if kept.checkpointed is None else kept.checkpointed
+        common = min(written.values())
+        if common > self._common.get(key, (-1, -math.inf, 0))[0]:
+            self._common[key] = common, self._world.queue.now, self._world.daemon.life
+
+    def too_soon(self, run: Run, came: float) -> str | None:
+        """Return why a round may not be stopped for nodes of which the first came then; None if its script writes none.
+
+        The text is empty if it may be stopped.
+        """
+        key = (run.id, run.durable.round)
+        if key not in self._written:
+            return None
+        step, at, _ = self._common.get(key, (-1, -math.inf, 0))
+        self.ended += at >= came
+        return "" if at >= came else f"the checkpoint of step {step} was there before they came"
+
+    def settled(self, machine: Coordinator) -> None:
+        """Check that no node waits any longer when the checkpoint is there."""
+        for run in machine.jobs.values():
+            waits = run.spec.scale_up is ScaleUp.AT_CHECKPOINT and run.durable.state is State.RUNNING
+            if not waits or run.round_size >= run.spec.nodes_max or run.durable.succeeded:
+                continue
+            now, ready = self._world.queue.now, run.members_in(MemberState.READY)
+            since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
+            _, at, life = self._common.get((run.id, run.durable.round), (-1, math.inf, 0))
+            known = machine.store_error is None and life == self._world.daemon.life
+            late = known and min(since, default=math.inf) < at < now - TAKEN_IN_WITHIN_S
+            self._world.invariants.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)

@@ -1,0 +1,23 @@
+"""What parts of kept state have, counted one by one, as no code of the coordinator counts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from coordinatord.protocol.kept_parts import KeptParts
+
+
+def ranks_of(parts: Iterable[KeptParts]) -> set[int]:
+    """Return the ranks of parts with big state, counted one by one."""
+    return {part.first_rank + number for part in parts if part.big for number in range(part.ranks)}
+
+
+def shards_of(parts: Iterable[KeptParts]) -> set[int]:
+    """Return the shards of parts with big state, counted one by one."""
+    return {(part.first_shard + number) % part.shards for part in parts if part.big for number in range(part.ranks)}
+
+
+def is_whole(parts: list[KeptParts]) -> bool:
+    """Whether parts have all shards, counted one by one."""
+    shards = {part.shards for part in parts}
+    return len(shards) == 1 and len(shards_of(parts)) == shards.pop()
