@@ -53,6 +53,13 @@ def test_the_reference_has_every_flag_of_join_and_no_other() -> None:
     assert flags_in(text) - {"--coord"} == flags_of(OF_NODECLIENT["join"]) - OF_ALL
 
 
+def test_the_page_about_torchrun_has_every_flag_of_run_beyond_torchrun() -> None:
+    text = section((ROOT / "TORCHRUN.md").read_text(), "Flags")
+    table, beyond = text.split("What `run` and `launch` have beyond torchrun:")
+    named = {flag for flag in FLAG.findall(beyond) if flag.startswith("--")} - flags_in(table)
+    assert named == flags_of(OF_NODECLIENT["run"]) - flags_in(table) - OF_ALL | {"--coord"}
+
+
 def test_the_reference_has_every_flag_of_coordinatord_and_no_other() -> None:
     assert flags_in(section(REFERENCE, "coordinatord")) == flags_of(COORDINATORD) - OF_ALL
 
