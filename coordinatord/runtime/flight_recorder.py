@@ -48,6 +48,10 @@ OBJECTS_PER_NODE = 5
 STIMULI_MAX = 10_000
 """The most stimuli that are kept where there is no copy: 2 MB."""
 
+BYTES_MAX = 32 << 20
+"""The most bytes of the messages that the kept stimuli came in. The usual 40,000 have 5 MB; a node that is no
+nodeclient may send the largest message 25 times a second, and each takes some times as much memory."""
+
 FILES_KEPT = 3
 """How many crash files are kept: the newest ones. A bug that ends the program again after each restart shows in them as
 well as in the first."""
@@ -81,21 +85,25 @@ class FlightRecorder:
         self._until_next_try = 0
         """The stimuli until another copy is tried, after one was given up."""
         self._stimuli: deque[tuple[float, object]] = deque()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
 
-    def note(self, stimulus: object, now: float) -> None:
-        """Keep a stimulus that the machine is about to handle.
+    def note(self, stimulus: object, now: float, size: int = 0) -> None:
+        """Keep a stimulus that the machine is about to handle, from a message of `size` bytes if it came in one.
 
         Now and then the state is copied anew, and the stimuli before that are dropped.
         """
-        if len(self._stimuli) >= self._limit:
+        if len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._make_room()
         self._stimuli.append((now, stimulus))
+        self._sizes.append(size)
+        self._bytes += size
 
     def _make_room(self) -> None:
         is_large = self._subject.nodes(self._machine) * OBJECTS_PER_NODE > OBJECTS_MAX
         if self._before is None and self._stimuli and (is_large or self._until_next_try > 0):
             self._until_next_try -= 1
-            self._stimuli.popleft()
+            self._drop_oldest()
             return
         self._before, objects = None, 0
         if not is_large:
@@ -104,10 +112,16 @@ class FlightRecorder:
         if self._before is not None:
             self._limit = min(between_copies, STIMULI_MAX_WITH_STATE)
             self._stimuli.clear()
+            self._sizes.clear()
+            self._bytes = 0
             return
         self._limit, self._until_next_try = STIMULI_MAX, between_copies
-        while len(self._stimuli) >= STIMULI_MAX:
+        self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        while len(self._stimuli) >= self._limit or self._bytes >= BYTES_MAX:
             self._stimuli.popleft()
+            self._bytes -= self._sizes.popleft()
 
     def explain(self, error: Exception, folder: Path | None) -> Exception:
         """Return an error of the machine as a bug, whatever its class, with notes on the stimulus that led to it.

@@ -109,10 +109,13 @@ class Driver:
         """Begin to keep the machine's deadlines."""
         self._timer.arm(self.machine.next_deadline())
 
-    def submit(self, event: Event) -> None:
-        """Let the machine handle an event now; after `close`, nothing happens."""
+    def submit(self, event: Event, size: int = 0) -> None:
+        """Let the machine handle an event now, from a message of `size` bytes if it came in one.
+
+        After `close`, nothing happens.
+        """
         if not self._closed:
-            self._handle(event, self._loop.time())
+            self._handle(event, self._loop.time(), size)
 
     def close(self) -> None:
         """Stop deciding: sessions that end because the daemon ends mean nothing about their nodes."""
@@ -132,11 +135,11 @@ class Driver:
         await self.written()
         return self.machine.jobs.get(job)
 
-    def _handle(self, event: Event, now: float) -> None:
+    def _handle(self, event: Event, now: float, size: int = 0) -> None:
         if not self.may_act():
             self._tasks.fail(LeadershipLostError(OVER))
             return
-        self._recorder.note(event, now)
+        self._recorder.note(event, now, size)
         try:
             batch = self.machine.handle(event, now)
             self._timer.arm(self.machine.next_deadline())

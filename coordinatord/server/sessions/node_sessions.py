@@ -194,7 +194,7 @@ class NodeSessions:
         else:
             obstacle = self._obstacle(session, join)
             if not obstacle:
-                self._begin(session, join)
+                self._begin(session, join, len(message))
                 return
             self._turn_away(session, Refused(RefusalCode.LIMIT, obstacle, retry=True))
 
@@ -236,7 +236,7 @@ class NodeSessions:
         match received:
             case Observed():
                 self._counters.heartbeats += received.beat
-                self._driver.submit(Reported(session.number, received))
+                self._driver.submit(Reported(session.number, received), len(message))
             case LogChunk():
                 self.log_reads.deliver(session.number, received)
             case Stacks():
@@ -260,7 +260,7 @@ class NodeSessions:
             self.arrival_reads.close(session.number)
             self._driver.submit(Disconnected(session.number, session.revoked))
 
-    def _begin(self, session: NodeSession, join: Join) -> None:
+    def _begin(self, session: NodeSession, join: Join, size: int) -> None:
         session.number = next(self._numbers)
         session.version, session.job, session.node = join.version, join.job, join.node
         self._open[session.number] = session
@@ -268,7 +268,7 @@ class NodeSessions:
         self._refused.forget(peer)
         _note_versions(join)
         token = session.caller.name
-        self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token))
+        self._driver.submit(Connected(session.number, join, peer, session.address("sockname"), token), size)
         if has_message(session.version, ReadLog):  # an older node would end its session over it
             self.log_reads.open(session.number, session.ask)
         if has_message(session.version, AskStacks):

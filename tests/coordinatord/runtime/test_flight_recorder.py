@@ -17,9 +17,19 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.errors import InternalError, operational
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.kept_state import Keeper, KeptSource
+from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.runtime import flight_recorder
-from coordinatord.runtime.flight_recorder import FILES_KEPT, STIMULI_MIN, CrashFileError, FlightRecorder, read, replay
+from coordinatord.runtime.flight_recorder import (
+    BYTES_MAX,
+    FILES_KEPT,
+    OBJECTS_MAX,
+    STIMULI_MIN,
+    CrashFileError,
+    FlightRecorder,
+    read,
+    replay,
+)
 from coordinatord.runtime.object_graph import GraphError, built, copied, written
 from coordinatord.server.driver import RECORDED
 from tests.support.builders import a_coordinator
@@ -157,6 +167,15 @@ def test_the_stimuli_after_a_copy_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for now in range(8):
         recorder.note(Tick(), float(now))
     assert len(recorder._stimuli) == 1
+
+
+@pytest.mark.parametrize("nodes", [0, OBJECTS_MAX])
+def test_what_large_messages_hold_is_bounded_in_bytes(nodes: int) -> None:
+    recorder = FlightRecorder(replace(RECORDED, nodes=lambda _: nodes), a_coordinator())
+    for now in range(4 * BYTES_MAX // FRAME_BYTES_MAX):
+        recorder.note(Tick(), float(now), FRAME_BYTES_MAX)
+        assert 1 <= len(recorder._stimuli) <= BYTES_MAX // FRAME_BYTES_MAX
+    assert recorder._bytes == FRAME_BYTES_MAX * len(recorder._stimuli)
 
 
 def test_a_bug_is_reported_though_its_file_cannot_be_written(tmp_path: Path) -> None:

@@ -70,6 +70,16 @@ async def test_a_failed_worker_ends_everybody_with_its_code(start: Start) -> Non
             assert outcome.exit_code == 137
 
 
+async def test_what_the_messages_of_nodes_take_in_the_flight_recorder_is_known(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a", nodes=2)) as a:
+        await a.receive(Desired)
+        joined = server.driver._recorder._bytes
+        assert joined >= len(encode(join("a", nodes=2)))
+        await a.beat()
+        await a.receive(Desired)
+        assert server.driver._recorder._bytes > joined
+
+
 async def test_a_heartbeat_is_answered_and_a_plain_report_is_not(start: Start) -> None:
     async with start() as server, connect(server.url, join("a", nodes=2)) as a:
         first = await a.receive(Desired)
