@@ -196,12 +196,12 @@ class Coordinator:
         if run is None or member is None:
             return
         member.session, member.closed_at = None, decision.now
-        member.token = "" if event.revoked else member.token
+        member.token, member.revoked = "" if event.revoked else member.token, event.revoked
         run.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
         else:
-            self._leases.shorten(run, member, self._heartbeat_s, decision.now, revoked=event.revoked)
+            self._leases.shorten(run, member, self._heartbeat_s, decision.now)
             self._stalls.await_return(self.policy, decision.now)
         self._advance(run, decision)
 

@@ -242,13 +242,19 @@ class Reasons:
         if self._run.durable.state is State.STOPPING:
             return self._ending
         if self._run.all_silent and not self._run.durable.state.ended:
-            return "every node is silent: the coordinator's own network may be cut; the round stands"
+            return f"every node is silent: {self._why_silent}; the round stands"
         if self._run.health is Health.STALLED:
             return self._section + self.idle
         if self._run.durable.step_overdue and not self._run.durable.stepped:
             return self._noticed(self.overdue)
         awaited = "no step yet; " if self._run.shown_state is not self._run.durable.state else ""
         return self._noticed(awaited + self._section + self._run.durable.reason)
+
+    @property
+    def _why_silent(self) -> str:
+        if all(member.revoked for member in self._run.inside):
+            return "their access tokens are no longer valid, so give them others"
+        return "the coordinator's own network may be cut"
 
     @property
     def overdue(self) -> str:

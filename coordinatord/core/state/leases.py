@@ -87,14 +87,11 @@ class Leases(DeadlineHeap[tuple[str, str]]):
             self.renew(run, member, heartbeat_s, now)
             run.place(member)
 
-    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float, *, revoked: bool) -> None:
-        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease.
-
-        `revoked` says that the coordinator closed it, because its token is no longer valid.
-        """
+    def shorten(self, run: Run, member: Member, heartbeat_s: float, now: float) -> None:
+        """Give a member whose connection has closed the time to come back; one on a bad network keeps its lease."""
         lease = self.get((run.id, member.node))
         if lease is not None and is_punctual(member, heartbeat_s, now):
-            member.vanished = not revoked
+            member.vanished = not member.revoked
             grace = now + run.policy.reconnect_grace_s
             self.set((run.id, member.node), min(lease, grace))
 

@@ -98,6 +98,8 @@ class Member:
     """How old its process was when it sent the join of that session; None if not known."""
     closed_at: float | None = None
     """When its session ended; None while it has one."""
+    revoked: bool = False
+    """Whether the coordinator has ended its last session, because its access token is no longer valid."""
     vanished: bool = False
     """Whether its session ended while the network was good: its process most likely died."""
     expired: bool = False

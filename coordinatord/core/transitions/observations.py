@@ -69,7 +69,7 @@ def introduce(run: Run, member: Member, event: Connected, now: float) -> None:
     join = event.join
     member.connected_at, member.join_age_s, member.vanished = now, join.age_s, False
     member.peer_address, member.local_address = plain(event.peer_address), plain(event.local_address)
-    member.token = event.token
+    member.token, member.revoked = event.token, False
     member.protocol, member.nodeclient_release, member.command = join.version, join.release, join.command
     member.keeper = join.keeper
     if join.keeper is not None and join.keeper.persist is not None:

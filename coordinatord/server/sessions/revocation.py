@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.logs import fields
 from coordinatord.security.setup import Security
+from coordinatord.security.token_store import KnownToken
 from coordinatord.server.sessions.node_sessions import NodeSessions
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 """How long a token that was revoked may go on at most; a look costs microseconds."""
@@ -38,7 +44,17 @@ class Revocations:
     def _end(self) -> None:
         if self._security.tokens == self._seen:
             return
-        self._seen = self._security.tokens
+        before, self._seen = self._seen, self._security.tokens
+        _log_change(before, self._seen)
         gatekeeper = self._security.gatekeeper
         self._sessions.close_those(lambda caller: not gatekeeper.is_valid(caller))
         self._end_requests()
+
+
+def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:
+    """Log which tokens are new, and which are no longer valid."""
+    was, valid = ({token.name for token in tokens if token.revoked_at is None} for tokens in (before, now))
+    for names, text in ((valid - was, "valid from now on"), (was - valid, "no longer valid")):
+        if names:
+            listed = clip(", ".join(sorted(names)))
+            log.info("access tokens that are %s: %s", text, listed, extra=fields("tokens_changed"))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coordinatord.core.events import Disconnected
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
 from coordinatord.protocol.worker_ends import Ended
 from tests.support.ledgers import play, run_of
@@ -149,6 +150,16 @@ def test_a_revoked_token_closes_the_session_of_a_node_that_is_well() -> None:
     for line in ("fail n1 of=peer", "stopped n2", "failed n1"):
         stage.play(line)
     assert losses(stage) == []
+
+
+def test_nodes_that_are_silent_as_their_tokens_were_revoked_are_said_to_be() -> None:
+    stage = play(TRIO)
+    for puppet in stage.puppets.values():
+        stage.coordinator.handle(Disconnected(puppet.session, revoked=True), stage.now)
+    stage.play("advance 10s")
+    assert "their access tokens are no longer valid, so give them others" in Reasons(run_of(stage)).situation
+    stage.play("reconnect n1")
+    assert "silent" not in Reasons(run_of(stage)).situation
 
 
 def test_a_coordinator_that_was_started_again_has_seen_no_session_close() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import ssl
 from contextlib import suppress
@@ -201,7 +202,10 @@ async def test_a_node_keeps_its_identity_when_the_coordinator_starts_again(ours:
     await store.close()
 
 
-async def test_a_revoked_token_ends_what_it_began(ours: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_revoked_token_ends_what_it_began(
+    ours: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(revocation, "LOOK_EVERY_S", 0.01)
     other = ours.add("other", Role.JOIN)
     async with (
@@ -217,6 +221,7 @@ async def test_a_revoked_token_ends_what_it_began(ours: Secured, monkeypatch: py
         assert (status, said["error"]) == (401, "revoked_token")
         async with wire(server.url, session(other, join("a", nodes=3)), tls=TRUSTING) as again:
             assert await goal(again) is Goal.WAIT
+    assert "access tokens that are no longer valid: first-join" in caplog.text
 
 
 def unknown_token(ours: Secured) -> AccessToken:
