@@ -37,11 +37,16 @@ class StepNumbers:
         return self._reported + self._stride
 
     @property
+    def is_changing(self) -> bool:
+        """Whether an optimizer has begun a step since the last `ctx.step`."""
+        return self._changed > 0
+
+    @property
     def problem(self) -> str:
         """Why the present state is not that of the step `done`; empty if it is."""
         if self.done < 0:
             return "no step is done yet"
-        if self._changed:
+        if self.is_changing:
             return "a step is not whole"
         return "" if self._is_named else "the last step has no number of its own"
 

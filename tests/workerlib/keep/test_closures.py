@@ -1,4 +1,4 @@
-"""What runs in the closure of an optimizer is within its step only if parameters change before."""
+"""What runs in an optimizer's closure is within its step if parameters change before; what follows the closure is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.support.kept_script import Script, network, state_of, train
 from tests.support.programs import wait_until
@@ -85,3 +86,20 @@ def test_nothing_is_saved_in_a_closure_that_is_called_after_a_change(
         wait_until("memory", lambda: not kept._saver.memory.obstacle())
         optimizer.step(closure)
         assert kept._saver.at_intervals
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("meets", [True, False])
+def test_what_ranks_share_is_saved_at_intervals_if_they_meet_while_parameters_change(
+    script: Script, meets: bool
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        dist.barrier()
+        train(model, optimizer)
+        if meets:
+            dist.barrier()
+        kept.step(0)
+        dist.barrier()
+        assert kept._saver.at_intervals is meets

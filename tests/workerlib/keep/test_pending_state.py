@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 from workerlib.keep.pending_state import hooked
-
-
-@pytest.fixture
-def group() -> Iterator[None]:
-    """Have a process group of this process alone, which DDP asks for."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def plain(module: nn.Module) -> nn.Module:
