@@ -113,9 +113,13 @@ class KeptModule(_Adapter):
         self.parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
+        self._keys = _keys(module)
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
+        """Yield its big tensors by name. Raises `KeptStateError` if it could not be brought back."""
+        if _keys(self.module) != self._keys:
+            text = "has other parameters or buffers than when keep() was called, so no step is kept"
+            raise KeptStateError(f"{self._name} {text}: call keep() when it has all of them")
         yield from self.parameters
 
     def buffers(self) -> Iterator[BufferPlace]:
@@ -149,6 +153,15 @@ class KeptModule(_Adapter):
             parameter.grad = None
         for module, training in self._training:
             module.training = training
+
+
+def _keys(module: torch.nn.Module) -> list[str]:
+    """Return the keys of a module's parameters and of the buffers of its state dict, submodule by submodule."""
+    keys: list[str] = []
+    for each in module.modules():
+        keys += each._parameters  # noqa: SLF001 - torch has no public way to those of one module, with None
+        keys += [key for key in each._buffers if key not in each._non_persistent_buffers_set]  # noqa: SLF001 - as above
+    return keys
 
 
 class KeptOptimizer(_Adapter):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.prune import l1_unstructured
 
 from tests.support.kept_script import Objects, Script, network, state_of, train
 from tests.support.programs import wait_until
@@ -145,6 +146,50 @@ class Weights(dict[str, torch.Tensor]):
         if self.changes:
             self["last"].add_(1)
         return super().items()
+
+
+def get_buffer(module: nn.Module) -> None:
+    module.register_buffer("late", torch.ones(2))
+
+
+def get_parameter(module: nn.Module) -> None:
+    module.register_parameter("late", nn.Parameter(torch.ones(2)))
+
+
+def get_module(module: nn.Module) -> None:
+    module.add_module("late", nn.Linear(2, 2))
+
+
+def be_pruned(module: nn.Module) -> None:
+    l1_unstructured(module[0], "weight", 0.5)  # type: ignore[index, no-untyped-call]  # torch has no types here
+
+
+@pytest.mark.parametrize("change", [get_buffer, get_parameter, get_module, be_pruned])
+def test_no_step_is_kept_of_a_module_that_was_another_one_when_keep_was_called(
+    script: Script, change: Callable[[nn.Module], None]
+) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        train(model, optimizer)
+        kept.step(0)
+        script.await_memory(kept)
+        change(model)
+        train(model, optimizer)
+        kept.step(1)
+        answer = script.save(kept)
+        assert isinstance(answer, NotSaved), answer
+        assert "model has other parameters or buffers than when keep() was called" in answer.why
+
+
+def test_a_buffer_that_is_not_in_the_state_dict_may_come_later(script: Script) -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        train(model, optimizer)
+        model.register_buffer("cache", torch.ones(2), persistent=False)
+        kept.step(0)
+        assert isinstance(answer := script.save(kept), Saved), answer
 
 
 def test_a_step_that_begins_while_the_one_before_is_copied_spoils_no_state(script: Script) -> None:
