@@ -50,14 +50,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train with Lightning, elastically.")
     parser.add_argument("--checkpoints", type=Path, required=True, help="a folder that all nodes share")
     parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--accumulate", type=int, default=1, metavar="N", help="sum the gradients of N batches")
     arguments = parser.parse_args()
 
     # This comes first, since Lightning uses an existing process group.
     with workerlib.init() as ctx:
-        train(ctx, arguments.checkpoints, arguments.steps)
+        train(ctx, arguments.checkpoints, arguments.steps, arguments.accumulate)
 
 
-def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
+def train(ctx: workerlib.Context, checkpoints: Path, steps: int, accumulate: int) -> None:
     """Go on from the newest state, until all steps are done or the workers are asked to stop."""
     torch.manual_seed(0)
     x = torch.randn(1024, 1)
@@ -65,6 +66,7 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
         devices=int(os.environ["LOCAL_WORLD_SIZE"]),
         num_nodes=int(os.environ["GROUP_WORLD_SIZE"]),
         max_steps=steps,
+        accumulate_grad_batches=accumulate,
         callbacks=[
             ModelCheckpoint(checkpoints, every_n_train_steps=100, save_last=True),
             ElasticCallback(checkpoints / "last.ckpt", ctx),

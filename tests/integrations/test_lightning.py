@@ -22,6 +22,16 @@ def test_trainer(train: Train, tmp_path: Path, kept: bool) -> None:
     assert "your dataloader is not resumable" not in job.output
 
 
+def test_a_step_of_several_batches_is_reported_once(train: Train, tmp_path: Path) -> None:
+    modules = "lightning.pytorch,torchdata.stateful_dataloader"
+    job = train(
+        "lightning_trainer.py", "--checkpoints", tmp_path, "--accumulate", "4", "--steps", "100", preload=modules
+    )
+    job.finish()
+    assert "done after step 100" in job.output
+    assert "was reported after step" not in job.output
+
+
 def test_fabric(train: Train, tmp_path: Path) -> None:
     job = train("lightning_fabric.py", "--checkpoints", tmp_path, preload="lightning.fabric")
     job.break_twice()

@@ -43,6 +43,8 @@ class ElasticCallback(Callback):
         self.path = path
         self.ctx = ctx
         self.every_n_steps = every_n_steps
+        self._step = 0
+        """The last step that is done."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Announce that steps will be reported: up to the first one the job counts as starting."""
@@ -64,23 +66,28 @@ class ElasticCallback(Callback):
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note SIGTERM from here on.
+        """Note SIGTERM from here on, and the step after which the training goes on.
 
         Lightning has installed a handler of its own before, which takes part in a collective within the handler: where
         the signal reaches the workers in different steps, they wait for each other for ever.
         """
-        del trainer, pl_module
+        del pl_module
+        self._step = trainer.global_step
         should_stop()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Report the step, and save and end if any worker was asked to stop.
+        """Report the step if this batch is its last one; then save and end if any worker was asked to stop.
 
+        A step has several batches with `accumulate_grad_batches`. Between them there are gradients that nobody keeps.
         Ends by the exception with which Lightning itself ends at SIGTERM. `trainer.should_stop` would run the whole
         validation first, be ignored before `min_epochs`, and let the script go on after `fit` as if training was over.
         """
         del pl_module
-        progress.step(trainer.global_step)
-        if trainer.global_step % self.every_n_steps == 0 and should_stop():
+        if trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        progress.step(self._step)
+        if self._step % self.every_n_steps == 0 and should_stop():
             trainer.save_checkpoint(self.path)
             raise SIGTERMException
 
