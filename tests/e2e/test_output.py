@@ -52,7 +52,8 @@ def test_several_workers_on_two_nodes_are_told_apart_and_lose_no_line(cluster: C
         for line in node.lines:
             if match := re.fullmatch(rf"\[{host} rank (\d)\] (line .*)", line):
                 found.setdefault(int(match[1]), []).append(match[2])
-        assert set(found) == {first_rank, first_rank + 1}
+        both = {first_rank, first_rank + 1}
+        assert set(found) == both or (end and set(found) < both), "one may be stopped before its first line"
         for rank, lines in found.items():
             # A worker that was stopped because another one died got less far, and its output is whole all the same.
             assert lines == lines_of(rank)[: len(lines)]

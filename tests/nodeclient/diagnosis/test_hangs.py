@@ -30,7 +30,7 @@ from tests.support.programs import clean_environ
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, needs_flight_recorder]
 
 WORKERS = """
-import ctypes, json, os, signal, subprocess, sys, threading
+import ctypes, json, os, signal, subprocess, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
@@ -71,6 +71,19 @@ def cut():
 def slow(rate="16mbit"):
     subprocess.run(f"tc qdisc add dev lo root tbf rate {rate} burst 256kb latency 30s".split(), check=True)
 
+def cut_between_collectives(rank, size, store):
+    # The last packets of a barrier may still be on their way when a worker has left it.
+    open(f"{store}.{rank}", "w").close()
+    if rank == CULPRIT:
+        for each in range(size):
+            await_file(f"{store}.{each}")
+        cut()
+        open(store + ".cut", "w").close()
+    await_file(store + ".cut")
+def await_file(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+
 def halves(rank, pairs):
     dist.all_reduce(torch.ones(8 << 20), group=pairs[rank // 2])
 def tree(rank, pairs):
@@ -92,8 +105,8 @@ def work(kind, rank, size, store):
             slow("8mbit" if kind == "tree" else "16mbit")
         dist.barrier()
         os.write(1, b"ready\\n")
-        if "cut" in kind and rank == CULPRIT:
-            cut()
+        if "cut" in kind:
+            cut_between_collectives(rank, size, store)
         return globals()[kind.split()[0]](rank, pairs)
     os.write(1, b"ready\\n")
     if rank == CULPRIT:

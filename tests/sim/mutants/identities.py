@@ -42,8 +42,8 @@ MUTANTS = (
         "token-not-noted",
         "coordinatord.core.transitions.observations",
         "the token of a node is not noted",
-        "    member.token = event.token\n",
-        "",
+        "    member.token, member.revoked = event.token, False\n",
+        "    member.revoked = False\n",
     ),
     Mutant(
         "identity-forgotten-by-a-restart",
@@ -64,8 +64,8 @@ MUTANTS = (
         "revoked-token-keeps-the-name",
         "coordinatord.core.machine",
         "a node whose token was revoked is kept out with its next one",
-        '        member.token = "" if event.revoked else member.token\n',
-        "",
+        '        member.token, member.revoked = "" if event.revoked else member.token, event.revoked\n',
+        "        member.revoked = event.revoked\n",
         "coincident_world",
     ),
 )
