@@ -8,6 +8,7 @@ something whole.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -147,13 +148,13 @@ class Arenas:
             # takes a second for each gigabyte, so a thread does it.
             file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
         except OSError as error:
-            raise NoMemoryError(f"{demand}, which the system refused: {error.strerror}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {_reason(error)}") from error
         try:
             arena = Arena.attach(file, writable=True)  # it takes another descriptor
         except OSError as error:
             os.close(file)
             self.give_back(size)
-            raise NoMemoryError(f"{demand}, which the system refused: {error.strerror}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {_reason(error)}") from error
         arena.protect(self._protected)
         return _Owned(file, arena, size)
 
@@ -307,6 +308,12 @@ def allocate(sizes: ArenaSizes, size: int) -> int:
         os.close(file)
         raise
     return file
+
+
+def _reason(error: OSError) -> str:
+    """Return why the system refused memory. For the kernel it is a file, so the limit on files holds for it as well."""
+    too_large = "; ulimit -f limits it" if error.errno == errno.EFBIG else ""
+    return f"{error.strerror}{too_large}"
 
 
 def read_only(file: int) -> int:

@@ -57,3 +57,18 @@ async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.Mo
     assert kept.used_bytes == 0
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(files[0])
+
+
+async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
+    """Python ignores the signal that the kernel sends beside the error."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZES.total - 1, limits[1]))
+    try:
+        with pytest.raises(NoMemoryError, match="File too large; ulimit -f limits it"):
+            await kept.reserve(0, SIZES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert kept.used_bytes == 0
+    await kept.reserve(0, SIZES)
+    kept.drop()
