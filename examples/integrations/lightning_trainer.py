@@ -15,7 +15,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DistributedSampler, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import workerlib
@@ -25,9 +25,20 @@ from workerlib.integrations.lightning import ElasticCallback
 class Line(pl.LightningModule):
     """Learns y = 3x + 2."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: TensorDataset) -> None:
         super().__init__()
         self.net = nn.Linear(1, 1)
+        self.data = data
+
+    def train_dataloader(self) -> StatefulDataLoader[tuple[Tensor, ...]]:
+        """Return the batches of this worker.
+
+        Lightning saves its place in the epoch. With a DataLoader of torch an epoch would begin again, and with a
+        sampler that Lightning makes, the rest of the epoch would come in the order of epoch 0.
+        """
+        sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(self.data)
+        sampler.set_epoch(self.trainer.current_epoch)
+        return StatefulDataLoader(self.data, batch_size=16, sampler=sampler)
 
     def on_train_start(self) -> None:
         """Print where this round begins."""
@@ -75,11 +86,11 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int, accumulate: int
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    # Lightning saves its place in the epoch. With a DataLoader of torch an epoch would begin again.
-    loader = StatefulDataLoader(TensorDataset(x, 3 * x + 2), batch_size=16, shuffle=True)
-    trainer.fit(Line(), loader, ckpt_path="last")
+    model = Line(TensorDataset(x, 3 * x + 2))
+    trainer.fit(model, ckpt_path="last")
     if trainer.is_global_zero:
-        print(f"done after step {trainer.global_step}", flush=True)
+        weight, bias = (parameter.item() for parameter in model.parameters())
+        print(f"done after step {trainer.global_step}: learned y = {weight:.6f}x + {bias:.6f}", flush=True)
 
 
 if __name__ == "__main__":
