@@ -6,10 +6,11 @@ that memory, `manifest` says where tensors lie in it, and `channel_messages` has
 The other modules use torch. `keeping` begins to keep. `keeper` decides when state is saved and by which thread, and
 `state_lock` which thread has the state. `step_saver` saves it, `generations` and `small_state` write it, `intervals`
 decides how often, and `restoring` brings it back. `step_numbers` decides which states are those of a step,
-`step_commits` identifies them, and `pending_state` saves small state within a step. `planned_end` receives the order to
-end a round, also for a script that keeps nothing, and `standstill` holds training between two steps before that end.
-`process_hooks` has the calls of a keeper. `kept_objects` adapts the kinds of objects, and `kept_containers` dicts and
-lists of tensors; `pieces` adapts the shards of tensors, `plain_values` other values as JSON, and `random_state` the
-random numbers. `device_order` waits for a GPU. `agent_channel` is the connection, `arena_request` requests memory, and
-`kept_errors` has the errors. `checkpoint_parts` numbers the parts that ranks save by `torch.distributed.checkpoint`.
+`step_commits` identifies them, and `pending_state` saves small state within a step. `planned_end` receives the order
+to end a round, also for a script that keeps nothing, and `standstill` holds training between two steps before that
+end. `process_hooks` has the calls of a keeper. `adapter` says what an object's adapter does; `kept_objects` adapts the
+kinds of objects, and `kept_containers` dicts and lists of tensors; `pieces` adapts the shards of tensors,
+`plain_values` other values as JSON, and `random_state` the random numbers. `device_order` waits for a GPU.
+`agent_channel` is the connection, `arena_request` requests memory, and `kept_errors` has the errors.
+`checkpoint_parts` numbers the parts that ranks save by `torch.distributed.checkpoint`.
 """

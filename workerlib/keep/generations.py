@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from workerlib.keep.adapter import KeptObject
 from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
 from workerlib.keep.device_order import order_of
-from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.manifest import Layout, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of
 from workerlib.keep.small_state import copy

@@ -15,6 +15,7 @@ import torch
 
 from workerlib.env import WorkerEnvironment
 from workerlib.keep import restoring
+from workerlib.keep.adapter import KeptObject
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError
 from workerlib.keep.channel_messages import (
@@ -30,7 +31,6 @@ from workerlib.keep.channel_messages import (
 )
 from workerlib.keep.generations import Generations
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.pending_state import after_closure
 from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.process_hooks import ProcessHooks

@@ -1,25 +1,25 @@
 """The adapter for a tensor, or a dict or list of tensors and numbers, that a script gives to `ctx.keep`.
 
-`kept_objects` says what adapters are.
+`adapter` says what adapters are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
+from workerlib.keep.adapter import Adapter
 from workerlib.keep.kept_errors import UnfitStateError
 from workerlib.keep.pieces import SavedTensors
 from workerlib.keep.plain_values import from_plain, to_plain
 
 
-class KeptContainer:
+class KeptContainer(Adapter):
     """A tensor, or a dict or list of tensors and numbers, brought back in place."""
 
     late = False
-    iterates = False
 
     def __init__(self, name: str, content: Any) -> None:
         self._name = name
@@ -35,10 +35,6 @@ class KeptContainer:
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
         yield from _tensors(self._root, "")
-
-    def buffers(self) -> Iterator[tuple[str, MutableMapping[str, Any], str]]:
-        """Yield where its small tensors are: there are none."""
-        yield from ()
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
@@ -69,9 +65,6 @@ class KeptContainer:
         """Take the values; the targets are filled."""
         if not self._is_tensor:
             _merge(self._root[self._name], from_plain(values))
-
-    def forget_step(self) -> None:
-        """Drop what an interrupted step has left: nothing."""
 
 
 def _tensors(container: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:

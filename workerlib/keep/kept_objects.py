@@ -1,29 +1,21 @@
 """Adapters for the objects of `ctx.keep`. Big state changes in `optimizer.step` alone; all other state is small.
 
-Each kind of object has an adapter with the same methods:
-
-* `big` returns its big tensors, which are saved when the round breaks or at an interval.
-* `buffers` returns the places of its small tensors, which forward changes: they are saved at each step, for each rank.
-* `values` returns its other state as JSON, saved at each step. It is the same object as before if nothing has changed.
-* `make_missing` makes what the script had added when the state was kept, and has not added yet.
-* `targets` returns the tensors to be filled with kept ones, and `take_values` then takes the kept values.
+`adapter` says what adapters are.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 
+from workerlib.keep.adapter import Adapter, BufferPlace, KeptObject
 from workerlib.keep.kept_containers import KeptContainer
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.plain_values import from_plain, to_plain
-
-BufferPlace = tuple[str, MutableMapping[str, Any], str]
-"""A name, and the mapping and the key under which the present tensor of that name is found; there may be none."""
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""
@@ -32,68 +24,7 @@ _INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
 """The attributes by which torch.compile and activation checkpointing hold the user's own module."""
 
 
-class KeptObject(Protocol):
-    """An adapter; the module's docstring says what its methods are for."""
-
-    late: bool
-    """Whether its values change only between `optimizer.step` and `ctx.step`, if at all."""
-
-    iterates: bool
-    """Whether reading its values may begin an iteration. If so, they are not read before the first step is done."""
-
-    growth: int
-    """A count of the calls of `values` at which there was more or less state than before."""
-
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
-
-    def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are."""
-
-    def values(self) -> Any:
-        """Return the rest as JSON; None for nothing."""
-
-    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make what the script adds in the course of training. Raises `UnfitStateError` if that is not known."""
-
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-
-    def take_values(self, values: Any) -> None:
-        """Take the values; the targets are filled."""
-
-    def forget_step(self) -> None:
-        """Drop what an interrupted step has left, so that the object is as if it was just made."""
-
-
-class _Adapter:
-    """The defaults of adapters: no tensors, and values that change late."""
-
-    late = True
-    iterates = False
-    growth = 0
-
-    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield its big tensors by name."""
-        yield from ()
-
-    def buffers(self) -> Iterator[BufferPlace]:
-        """Yield where its small tensors are."""
-        yield from ()
-
-    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Make what the script adds in the course of training."""
-
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        del saved
-        return {}
-
-    def forget_step(self) -> None:
-        """Drop what an interrupted step has left."""
-
-
-class KeptModule(_Adapter):
+class KeptModule(Adapter):
     """A module: parameters are big, the buffers of its state dict small."""
 
     def __init__(self, name: str, module: torch.nn.Module) -> None:
@@ -125,10 +56,9 @@ class KeptModule(_Adapter):
     def buffers(self) -> Iterator[BufferPlace]:
         """Yield where its small tensors are, and where one may be that is None at present."""
         for prefix, submodule in self.module.named_modules():
-            for key in submodule._buffers:  # noqa: SLF001 - only there is a replaced buffer found
-                if key not in submodule._non_persistent_buffers_set:  # noqa: SLF001 - as above
-                    path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
-                    yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - as above
+            for key in _buffer_keys(submodule):
+                path = _canonical(self.module, f"{prefix}.{key}" if prefix else key)
+                yield f"{self._name}.{path}", submodule._buffers, key  # noqa: SLF001 - only there is a replaced one found
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
@@ -160,11 +90,16 @@ def _keys(module: torch.nn.Module) -> list[str]:
     keys: list[str] = []
     for each in module.modules():
         keys += each._parameters  # noqa: SLF001 - torch has no public way to those of one module, with None
-        keys += [key for key in each._buffers if key not in each._non_persistent_buffers_set]  # noqa: SLF001 - as above
+        keys += _buffer_keys(each)
     return keys
 
 
-class KeptOptimizer(_Adapter):
+def _buffer_keys(module: torch.nn.Module) -> list[str]:
+    """Return the keys of the buffers that a module itself has in its state dict."""
+    return [key for key in module._buffers if key not in module._non_persistent_buffers_set]  # noqa: SLF001 - as above
+
+
+class KeptOptimizer(Adapter):
     """An optimizer: its state of each parameter is big, learning rates and the like are values."""
 
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.nn.Parameter]) -> None:
@@ -301,7 +236,7 @@ class KeptOptimizer(_Adapter):
         return found
 
 
-class KeptStateful(_Adapter):
+class KeptStateful(Adapter):
     """An LR scheduler, a sampler, a gradient scaler: anything with `state_dict` and `load_state_dict`."""
 
     def __init__(self, name: str, stateful: Any) -> None:

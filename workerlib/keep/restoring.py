@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from workerlib.keep.adapter import KeptObject
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
 from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom
 from workerlib.keep.generations import read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
-from workerlib.keep.kept_objects import KeptObject
 from workerlib.keep.manifest import ManifestError
 from workerlib.keep.pieces import SavedTensors
 from workerlib.keep.random_state import reseed, restore

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from workerlib.keep.adapter import BufferPlace, KeptObject
 from workerlib.keep.arena import Arena, Commit
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import BufferPlace, KeptObject
 from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import piece_of, views_of
 from workerlib.keep.random_state import RandomState

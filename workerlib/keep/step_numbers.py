@@ -63,7 +63,7 @@ class StepNumbers:
 
     def note_step(self, number: int) -> bool:
         """Note that the script reports a step; return whether the state is new, and has this number."""
-        changed, self._changed = self._changed > 0 or not self.has_optimizer, 0
+        changed, self._changed = self.is_changing or not self.has_optimizer, 0
         if number > self._reported >= 0:
             self._stride = number - self._reported
         self._reported = number

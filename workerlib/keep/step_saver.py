@@ -153,7 +153,8 @@ class StepSaver:
             return
         self._count += 1
         # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
-        self.at_intervals |= self._collectives is not None and self._collectives != _collectives_begun()
+        if not self.at_intervals and self._collectives is not None:
+            self.at_intervals = self._collectives != _collectives_begun()
         try:
             self._generations.note_step()
             if self.follows:

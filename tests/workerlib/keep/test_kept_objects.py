@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from workerlib.keep import random_state
+from workerlib.keep.adapter import KeptObject
 from workerlib.keep.intervals import GROWTH_MAX, STEPS_BEFORE, STEPS_MAX, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptObject, adapt
+from workerlib.keep.kept_objects import adapt
 from workerlib.keep.manifest import ManifestError, lay_out, read_layout
 from workerlib.keep.pieces import SavedTensors, piece_of, views_of
 from workerlib.keep.plain_values import from_plain, to_plain
