@@ -19,7 +19,7 @@ from coordinatord.runtime.private_files import PrivateFileError, tokens_director
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, PassingIdentity, own_identity
 from coordinatord.security.passing_tokens import this_process
-from coordinatord.security.token_store import KnownToken, TokenStore
+from coordinatord.security.token_store import KnownToken, TokenStore, valid_names
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class Security:
     @property
     def valid_names(self) -> frozenset[str]:
         """The names of the tokens that are valid now."""
-        return frozenset(token.name for token in self._store.tokens if token.revoked_at is None)
+        return valid_names(self._store.tokens)
 
     def reload(self) -> None:
         """Read certificate, authorities and tokens again, for connections from now on.

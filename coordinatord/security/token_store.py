@@ -104,6 +104,11 @@ def unpack_tokens(text: str) -> tuple[KnownToken, ...]:
     return _check(json.loads(text), "file").tokens
 
 
+def valid_names(tokens: Iterable[KnownToken]) -> frozenset[str]:
+    """Return the names of the tokens that are valid."""
+    return frozenset(token.name for token in tokens if token.revoked_at is None)
+
+
 def united(shared: Iterable[KnownToken], own: Iterable[KnownToken]) -> tuple[KnownToken, ...]:
     """Return the tokens of several coordinators: all that any has made, revoked if any has revoked them.
 

@@ -69,13 +69,10 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
     """Read a worker's answer; paths within `folder` become relative to it. Raises `MalformedAnswerError`."""
     try:
         answer = json.loads(packet)
-        main, *others = answer["threads"] or [None]
-        shown = [thread for thread in others if not _awaits_nodeclient(thread["frames"])]
-        threads = tuple(
-            (clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder))
-            for thread in ([main, *shown] if main is not None else [])
-        )
-        stands_at = _stands_at(answer["threads"][0]["frames"], folder) if threads else ""
+        given = answer["threads"] or ()
+        shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
+        threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
+        stands_at = _stands_at(shown[0]["frames"], folder) if shown else ""
         found = [
             (_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in answer["collectives"]
         ]

@@ -73,7 +73,7 @@ class Persister:
 
     def begin_run(self) -> None:
         """Note that the node begins with a run: what another run writes from now on is newer than steps of this one."""
-        self._serial_before = max((step.serial for step in self.steps.whole), default=0)
+        self._serial_before = self.steps.newest_serial
 
     async def write_alone(self, run: str, order: PersistOrder) -> None:
         """Write a step and make it whole, without a coordinator; return when that is done, or has failed.

@@ -86,8 +86,6 @@ class StepsOnDisk:
         """What was wrong with steps at the last look."""
         self.whole: tuple[StepOnDisk, ...] = ()
         """All whole steps on the disk at the last look."""
-        self._newest = 0
-        """The highest serial of a whole step at the last look; 0 if there was none."""
         self.found: tuple[PersistedStep, ...] = ()
         """The newest whole steps on the disk, without those that could not be read."""
         self.unusable = ""
@@ -141,7 +139,7 @@ class StepsOnDisk:
             if problem not in self._problems:
                 self._notify(Level.WARNING, problem, "state_not_persisted")
         self._problems = {*problems}
-        self._complain_of_loss(max((manifest.serial for manifest in whole), default=0), damaged=bool(problems))
+        serial_before = self.newest_serial
         now = asyncio.get_running_loop().time()
         manifests: dict[Key, Manifest] = {}
         for manifest in whole:
@@ -154,26 +152,31 @@ class StepsOnDisk:
             StepOnDisk(manifest.serial, manifest.of.folder, self._manifests.get(_key(manifest)) is manifest)
             for manifest in whole
         )
+        if self.newest_serial < serial_before and not problems:
+            self._complain_of_loss()
         before = self.found, self.unusable
         self.found = tuple(map(_summary, [*self._manifests.values()][:PERSISTED_MAX]))
         self.unusable = clip(self._unusable.why(manifests, now) or next(iter(problems), ""), MESSAGE_MAX)
         if (self.found, self.unusable) != before:
             self._changed()
 
-    def _complain_of_loss(self, newest: int, *, damaged: bool) -> None:
-        """Warn the user if the newest step is gone: no node deletes it before a newer one is whole.
+    @property
+    def newest_serial(self) -> int:
+        """The highest serial of a whole step on the disk at the last look; 0 if there was none."""
+        return max((step.serial for step in self.whole), default=0)
+
+    def _complain_of_loss(self) -> None:
+        """Warn the user that the newest step is gone: no node deletes it before a newer one is whole.
 
         So the directory was deleted, or its file system is not mounted any more. Steps are then written to another disk
         than the user thinks. If a step is damaged, that may be the newest one, and the user was told.
         """
-        if newest < self._newest and not damaged:
-            self._notify(
-                Level.WARNING,
-                f"the newest step in {self.folder} is gone, and no node deletes that: is {self._root} still mounted? "
-                "The next step is written to the directory that is there now, which is made if it is missing",
-                "state_not_persisted",
-            )
-        self._newest = newest
+        self._notify(
+            Level.WARNING,
+            f"the newest step in {self.folder} is gone, and no node deletes that: is {self._root} still mounted? "
+            "The next step is written to the directory that is there now, which is made if it is missing",
+            "state_not_persisted",
+        )
 
     async def _complain_of_silence(self, looking: asyncio.Future[Any]) -> None:
         """Wait until the disk has answered; after `STALL_S`, warn the user that it does not."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from coordinatord.protocol.text import clip
 from coordinatord.runtime.logs import fields
 from coordinatord.security.setup import Security
-from coordinatord.security.token_store import KnownToken
+from coordinatord.security.token_store import KnownToken, valid_names
 from coordinatord.server.sessions.node_sessions import NodeSessions
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Revocations:
 
 def _log_change(before: Iterable[KnownToken], now: Iterable[KnownToken]) -> None:
     """Log which tokens are new, and which are no longer valid."""
-    was, valid = ({token.name for token in tokens if token.revoked_at is None} for tokens in (before, now))
+    was, valid = valid_names(before), valid_names(now)
     for names, text in ((valid - was, "valid from now on"), (was - valid, "no longer valid")):
         if names:
             listed = clip(", ".join(sorted(names)))
