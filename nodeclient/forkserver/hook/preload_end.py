@@ -53,15 +53,21 @@ class Ending:
         self._preloaded = frozenset[str]()
         atexit.register(self._end)
 
-    def begin(self) -> None:
-        """Begin in the worker, before its program does: patch torch.distributed, now or when it is imported."""
-        self._worker = os.getpid()
+    def prepare(self) -> None:
+        """Patch torch.distributed, now or when it is imported. The parent calls this once it has imported everything.
+
+        In a worker it would write to the page of every module, and so copy thousands of pages.
+        """
         self._preloaded = frozenset(sys.modules)
         self._is_script = sys.argv[0] not in {"", "-", "-c", "-m"}
         if DISTRIBUTED in sys.modules:
             self.patch(sys.modules[DISTRIBUTED])
         else:
             sys.meta_path.insert(0, _Finder(self))
+
+    def begin(self) -> None:
+        """Begin in the worker, before its program does."""
+        self._worker = os.getpid()
 
     def patch(self, distributed: ModuleType) -> None:
         """Have each destruction of a process group wait until gloo's threads have finished."""

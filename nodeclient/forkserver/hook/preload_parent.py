@@ -88,6 +88,7 @@ def serve(needed: frozenset[str]) -> bool:
         os._exit(0)
     if gc.get_threshold()[0] == RARELY:  # no module has set a threshold for the workers
         gc.set_threshold(*usual)
+    ending.prepare()
     # Each worker would collect the present garbage, and a collection in a fork copies the pages of all objects.
     gc.collect()
     gc.freeze()
