@@ -71,12 +71,12 @@ class WorkerStarter:
         """Wait until it is known whether there is a parent: the first one is ready, or there can be none."""
         await self._settled.wait()
 
-    async def give_way(self) -> None:
-        """Let the node of rank 0 start its workers first, if those of this node are warm.
+    async def give_way(self, *, needed: bool) -> None:
+        """Let the node of rank 0 start its workers first, where that is `needed` and those of this node are warm.
 
         The start times of cold workers differ by more than the head start.
         """
-        if self._parent is not None and self._parent.usable:
+        if needed and self._parent is not None and self._parent.usable:
             await asyncio.sleep(HEAD_START_S)
 
     async def run(self) -> None:

@@ -261,9 +261,8 @@ class Node:
                 self._end(effect)
 
     async def _probe(self, probe: Probe) -> None:
-        result = await look_for_master(probe)
-        if probe.gives_way:
-            await self._starter.give_way()
+        # Both begin now: the node of rank 0 got the round at about the same time.
+        result, _ = await asyncio.gather(look_for_master(probe), self._starter.give_way(needed=probe.gives_way))
         await self._staying.dismissed(self._exit_reporter.settled)
         self.submit(result)
 
