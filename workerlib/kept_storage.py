@@ -160,15 +160,16 @@ class _Link:
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
-            case Reserved():
+            case Reserved(lent=False):
                 self.arena = Arena.attach(files[0], writable=True)
-                os.close(files[0])
                 self._answered.set()
             case RefusedMemory(why):
                 self._refusal = why
                 self._answered.set()
             case SaveNow():
                 self.report(NotSaved("the script saves at steps of its own choice", message.number))
+        for file in files:
+            os.close(file)
 
 
 _link: _Link | None = None

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
-from workerlib.keep.channel_messages import Interval, NotSaved
+from workerlib.keep.channel_messages import Interval, NotSaved, Reserve
+
+
+class Loan(NamedTuple):
+    """The memory of a worker that has ended, for one that is left; both are local ranks."""
+
+    owner: int
+    borrower: int
 
 
 @dataclass(slots=True)
@@ -21,6 +29,10 @@ class RoundWorkers:
     """The workers whose script writes a checkpoint of its own before a planned end."""
     reserving: set[int] = field(default_factory=set)
     """The workers that wait for an arena."""
+    wanted: dict[int, Reserve] = field(default_factory=dict)
+    """What each worker has asked for last."""
+    memory_of: dict[int, int] = field(default_factory=dict)
+    """The workers that have memory for their big state, each with the local rank whose arena it is."""
     promised: dict[int, int] = field(default_factory=dict)
     """The step after which each worker stands still, once it was asked to."""
     checkpoints: dict[int, int] = field(default_factory=dict)
@@ -66,6 +78,22 @@ class RoundWorkers:
         self.checkpointing.discard(local_rank)
         return self._note_answer(local_rank, self._asked)
 
+    def lend(self, ended: int, connected: frozenset[int]) -> Loan | None:
+        """Lend the memory of a worker that has ended, if no other has the same big state and memory for it.
+
+        One of those that are connected, and wait for no memory, gets it. Return None if it is lent to nobody.
+        """
+        owner, state = self.memory_of.pop(ended, None), self.wanted.pop(ended, None)
+        if owner is None or state is None:
+            return None
+        others = connected - self.reserving
+        of_same = [rank for rank in others if rank in self.wanted and _is_same_part(self.wanted[rank], state)]
+        if not of_same or not self.memory_of.keys().isdisjoint(of_same):
+            return None
+        borrower = min(of_same)
+        self.memory_of[borrower] = owner
+        return Loan(owner, borrower)
+
     def _note_answer(self, local_rank: int, asked: int) -> bool:
         if asked != self._asked or local_rank not in self._saving:
             return False
@@ -107,3 +135,8 @@ class RoundWorkers:
     def skipped(self) -> int:
         """How many saves were left out."""
         return min(sum(interval.skipped for interval in self.intervals.values()), COUNTER_MAX)
+
+
+def _is_same_part(one: Reserve, other: Reserve) -> bool:
+    """Whether two workers have the same part of the big state."""
+    return (one.shard, one.shards) == (other.shard, other.shards)

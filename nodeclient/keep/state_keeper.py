@@ -241,7 +241,10 @@ class StateKeeper:
             self._submit(KeptSaved())
 
     def note_exit(self, local_rank: int) -> None:
-        """Note that a worker has ended."""
+        """Note that a worker has ended. One that is left may need its memory to save the same state."""
+        lent = self._round.lend(local_rank, self._channel.connected)
+        if lent is not None and (file := self._arenas.file_of(lent.owner)) is not None:
+            self._give(self._round, lent.borrower, file, lent=True)
         self._lose(local_rank)
 
     def note_end(self) -> None:
@@ -345,18 +348,28 @@ class StateKeeper:
         self._submit(KeptSaved(current.put_off))
 
     async def _reserve(self, current: RoundWorkers, local_rank: int, wanted: Reserve) -> None:
+        current.wanted[local_rank] = wanted
+        current.memory_of.pop(local_rank, None)
         try:
             file = await self._arenas.reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
         except (NoMemoryError, ArenaError) as error:
             self._notify(Level.WARNING, f"the state of local rank {local_rank} is not kept: {error}", "state_not_kept")
-            self._channel.send(local_rank, RefusedMemory(str(error)))
+            small = await self._arenas.reserve_small(local_rank, wanted.small)
+            if current is self._round:
+                self._channel.send(local_rank, RefusedMemory(str(error)), [] if small is None else [small])
         else:
             if current is self._round:
-                every_s = 0.0 if self._disk is None else self._disk.offer.every_s
-                self._channel.send(local_rank, Reserved(every_s), [file])
-                self._add_halting(current, current.keepers, local_rank)
+                if wanted.generation:
+                    current.memory_of[local_rank] = local_rank
+                self._give(current, local_rank, file)
         finally:
             current.reserving.discard(local_rank)
+
+    def _give(self, current: RoundWorkers, local_rank: int, file: int, *, lent: bool = False) -> None:
+        """Send a worker its arena."""
+        every_s = 0.0 if self._disk is None else self._disk.offer.every_s
+        self._channel.send(local_rank, Reserved(every_s, lent), [file])
+        self._add_halting(current, current.keepers, local_rank)
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
         """Add a worker to one of the two sets of workers that can halt after a named step."""

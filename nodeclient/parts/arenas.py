@@ -21,7 +21,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
 from nodeclient.parts.part_messages import Kind
 from nodeclient.workers import syscalls
-from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaSizes, Commit, Place
+from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaError, ArenaSizes, Commit, Place
 
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
@@ -137,6 +137,18 @@ class Arenas:
         new = await self._allocate(sizes, sizes.total, demand)
         self._owned.setdefault(local_rank, []).append(new)
         return new.file
+
+    async def reserve_small(self, local_rank: int, small: int) -> int | None:
+        """Return the file of an arena for small states of so many bytes; None if there is no memory for that either."""
+        try:
+            return await self.reserve(local_rank, ArenaSizes.at_least(0, small))
+        except (NoMemoryError, ArenaError):
+            return None
+
+    def file_of(self, local_rank: int) -> int | None:
+        """Return the file of the arena of a local rank; None if it has none."""
+        owned = self._owned.get(local_rank)
+        return owned[-1].file if owned else None
 
     async def _allocate(self, sizes: ArenaSizes, size: int, demand: str) -> _Owned:
         """Return a new arena whose first `size` bytes, which were claimed, have memory.

@@ -106,8 +106,9 @@ class Keep:
 
     def _take(self, node: Node, connection: socket.socket, message: Message) -> None:
         match message:
-            case Reserve() if self.refuse:
-                connection.send(encode(RefusedMemory("--keep-memory is too small")))
+            case Reserve(_, small) if self.refuse:
+                node.file, node.arena = _arena(node, ArenaSizes.at_least(0, small))
+                socket.send_fds(connection, [encode(RefusedMemory("--keep-memory is too small"))], [node.file])
             case Reserve(generation, small):
                 self.gives.wait(TIMEOUT_S)
                 node.file, node.arena = _arena(node, ArenaSizes.at_least(generation, small))
@@ -205,6 +206,16 @@ class Keep:
     def commits(self, number: int) -> list[Commit]:
         """Return the whole commits that a node keeps."""
         return [commit for commit, _ in _commits(self.nodes[number])]
+
+    def lend(self, number: int, sizes: ArenaSizes) -> Arena:
+        """Give a worker the memory of one that has ended, as a node more; return what is in it."""
+        lender = Node(self._folder / "lender")
+        lender.file, lender.arena = _arena(lender, sizes)
+        self.nodes.append(lender)
+        connection = self.nodes[number].connection
+        assert connection is not None
+        socket.send_fds(connection, [encode(Reserved(lent=True))], [lender.file])
+        return lender.arena
 
     def lose(self, number: int) -> None:
         """Lose the memory of a node, as if its host was gone."""

@@ -38,7 +38,7 @@ class ArenaRequest:
         self.arena: Arena | None = None
         self.refused = False
         self.answered = threading.Event()
-        """Set when nodeclient has given memory, or refused it."""
+        """Set when memory was given or refused, and taken."""
         self._waiting: WaitingState | None = None
 
     def want(self, big: int, small: int, step: int, taken: Taken) -> None:
@@ -80,4 +80,3 @@ class ArenaRequest:
         if not self.refused:
             LOG.warning("the state of this worker is not kept: %s", why)
         self.refused = True
-        self.answered.set()

@@ -7,8 +7,9 @@ with `Hello`. Each side checks packets by `decode`: one that is none of the mess
 | from | message | answered by |
 |---|---|---|
 | worker | `Hello` | |
-| worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory` |
+| worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory`, perhaps with one for the small state |
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
+| nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
 | nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
 | worker | `Saved`, after each save at an interval too | |
@@ -57,11 +58,16 @@ class Reserved:
 
     disk_every_s: float = 0.0
     """How often a step is written to a disk; 0 for never. Else state that all ranks share is saved in training too."""
+    lent: bool = False
+    """The arena is that of a worker that has ended. This worker saves its big state into it, and no small one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedMemory:
-    """There is no memory for the arena; training goes on without it."""
+    """There is no memory for the arena; training goes on without it.
+
+    An arena for the small state alone comes with this packet if there is memory for that.
+    """
 
     why: str
 

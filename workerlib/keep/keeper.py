@@ -241,28 +241,38 @@ class StepKeeper:
 
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
-            case Reserved(disk_every_s):
-                [file] = files
+            case Reserved(disk_every_s, lent):
                 if disk_every_s:
                     self._saver.expect_disk(disk_every_s)
-                try:
-                    arena = Arena.attach(file, writable=True)
-                except (ArenaError, OSError) as error:
-                    self._saver.memory.refuse(str(error))
-                else:
-                    self._lock.take(StateHolder.SAVER)
-                    try:
-                        self._saver.attach(arena)
-                    finally:
-                        self._lock.release()
-                finally:
-                    os.close(file)
+                self._attach(files, lent=lent)
+                self._saver.memory.answered.set()
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
+                self._attach(files)
+                self._saver.memory.answered.set()
             case SaveNow(number, planned=True, late=False) if REQUEST.listening:
                 self._channel.report(at_own_step(number))
             case SaveNow():
                 self._save_when_whole(message)
+
+    def _attach(self, files: list[int], *, lent: bool = False) -> None:
+        """Take the arena that has come with a packet, if one has.
+
+        One that is lent comes when the round breaks, and training may then be stuck within a step.
+        """
+        for file in files:
+            try:
+                arena = Arena.attach(file, writable=True)
+            except (ArenaError, OSError) as error:
+                self._saver.memory.refuse(str(error))
+            else:
+                if self._lock.take(StateHolder.SAVER, WAIT_S if lent else None):
+                    try:
+                        self._saver.attach(arena, lent=lent)
+                    finally:
+                        self._lock.release()
+            finally:
+                os.close(file)
 
     def _save_when_whole(self, question: SaveNow) -> None:
         """Save as soon as training is between two steps; the training thread may answer the request before."""

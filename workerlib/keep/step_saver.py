@@ -55,6 +55,7 @@ class StepSaver:
         self.follows = not (self.alone and small.on_device)
         """Whether the small state of each step is kept. If buffers are on a GPU, each step waits for the GPU then."""
         self._saves = self.alone or environment.local_rank < SAVERS
+        """Whether this worker saves big states."""
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.raise_least(HEARD_S)
@@ -97,17 +98,23 @@ class StepSaver:
         self._look_at_sizes(self._small.take_first(restored), now=True)
         self.memory.await_answer()
 
-    def attach(self, arena: Arena) -> None:
-        """Take the memory, and write the small state that has waited for it."""
+    def attach(self, arena: Arena, *, lent: bool) -> None:
+        """Take the memory, and write the small state that has waited for it.
+
+        Memory that is `lent` is for the big state alone: the small states in it are those of a rank that has ended.
+        """
         with self._ring:
-            self._small.attach(arena)
             self._generations.attach(arena)
+            if lent:
+                self._saves = True
+                self.memory.arena = arena
+                return
+            self._small.attach(arena)
             waiting = self.memory.take(arena)
             if waiting is not None and waiting.step == self.done >= 0:
                 commit = self.commits.of(waiting.step)
                 if self._small.find(commit) is None:
                     self._small.write(waiting.state, commit)
-        self.memory.answered.set()
 
     def expect_disk(self, every_s: float) -> None:
         """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""

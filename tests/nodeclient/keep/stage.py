@@ -30,7 +30,6 @@ from workerlib.keep.channel_messages import (
     Message,
     Part,
     Reserve,
-    Reserved,
     ResumeFrom,
     Saved,
     decode,
@@ -158,14 +157,22 @@ class KeepingWorker:
         packet, fds, _, _ = await asyncio.to_thread(socket.recv_fds, self.socket, PACKET_BYTES, 64)
         return decode(packet), fds
 
-    async def reserve(self, big: int = len(BIG), small: int = len(SMALL)) -> Message:
+    async def reserve(
+        self, big: int = len(BIG), small: int = len(SMALL), *, shard: int = 0, shards: int = 1
+    ) -> Message:
         """Ask for an arena."""
-        self.send(Reserve(big, small, 0, 1))
+        self.send(Reserve(big, small, shard, shards))
         message, fds = await self.receive()
-        if isinstance(message, Reserved):
-            self.arena = Arena.attach(fds[0], writable=True)
-            os.close(fds[0])
+        if fds:
+            self.attach(fds)
         return message
+
+    def attach(self, fds: list[int]) -> Arena:
+        """Take the arena that has come with a packet."""
+        [file] = fds
+        self.arena = Arena.attach(file, writable=True)
+        os.close(file)
+        return self.arena
 
     def save(self, step: int, big: bytes | None = BIG, small: bytes | None = SMALL, flags: int = 0) -> None:
         """Save states as of a step."""

@@ -1,0 +1,121 @@
+"""Where memory does not suffice for all who save, a worker that is left gets that of one that has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinatord.protocol.kept_parts import KeptStep
+from nodeclient.core.effects import Protect, SaveKept
+from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes
+from workerlib.keep.arena import Arena
+from workerlib.keep.channel_messages import RefusedMemory, Reserved, SaveNow
+
+pytestmark = pytest.mark.asyncio
+
+FOR_ONE = 4 * len(BIG)
+"""Memory for the big state of one worker."""
+
+
+async def workers_of(node: KeepingNode, round_number: int = 1) -> list[KeepingWorker]:
+    """Have the workers of a round ask for memory, one after the other."""
+    path = node.begin(round_number)
+    workers = [node.worker(path, rank, rank, node.workers) for rank in range(node.workers)]
+    for worker in workers:
+        await worker.reserve()
+    return workers
+
+
+def end(node: KeepingNode, worker: KeepingWorker) -> None:
+    """End a worker, and let its node notice it."""
+    worker.die()
+    node.keeper.note_exit(worker.local_rank)
+
+
+async def lent(worker: KeepingWorker) -> Arena:
+    """Return the memory that a worker gets without having asked for it."""
+    message, files = await worker.receive()
+    assert message == Reserved(lent=True)
+    return worker.attach(files)
+
+
+async def test_the_worker_that_was_refused_saves_into_the_memory_of_the_one_that_has_died(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        first, second = await workers_of(node)
+        first.save(6)
+        end(node, first)
+        await lent(second)
+        node.keeper.carry_out(SaveKept(planned=False))
+        assert isinstance((await second.receive())[0], SaveNow)
+        second.save(7, small=None)
+        holding = node.holding()
+        assert holding is not None
+        assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(6, 0), (7, 1)}
+
+
+async def test_the_small_state_of_a_worker_that_is_refused_memory_for_the_big_one_is_kept(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        _, second = await workers_of(node)
+        assert second.arena is not None
+        assert second.arena.sizes.generation == 0
+        assert second.arena.sizes.small >= len(SMALL)
+        assert len(node.texts) == 1
+        assert "the state of local rank 1 is not kept" in node.texts[0]
+
+
+async def test_a_protected_step_in_lent_memory_stays(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        first, second = await workers_of(node)
+        for step in (5, 6, 7):
+            first.save(step, small=None)
+        node.keeper.carry_out(Protect(RUN, (KeptStep(1, 5),)))
+        end(node, first)
+        await lent(second)
+        second.save(8, small=None)
+        holding = node.holding()
+        assert holding is not None
+        assert {part.step for part in holding.parts if part.big} == {5, 7, 8}
+
+
+async def test_lent_memory_is_that_of_its_owner_in_the_next_round(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        first, second = await workers_of(node)
+        end(node, first)
+        await lent(second)
+        second.save(7, small=None)
+        node.keeper.note_end()
+        first, second = await workers_of(node, 2)
+        assert first.arena is not None
+        assert [commit.step for place in first.arena.generations if (commit := place.read())] == [7]
+        assert second.arena is not None
+        assert second.arena.sizes.generation == 0
+
+
+async def test_memory_is_lent_once_more_if_its_new_user_dies_too(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=3, memory=FOR_ONE) as [node]:
+        first, second, third = await workers_of(node)
+        end(node, first)
+        await lent(second)
+        end(node, second)
+        await lent(third)
+
+
+async def test_nothing_is_lent_while_another_worker_can_save_the_same(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=3, memory=8 * len(BIG)) as [node]:
+        first, second, third = await workers_of(node)
+        second.save(7, small=None)
+        end(node, first)
+        end(node, second)
+        arena = await lent(third)
+        assert [commit.step for place in arena.generations if (commit := place.read())] == [7], "it is the second one's"
+
+
+async def test_nothing_is_lent_to_a_worker_that_has_another_shard(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        path = node.begin(1)
+        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
+        assert isinstance(await first.reserve(shard=0, shards=2), Reserved)
+        assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory)
+        end(node, first)
+        assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory), "this is the next message"
