@@ -28,7 +28,7 @@ from coordinatord.core.transitions.table import next_row, take_due_rows
 from coordinatord.core.values.admin_requests import AdminResult
 from coordinatord.core.values.records import AGE_MAX, Record
 from coordinatord.protocol.errors import Table
-from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed
+from coordinatord.protocol.messages import Degraded, Desired, Observed
 from coordinatord.protocol.text import clip
 
 
@@ -92,7 +92,7 @@ class Coordinator:
                 # It may have gone before the first known failure, and caused it: that one must not be charged.
                 member.heard_at, member.closed_at = now, now - AGE_MAX
                 member.awaited_from = now + self.policy.restart_grace_s
-                member.token = member.durable.token if member.durable.token in tokens else ""
+                member.revoked = bool(member.token) and member.token not in tokens
                 self._leases.set((run.id, member.node), now + self.policy.restart_grace_s)
             self._registry.plan(run, next_row(run, -math.inf)[1])
         admin.apply_drains(self.cluster)
@@ -196,7 +196,7 @@ class Coordinator:
         if run is None or member is None:
             return
         member.session, member.closed_at = None, decision.now
-        member.token, member.revoked = "" if event.revoked else member.token, event.revoked
+        member.revoked = event.revoked
         run.place(member)
         if member.state is MemberState.RELEASED or run.durable.state.ended:
             self._forget(run, member, decision)
@@ -388,13 +388,10 @@ class Coordinator:
 
 
 def _is_renewal(message: Desired, before: Desired | None) -> bool:
-    """Whether a message is the one before, or a goal to run that differs from it in the heartbeat and lease alone.
+    """Whether a message is the one before, or differs from it in the heartbeat and lease alone.
 
-    With thousands of nodes these two change as more of them come. A message with another goal may rest on records that
-    are being written.
+    With thousands of nodes these two change as more of them come. All else rests on the records of the one before.
     """
     if message is before or before is None:
         return message is before
-    if message.goal is not Goal.RUN:
-        return False
     return replace(before, heartbeat_s=message.heartbeat_s, lease_s=message.lease_s) == message

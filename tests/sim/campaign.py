@@ -13,6 +13,7 @@ from nodeclient.core.table import TABLE
 from tests.sim.checkpoint_waits import checkpoint_waiting_world
 from tests.sim.cut_leaders import cut_leader_world
 from tests.sim.finishes import finishing_world
+from tests.sim.frequent_heartbeats import often_heard_world
 from tests.sim.givers import late_giving_world, late_newcomer_world, undrained_world
 from tests.sim.history import (
     coincident_keeping_world,
@@ -31,6 +32,8 @@ from tests.sim.history import (
     waiting_world,
 )
 from tests.sim.leavers import leaving_world
+from tests.sim.lone_nodes import lone_node_world
+from tests.sim.slow_stores import slow_store_world
 from tests.sim.world import World
 from tests.support.rows import node_rows_taken, run_rows_taken
 
@@ -61,6 +64,9 @@ APART = {
     41: cut_leader_world,
     43: late_newcomer_world,
     47: checkpoint_waiting_world,
+    53: often_heard_world,
+    59: slow_store_world,
+    61: lone_node_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -15,6 +15,7 @@ from tests.sim.impostor import Impostor
 from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import (
+    POLICY,
     Scenario,
     draw_calm_scenario,
     draw_persisting_scenario,
@@ -199,10 +200,10 @@ ENDS_OF_RUNS = ("operator stops", "other settings")
 """Faults after which no memory is left, and nodes come back."""
 
 
-def hanging_world(seed: int, *, loud: bool = False, digested: bool = False) -> World:
+def hanging_world(seed: int, *, heartbeat_s: float = 1.0, loud: bool = False, digested: bool = False) -> World:
     """Play the history of workers that do no step for a while, or never again. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    drawn = draw_calm_scenario(chance)
+    drawn = replace(draw_calm_scenario(chance), policy=replace(POLICY, heartbeat_s=heartbeat_s))
     workers = replace(
         drawn.workers,
         first_step_s=chance.choice([0.0, 0.7]),

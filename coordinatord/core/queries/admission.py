@@ -76,7 +76,7 @@ def check_not_degraded(store_error: str | None) -> None:
 
 def check_token(known: Member | None, event: Connected) -> None:
     """Refuse a node whose id another token's bearer has, while that one may still be heard. Raises `RefusedError`."""
-    if known is None or not known.token or known.token == event.token or known.expired:
+    if known is None or known.expired or known.revoked or known.token in {"", event.token}:
         return
     text = (
         f"node {known.node} of job {event.join.job} is here already, from {known.peer_address}, with the token"

@@ -110,8 +110,7 @@ def _point(run: Run, at: KeptStep) -> ResumePoint | None:
 
 def is_reachable(member: Member) -> bool:
     """Whether other nodes can get the parts that a node keeps."""
-    connected = member.session is not None and not member.expired and member.durable.outcome is None
-    return connected and member.keeper is not None
+    return member.is_connected and member.keeper is not None
 
 
 def _make_plan(run: Run, point: ResumePoint) -> ResumePlan:

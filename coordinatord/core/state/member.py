@@ -64,8 +64,10 @@ class Member:
     """The address from which it is connected now, or was last."""
     local_address: str = field(init=False)
     """The coordinator's own address of that connection."""
-    token: str = ""
-    """The name of the access token of that connection; empty if any token may be this node."""
+    token: str = field(init=False)
+    """The name of the access token of that connection; empty if it had none."""
+    revoked: bool = False
+    """Whether that token is no longer valid, so that the node may come with any other one."""
     heard_at: float = field(init=False)
     """When its last message came."""
     awaited_from: float = field(init=False)
@@ -98,8 +100,6 @@ class Member:
     """How old its process was when it sent the join of that session; None if not known."""
     closed_at: float | None = None
     """When its session ended; None while it has one."""
-    revoked: bool = False
-    """Whether the coordinator has ended its last session, because its access token is no longer valid."""
     vanished: bool = False
     """Whether its session ended while the network was good: its process most likely died."""
     expired: bool = False
@@ -122,7 +122,7 @@ class Member:
         """Begin with what the records hold."""
         durable = self.durable
         self.node, self.incarnation, self.offer = durable.node, durable.incarnation, durable.offer
-        self.peer_address, self.local_address = durable.peer_address, durable.local_address
+        self.peer_address, self.local_address, self.token = durable.peer_address, durable.local_address, durable.token
         self.heard_at = self.awaited_from = self.arrived_at = durable.joined_at
         self.arrived = durable.has_taken_part
 
@@ -131,6 +131,11 @@ class Member:
         """What its rank depends on."""
         offer = self.offer
         return Seat(self.node, offer.host, offer.topology, offer.workers, offer.role, offer.group_rank)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is heard on a session, and has not been released."""
+        return self.session is not None and not self.expired and self.durable.outcome is None
 
     @property
     def leaves(self) -> bool:

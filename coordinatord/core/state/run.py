@@ -135,10 +135,9 @@ class Run:
             self._by_state[member.state].pop(node, None)
         member.state = state
         self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same
-        if member.session is None or member.expired or member.durable.outcome is not None:
-            self._connected.discard(node)
-        else:
-            self._connected.add(node)
+        if member.is_connected is not (node in self._connected):
+            self.revision += 1  # what others are sent names the nodes from which they can get kept state
+        (self._connected.add if member.is_connected else self._connected.discard)(node)
 
     def remove(self, member: Member) -> None:
         """Remove a member."""

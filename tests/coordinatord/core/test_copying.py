@@ -85,6 +85,17 @@ def test_each_node_is_told_to_copy_what_the_one_before_it_has_until_it_has_it() 
     assert job.copied is None
 
 
+def test_a_node_gets_the_rest_of_its_copies_when_the_connection_of_their_holder_is_back() -> None:
+    job = Job()
+    job.save(8)
+    for line in ("advance 0.5s", "drop n1", "advance 0.6s"):
+        job.stage.play(line)
+    assert job.copies("n2") == []
+    for line in ("reconnect n1", "advance 1s"):
+        job.stage.play(line)
+    assert job.copies("n2") == [(8, "n1", 0)]
+
+
 def copy_all(job: Job, *steps: int) -> None:
     """Let each node have its copies of these steps too."""
     for _ in range(2):

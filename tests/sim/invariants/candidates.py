@@ -31,8 +31,8 @@ class CandidatesInTime:
         self.longest_s = 0.0
         """The longest time that a candidate has waited."""
 
-    def settled(self, machine: Coordinator) -> None:
-        """Check each run."""
+    def watch(self, machine: Coordinator) -> None:
+        """Check each run at each event: a step that waits for ever leads to no record."""
         now = self._world.daemon.clock.read()
         for run in machine.jobs.values():
             if run.kept.candidate is None or machine.store_error is not None or not self._is_calm(run, now):

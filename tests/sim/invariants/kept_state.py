@@ -64,6 +64,7 @@ class KeptStateInvariants:
     def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
         self._note_lonely()
+        self.candidates.watch(self._world.daemon.machine)
         self.waits.note(event)
         if self._world.scenario.persist_every_s is not None:
             self.persisted.note_state(self._world.daemon.machine)
@@ -227,7 +228,6 @@ class KeptStateInvariants:
     def settled(self, machine: Coordinator) -> None:
         """Check that whole and protected steps are still there."""
         self.persisted.settled(machine)
-        self.candidates.settled(machine)
         self.waits.settled(machine)
         for run in machine.jobs.values():
             self._judge_failed(run, recording=machine.store_error is None)

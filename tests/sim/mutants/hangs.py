@@ -6,6 +6,8 @@ from tests.sim.mutants.mutant import Mutant
 
 PLAYS = "hanging_world"
 
+OFTEN_HEARD = "frequent_heartbeats.often_heard_world"
+
 LAGS = "lagging_world"
 
 CALM = "calm_runs.calm_run"
@@ -29,7 +31,7 @@ MUTANTS = (
         "the second look comes before any training could have got on",
         "APART_S = 1.0",
         "APART_S = 0.0",
-        PLAYS,
+        OFTEN_HEARD,
     ),
     Mutant(
         "counters-not-compared",

@@ -6,7 +6,7 @@ from tests.sim.mutants.mutant import Mutant
 
 ADMISSION = "coordinatord.core.queries.admission"
 
-CHECK = "if known is None or not known.token or known.token == event.token or known.expired:"
+CHECK = 'if known is None or known.expired or known.revoked or known.token in {"", event.token}:'
 
 MUTANTS = (
     Mutant(
@@ -39,33 +39,42 @@ MUTANTS = (
         "            decision.close(self.jobs[join.job].members[join.node])\n",
     ),
     Mutant(
-        "token-not-noted",
+        "new-token-not-noted",
         "coordinatord.core.transitions.observations",
-        "the token of a node is not noted",
+        "a node that has come with its next token is kept out when it comes once more",
         "    member.token, member.revoked = event.token, False\n",
         "    member.revoked = False\n",
+        "coincident_world",
+    ),
+    Mutant(
+        "revoked-for-good",
+        "coordinatord.core.transitions.observations",
+        "anybody may claim the identity of a node whose last token was revoked",
+        "    member.token, member.revoked = event.token, False\n",
+        "    member.token = event.token\n",
+        "coincident_world",
     ),
     Mutant(
         "identity-forgotten-by-a-restart",
-        "coordinatord.core.machine",
+        "coordinatord.core.state.member",
         "after a restart of the coordinator anybody may claim a node's identity until the node is back",
-        '                member.token = member.durable.token if member.durable.token in tokens else ""\n',
-        "",
+        "durable.peer_address, durable.local_address, durable.token\n",
+        'durable.peer_address, durable.local_address, ""\n',
     ),
     Mutant(
         "revoked-token-outlives-a-restart",
         "coordinatord.core.machine",
         "a node whose token was revoked while the coordinator was away is kept out with its next one",
-        "member.token = member.durable.token if member.durable.token in tokens else",
-        "member.token = member.durable.token or",
+        "member.revoked = bool(member.token) and member.token not in tokens",
+        "member.revoked = False",
         "coincident_world",
     ),
     Mutant(
         "revoked-token-keeps-the-name",
         "coordinatord.core.machine",
         "a node whose token was revoked is kept out with its next one",
-        '        member.token, member.revoked = "" if event.revoked else member.token, event.revoked\n',
-        "        member.revoked = event.revoked\n",
+        "member.revoked = event.revoked",
+        "member.revoked = False",
         "coincident_world",
     ),
 )

@@ -25,6 +25,8 @@ NEEDS_COPIES = {
 
 
 def _plays(name: str) -> str:
+    if name == "met-plan-not-seen":
+        return "lone_nodes.lone_node_world"
     if name in NEEDS_COPIES:
         return "copying_world"
     return "coincident_keeping_world" if name in NEEDS_A_COINCIDENCE else PLAYS
@@ -107,8 +109,8 @@ MUTANTS = tuple(
             "holder-out-of-reach",
             "coordinatord.core.queries.resumption",
             "a round resumes from parts of a node that cannot be reached",
-            "connected = member.session is not None and not member.expired and member.durable.outcome is None",
-            "connected = member.durable.outcome is None",
+            "return member.is_connected and member.keeper is not None",
+            "return member.durable.outcome is None and member.keeper is not None",
         ),
         (
             "withdrawn-part-counts",
@@ -172,6 +174,13 @@ MUTANTS = tuple(
             "a step counts as copied before its copies are there",
             "return all(_has(parts, rank) for source in sources if only in {None, source} for rank in sources[source])",
             "return bool(parts)",
+        ),
+        (
+            "met-plan-not-seen",
+            "coordinatord.core.transitions.kept_reports",
+            "a step whose copies are all there when they are planned anew stays a candidate: no other one is saved",
+            "            run.kept.note_plan(at, plan_for(run, at))\n        run.kept.advance()\n",
+            "            run.kept.note_plan(at, plan_for(run, at))\n",
         ),
         (
             "given-to-nobody",
