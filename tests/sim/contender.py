@@ -20,7 +20,7 @@ from coordinatord.store.etcd.history import History, StoredHistory
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.etcd.requests import KeyValue, text_of
 from coordinatord.store.etcd.roster import Coordinatord
-from coordinatord.store.interface import OVER, Entry, LeadershipLostError, NothingStoredError, StoreError
+from coordinatord.store.interface import OVER, LeadershipLostError, NothingStoredError, StoreError
 from nodeclient.access.contact_points import leader_in
 from tests.sim.coordinator import SimulatedCoordinator
 from tests.sim.crash_point import CrashPoint
@@ -67,8 +67,6 @@ class Contender(SimulatedCoordinator):
         self.gave_way = 0
         """How often it led no more because it heard no node."""
         self._stands_by = False
-        self._written: Sequence[Entry] = ()
-        """The entries that are being written, with their times at the beginning of that."""
         self._due: list[Callable[[], None]] = []
         """The calls that wait for the process to be resumed."""
         self._stopped = False
@@ -345,10 +343,9 @@ class Contender(SimulatedCoordinator):
     def _write(self) -> None:
         if self._dies(CrashPoint.BEFORE):
             return
-        if self.commit is not self._decided:
-            self.commit, self._written = self._decided, self._entries()
+        self.commit = self._decided
         database = self.disk._database
-        added, dropped = database.begin(self._written)
+        added, dropped = database.begin(self._entries)
         self._run(self._history.commit(database.rows(added), dropped), lambda _: self._committed(), self._not_committed)
 
     def did(self, body: Mapping[str, Any], commit: object) -> None:

@@ -76,6 +76,10 @@ class SimulatedCoordinator(abc.ABC):
         self._attempts = 0
         self._decided: tuple[Decided, ...] = ()
         """The records that are being written."""
+        self._entries: Sequence[Entry] = ()
+        """These with their times by the wall clock, which is read once for all attempts to write them."""
+        self.stamped_with = self.wall_offset
+        """The offset of the wall clock when it was read for them."""
         self._alarm: Alarm
         self._looks: Looks
         self._joins = LateJoins()
@@ -319,6 +323,9 @@ class SimulatedCoordinator(abc.ABC):
     def _write_next(self) -> None:
         self._decided = self._journal.begin()
         if self._decided:
+            began_at = self.wall - self.clock.read()
+            self._entries = [Entry(began_at + at, record) for at, record in self._decided]
+            self.stamped_with = self.wall_offset
             self._try_to_write()
         else:
             self._writing = 0
@@ -357,11 +364,6 @@ class SimulatedCoordinator(abc.ABC):
     def _retry(self, attempt: int) -> None:
         if self.up and self._writing == attempt:
             self._try_to_write()
-
-    def _entries(self) -> Sequence[Entry]:
-        """Return the decided records, with their times by the wall clock."""
-        began_at = self.wall - self.clock.read()
-        return [Entry(began_at + at, record) for at, record in self._decided]
 
     def _store_failed(self, error: str) -> None:
         if self.machine.store_error != error:

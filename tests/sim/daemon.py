@@ -65,6 +65,6 @@ class Daemon(SimulatedCoordinator):
         self._wrote()
 
     def _make_durable(self) -> None:
-        self.disk.append(self._entries())
+        self.disk.append(self._entries)
         self._world.trace.records("durable", [record for _, record in self._decided])
         self._world.invariants.durable(self._decided)

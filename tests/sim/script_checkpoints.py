@@ -11,7 +11,7 @@ from nodeclient.core.events import KeptChanged
 if TYPE_CHECKING:  # the memory of a node has them
     from tests.sim.host import Host
     from tests.sim.kept_memory import KeptMemory
-    from tests.sim.workers import Training
+    from tests.sim.workers import Round, Training
     from tests.sim.world import World
 
 LOOK_S = 0.5
@@ -24,18 +24,20 @@ class ScriptCheckpoints:
     def __init__(self, host: Host, world: World, memory: KeptMemory) -> None:
         self._host, self._memory = host, memory
         self._every = world.scenario.writes_every
+        self._round: Round | None = None
         self._newest: int | None = None
-        """The step of the newest checkpoint in this round; None before the first."""
+        """The step of the newest checkpoint in that round; None before the first."""
 
     def begin(self, training: Training) -> None:
         """Write checkpoints of this training from now on, if the script writes any."""
-        self._newest = None
+        self._round, self._newest = training.key, None
         if self._every is not None:
             self._memory.later(LOOK_S, self._look, training, self._every)
 
     def noted(self, holding: Holding) -> Holding:
         """Return what the node holds with its checkpoints."""
-        return replace(holding, writes_checkpoints=self._every is not None, checkpointed=self._newest)
+        newest = self._newest if self._round == self._memory.key else None
+        return replace(holding, writes_checkpoints=self._every is not None, checkpointed=newest)
 
     def _look(self, training: Training, every: int) -> None:
         if self._host.workers.training is not training or training.broken or not self._host.workers.alive:

@@ -85,8 +85,9 @@ class KeptIndex:
 
     def __init__(self, durable: DurableRun) -> None:
         """Begin with what the records hold: what the members keep is not known before they are heard."""
-        self._unheard = set(durable.members)
-        """The members that have not reported what they keep since the coordinator was started."""
+        self._unheard = {node for node, member in durable.members.items() if member.outcome is None}
+        """The members that have not reported what they keep since the coordinator was started. One that was released
+        does not report any more, though the records have it until its round is over."""
         self._of_node: dict[str, Parts] = {}
         self._of_step: dict[KeptStep, _StepHolders] = {}
         self.whole: KeptStep | None = None

@@ -200,3 +200,17 @@ def test_writers_hear_which_attempts_were_in_vain() -> None:
     asked = order(stage, "n1")
     assert asked is not None
     assert (asked.attempt, asked.in_vain) == (4, (1, 2)), "the third one was to be made whole, and perhaps was"
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_run_does_not_wait_to_hear_a_node_that_was_released_before_a_restart(restarts: int) -> None:
+    stage = running_job(NODES, f"min=2 max=3 restarts={restarts}")
+    stage.play("fail n1")
+    stage.play("failed n1")
+    stage.play("stopped n2")
+    stage.play("ask drain n2")
+    stage.play("die 1s")
+    stage.play("reconnect n1 n3")
+    stage.play("stopped n3")
+    stage.play("advance 30s")  # the lease of n2, whose workers may still run for all that the records say
+    assert state_of(stage) is (State.STARTING if restarts else State.FAILED)

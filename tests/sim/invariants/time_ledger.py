@@ -204,13 +204,13 @@ class LedgerInvariants(RoundInvariants):
         """Check the sums of a record by what happened since the one before it."""
 
     def durable(self, decided: Sequence[Decided]) -> None:
-        """Note the wall clock at which records become durable."""
+        """Note the wall clock by which records that become durable have their times."""
         super().durable(decided)
         for _, record in decided:
             if isinstance(record, RunOpened | Accounted):
                 self.check(bool(self._written), "%s is durable a second time", record)
                 page = self._written.popleft()
-                page.wall_offset = self.world.daemon.wall_offset
+                page.wall_offset = self.world.daemon.stamped_with
                 self._durable_pages[record.run] = page
 
     def _turn_page(self, record: Record, spent: Spent) -> None:
