@@ -30,13 +30,21 @@ def a_job(settle: str = "10") -> AbstractContextManager[Cluster]:
 
 
 def train(
-    cluster: Cluster, kind: str, names: str, disk: Path, notes: Path, every_s: float, steps: int, nnodes: str = ""
+    cluster: Cluster,
+    kind: str,
+    names: str,
+    disk: Path,
+    notes: Path,
+    every_s: float,
+    steps: int,
+    nnodes: str = "",
+    workers: int = 1,
 ) -> list[Node]:
-    """Start a training, with one worker a node."""
+    """Start a training."""
     notes.mkdir()
     program = (sys.executable, "-m", "tests.support.kept_program", kind, str(notes), str(steps))
     persist = ("--persist", str(disk), "--persist-every", str(every_s), "--persist-keep", "2")
-    flags = ("--nnodes", nnodes or str(len(names)), *persist)
+    flags = ("--nnodes", nnodes or str(len(names)), "--nproc-per-node", str(workers), *persist)
     return [cluster.join(name, *flags, command=program) for name in names]
 
 
@@ -118,6 +126,37 @@ def test_all_nodes_get_sigterm_and_others_go_on_from_the_disk(
     if kind == "fsdp":
         assert digest == digest_of(*whole_tensors_by_stock_torch(job_folder(disk, JOB) / manifest.of.folder))
     assert set(notes_of(second)[0]) >= set(range(last + 1, last + 5))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("fsdp", "fsdp", id="fsdp", marks=pytest.mark.long),
+        pytest.param("hsdp", "hsdp", id="hsdp"),
+        pytest.param("hsdp", "fsdp", id="hsdp to fsdp", marks=pytest.mark.long),
+    ],
+)
+def test_two_ranks_go_on_from_what_four_have_written(tmp_path: Path, before: str, after: str) -> None:
+    """They read four shards, or two of which there are two replicas, into two shards, or into two replicas."""
+    disk, first, second = tmp_path / "disk", tmp_path / "first", tmp_path / "second"
+    with a_job() as cluster:
+        nodes = train(cluster, before, "ab", disk, first, 3600, 100_000, workers=2)
+        wait_until("steps", lambda: noted(first, 20))
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+        for node in nodes:
+            node.wait()
+    [manifest], problems = find_whole(job_folder(disk, JOB))
+    last = manifest.of.step
+    assert problems == []
+    assert max(notes_of(first)[0]) in {last - 1, last}, "it is noted after it is kept"
+    with a_job() as cluster:
+        [node] = train(cluster, after, "c", disk, second, 3600, last + 5, workers=2)
+        assert node.wait() == 0, node.output
+        assert f"resumes at step {last:,} from disk" in node.output
+    by_stock_torch = digest_of(*whole_tensors_by_stock_torch(job_folder(disk, JOB) / manifest.of.folder))
+    for steps in notes_of(second, "begins").values():
+        assert steps == {last: [(1, by_stock_torch)]}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """The trainings of `kept_training` as a program.
 
-Arguments: `ddp`, `fsdp` or `dcp` (which calls `torch.distributed.checkpoint` by itself), the folder for its notes, the
-number of steps, and any number of kills, either as ROUND:RANK:STEP:POINT, or as ROUND:RANK:PLACE:LINES for
-`dying.die_within`.
+Arguments: `ddp`, `fsdp`, `hsdp` (two replicas of all shards) or `dcp` (which calls `torch.distributed.checkpoint` by
+itself), the folder for its notes, the number of steps, and any number of kills, either as ROUND:RANK:STEP:POINT, or as
+ROUND:RANK:PLACE:LINES for `dying.die_within`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def main(kind: str, folder: str, steps: str, *kills: str) -> None:
 
         train_and_save(Path(folder), int(steps), kill[:2])
     else:
-        train_sharded(Path(folder), int(steps), kill[:2], step_s=STEP_S)
+        replicas = 2 if kind == "hsdp" else 1
+        train_sharded(Path(folder), int(steps), kill[:2], replicas=replicas, step_s=STEP_S)
 
 
 if __name__ == "__main__":

@@ -231,12 +231,14 @@ def train_sharded(
     kill: tuple[int, int] = (-1, -1),
     *,
     sharded: bool = True,
+    replicas: int = 1,
     disk: Path | None = None,
     step_s: float = 0.0,
 ) -> None:
     """Train under FSDP2, or under DDP the same model; the worker of a rank may be killed before a step.
 
-    After each step it waits for `step_s`.
+    With several `replicas`, as many groups of ranks have all shards, which is HSDP. After each step it waits for
+    `step_s`.
     Rank 0 appends `round 0 step digest` of the whole tensors, first of those that it began with. With `disk`, the step
     before a worker is killed is also saved there, and each rank appends how many of its tensors are the same in it.
     """
@@ -249,7 +251,11 @@ def train_sharded(
         torch.manual_seed(7)
         model = nn.Sequential(nn.Linear(FEATURES, FEATURES + 4), nn.Linear(FEATURES + 4, 5))
         if sharded:
-            mesh = init_device_mesh("cpu", (ctx.world_size,))
+            if replicas == 1:
+                mesh = init_device_mesh("cpu", (ctx.world_size,))
+            else:
+                shape = (replicas, ctx.world_size // replicas)
+                mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
             for layer in model:
                 fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)
