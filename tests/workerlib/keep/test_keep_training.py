@@ -125,7 +125,7 @@ def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
 
 def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
     """Train without saves, until the node asks for one; die in that, after so many lines of it."""
-    intervals.SHARE_MAX = 0.0
+    intervals.SHARE_MAX = 1e-9  # no step is saved at an interval, however many are done until then
     save = StepKeeper._answer
 
     def die(keeper: StepKeeper, question: SaveNow) -> None:
