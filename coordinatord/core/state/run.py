@@ -137,7 +137,7 @@ class Run:
         self._by_state[state][node] = member  # it keeps its place, so that texts which name nodes stay the same
         if member.is_connected is not (node in self._connected):
             self.revision += 1  # what others are sent names the nodes from which they can get kept state
-        (self._connected.add if member.is_connected else self._connected.discard)(node)
+            self._connected ^= {node}
 
     def remove(self, member: Member) -> None:
         """Remove a member."""
