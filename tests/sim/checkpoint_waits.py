@@ -5,7 +5,6 @@ They are histories of their own, so that the seeds of others play what they have
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
 from tests.sim.history import FAULTS_FOR_S, come_to_rest
 from tests.sim.kept_memory import Keeps
-from tests.sim.scenario import draw_calm_scenario
+from tests.sim.scenario import draw_calm_scenario, stepping_workers
 from tests.sim.world import World
 
 ARRIVALS = 4
@@ -28,7 +27,7 @@ def checkpoint_waiting_world(seed: int, *, loud: bool = False, digested: bool = 
     """Play the history of a few nodes to which others come. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=90.0)
+    workers = replace(stepping_workers(chance, drawn), work_s=90.0)
     nodes = chance.choice([1, 2, 3])
     scenario = replace(
         drawn,

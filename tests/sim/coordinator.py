@@ -77,9 +77,9 @@ class SimulatedCoordinator(abc.ABC):
         self._decided: tuple[Decided, ...] = ()
         """The records that are being written."""
         self._entries: Sequence[Entry] = ()
-        """These with their times by the wall clock, which is read once for all attempts to write them."""
+        """The same records with their times by the wall clock. It is read once, for all attempts to write them."""
         self.stamped_with = self.wall_offset
-        """The offset of the wall clock when it was read for them."""
+        """The offset of the wall clock at that reading."""
         self._alarm: Alarm
         self._looks: Looks
         self._joins = LateJoins()

@@ -7,7 +7,6 @@ These are histories of their own, so that the seeds of others play what they hav
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -23,7 +22,7 @@ from tests.sim.host import Host
 from tests.sim.kept_disk import DiskFault
 from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
-from tests.sim.scenario import Scenario, draw_calm_scenario
+from tests.sim.scenario import Scenario, draw_calm_scenario, stepping_workers
 from tests.sim.world import World
 
 LAST_MOMENT_S = 2.0
@@ -34,14 +33,7 @@ def late_giving_world(seed: int, *, loud: bool = False, digested: bool = False) 
     """Play the history of a few nodes of which some are late, one after the other. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers,
-        first_step_s=chance.choice([0.0, 0.7]),
-        rounds_with_steps=math.inf,
-        starts_within_s=0.1,
-        stubborn=0.0,
-        work_s=LAGS_FOR_S,
-    )
+    workers = replace(stepping_workers(chance, drawn), starts_within_s=0.1, stubborn=0.0, work_s=LAGS_FOR_S)
     scenario = replace(
         drawn,
         nodes_min=1,
@@ -88,9 +80,7 @@ def late_newcomer_world(seed: int, *, loud: bool = False, digested: bool = False
 def _draw_scenario(chance: random.Random) -> Scenario:
     """Draw a few nodes that each keep a part of the state, and cannot go on without one of them."""
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
-    )
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     nodes = chance.choice([2, 3])
     return replace(
         drawn, nodes_min=nodes, nodes_max=nodes, hosts=nodes, max_restarts=9, keeps=Keeps.UNIQUE, workers=workers

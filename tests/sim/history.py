@@ -22,6 +22,7 @@ from tests.sim.scenario import (
     draw_scenario,
     draw_waiting_scenario,
     large_scenario,
+    stepping_workers,
 )
 from tests.sim.standstills import Doing
 from tests.sim.takeovers import TAKEOVERS, take_over
@@ -95,14 +96,7 @@ def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     """Play one with workers that can go into another round as the same processes. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers,
-        first_step_s=chance.choice([0.0, 0.7]),
-        rounds_with_steps=math.inf,
-        work_s=60.0,
-        stay=chance.choice([0.5, 1.0, 1.0]),
-        breaks=1.0,
-    )
+    workers = replace(stepping_workers(chance, drawn), stay=chance.choice([0.5, 1.0, 1.0]), breaks=1.0)
     nodes_min = chance.choice([1, 2])
     scenario = replace(
         drawn,
@@ -200,19 +194,23 @@ ENDS_OF_RUNS = ("operator stops", "other settings")
 """Faults after which no memory is left, and nodes come back."""
 
 
-def hanging_world(seed: int, *, heartbeat_s: float = 1.0, loud: bool = False, digested: bool = False) -> World:
+def hanging_world(
+    seed: int, *, heartbeat_s: float = POLICY.heartbeat_s, loud: bool = False, digested: bool = False
+) -> World:
     """Play the history of workers that do no step for a while, or never again. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
-    drawn = replace(draw_calm_scenario(chance), policy=replace(POLICY, heartbeat_s=heartbeat_s))
-    workers = replace(
-        drawn.workers,
-        first_step_s=chance.choice([0.0, 0.7]),
-        rounds_with_steps=math.inf,
-        work_s=chance.uniform(60.0, 200.0),
-    )
+    drawn = draw_calm_scenario(chance)
+    workers = replace(stepping_workers(chance, drawn), work_s=chance.uniform(60.0, 200.0))
     hang_timeout_s = chance.choice([None, None, None, 0.0, 15.0])
     scenario = replace(
-        drawn, nodes_min=2, nodes_max=3, hosts=3, max_restarts=9, hang_timeout_s=hang_timeout_s, workers=workers
+        drawn,
+        policy=replace(drawn.policy, heartbeat_s=heartbeat_s),
+        nodes_min=2,
+        nodes_max=3,
+        hosts=3,
+        max_restarts=9,
+        hang_timeout_s=hang_timeout_s,
+        workers=workers,
     )
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
@@ -230,9 +228,7 @@ def lagging_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     """Play the history of a few nodes, of which one is late to collectives. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=LAGS_FOR_S
-    )
+    workers = replace(stepping_workers(chance, drawn), work_s=LAGS_FOR_S)
     nodes_min, factor = chance.choice([1, 2, 3]), chance.choice([1.2, 1.2, 1.2, 0.0])
     scenario = replace(
         drawn, nodes_min=nodes_min, nodes_max=3, hosts=4, max_restarts=9, drain_laggards=factor, workers=workers
@@ -289,9 +285,7 @@ def coincident_keeping_world(seed: int, *, loud: bool = False, digested: bool = 
     """Play one with nodes that keep state. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
-    )
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     scenario = replace(drawn, max_restarts=9, keeps=chance.choice(list(Keeps)), workers=workers)
     return play_coincidence(seed, chance, scenario, KEEPING, loud=loud, digested=digested)
 

@@ -5,7 +5,6 @@ They are histories of their own, so that the seeds of others play what they have
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import replace
 
@@ -13,7 +12,7 @@ from tests.sim.coincidences import in_round, once, trains
 from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
 from tests.sim.kept_memory import Keeps
-from tests.sim.scenario import draw_calm_scenario
+from tests.sim.scenario import draw_calm_scenario, stepping_workers
 from tests.sim.world import World
 
 LEAVES_WITHIN_S = 5.0
@@ -24,9 +23,7 @@ def lone_node_world(seed: int, *, loud: bool = False, digested: bool = False) ->
     """Play the history of a node whose only peer leaves. Raises as `small_world` does."""
     chance = random.Random(seed)  # noqa: S311 - repeatable on purpose
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, stubborn=0.0, work_s=60.0
-    )
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     scenario = replace(
         drawn, nodes_min=1, nodes_max=2, hosts=2, max_restarts=9, keeps=Keeps.UNIQUE, copies=True, workers=workers
     )

@@ -242,12 +242,16 @@ def draw_calm_scenario(chance: random.Random) -> Scenario:
     )
 
 
+def stepping_workers(chance: random.Random, drawn: Scenario) -> Workers:
+    """Return the workers of a scenario, which do steps for a minute in all; the first one comes at once or later."""
+    first_step_s = chance.choice([0.0, 0.7])
+    return replace(drawn.workers, first_step_s=first_step_s, rounds_with_steps=math.inf, work_s=60.0)
+
+
 def draw_persisting_scenario(chance: random.Random) -> Scenario:
     """Draw a small healthy cluster, whose nodes keep state and write it to a disk that all share."""
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stubborn=0.0
-    )
+    workers = replace(stepping_workers(chance, drawn), stubborn=0.0)
     return replace(
         drawn,
         nodes_min=1,
@@ -264,9 +268,7 @@ def draw_persisting_scenario(chance: random.Random) -> Scenario:
 def draw_waiting_scenario(chance: random.Random) -> Scenario:
     """Draw a small healthy cluster, which needs all of its nodes, and whose workers can go into another round."""
     drawn = draw_calm_scenario(chance)
-    workers = replace(
-        drawn.workers, first_step_s=chance.choice([0.0, 0.7]), rounds_with_steps=math.inf, work_s=60.0, stay=1.0
-    )
+    workers = replace(stepping_workers(chance, drawn), stay=1.0, breaks=1.0)
     nodes = chance.choice([2, 3])
     return replace(
         drawn,
@@ -276,7 +278,7 @@ def draw_waiting_scenario(chance: random.Random) -> Scenario:
         max_restarts=9,
         join_timeout_s=200.0,
         keeps=chance.choice(list(Keeps)),
-        workers=replace(workers, breaks=1.0),
+        workers=workers,
     )
 
 

@@ -25,6 +25,7 @@ class ScriptCheckpoints:
         self._host, self._memory = host, memory
         self._every = world.scenario.writes_every
         self._round: Round | None = None
+        """The round of the last training that began here; its workers may have ended since."""
         self._newest: int | None = None
         """The step of the newest checkpoint in that round; None before the first."""
 

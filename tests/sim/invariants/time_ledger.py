@@ -204,7 +204,7 @@ class LedgerInvariants(RoundInvariants):
         """Check the sums of a record by what happened since the one before it."""
 
     def durable(self, decided: Sequence[Decided]) -> None:
-        """Note the wall clock by which records that become durable have their times."""
+        """Note by which offset of the wall clock the durable records have their times."""
         super().durable(decided)
         for _, record in decided:
             if isinstance(record, RunOpened | Accounted):

@@ -6,30 +6,27 @@ from tests.sim.mutants.mutant import Mutant
 
 PLAYS = "keeping_world"
 
-NEEDS_A_COINCIDENCE = {
-    "state-of-another-run",
-    "stale-round-accepted",
-    "holder-out-of-reach",
-    "resumes-from-the-first-answer",
+NEEDS = {
+    "coincident_keeping_world": {
+        "state-of-another-run",
+        "stale-round-accepted",
+        "holder-out-of-reach",
+        "resumes-from-the-first-answer",
+    },
+    "copying_world": {
+        "copies-not-awaited",
+        "copies-not-asked-for",
+        "one-host-alone-counts-as-copied",
+        "copy-of-another-step",
+        "given-to-nobody",
+    },
+    "lone_nodes.lone_node_world": {"met-plan-not-seen"},
 }
-"""The mutants that only matter at one moment."""
-
-NEEDS_COPIES = {
-    "copies-not-awaited",
-    "copies-not-asked-for",
-    "one-host-alone-counts-as-copied",
-    "copy-of-another-step",
-    "given-to-nobody",
-}
-"""The mutants that only matter where nodes copy what others have."""
+"""The histories that show the mutants which matter at one moment, or where nodes copy what others have."""
 
 
 def _plays(name: str) -> str:
-    if name == "met-plan-not-seen":
-        return "lone_nodes.lone_node_world"
-    if name in NEEDS_COPIES:
-        return "copying_world"
-    return "coincident_keeping_world" if name in NEEDS_A_COINCIDENCE else PLAYS
+    return next((world for world, names in NEEDS.items() if name in names), PLAYS)
 
 
 MUTANTS = tuple(
