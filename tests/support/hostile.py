@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from coordinatord.protocol.codec import encode
 from coordinatord.runtime.pinned_tls import pinned_context
@@ -118,16 +119,27 @@ KINDS: dict[str, Callable[[Victim], Awaitable[None]]] = {
 }
 
 
+def without_broken_connections(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what asyncio caught, except for a connection that broke: to break them is what these peers are for.
+
+    A connection that breaks while its opener is cancelled is reported so, behind the figures that are printed last.
+    """
+    if not isinstance(context.get("exception"), OSError):
+        loop.default_exception_handler(context)
+
+
 async def harm(victim: Victim, count: int) -> Counter[str]:
     """Do harm until standard input ends and each kind has done its worst; return how often each kind did."""
     done: Counter[str] = Counter()
-    ended = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
 
     def read() -> None:
         if not os.read(0, 1) and not ended.done():
             ended.set_result(None)
 
-    asyncio.get_running_loop().add_reader(0, read)
+    loop.add_reader(0, read)
+    loop.set_exception_handler(without_broken_connections)
 
     async def again_and_again(kind: str) -> None:
         while True:
