@@ -58,7 +58,7 @@ class Agent:
             events.WorkersStarted: self._workers_started,
             events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
-            events.Keeping: lambda event, _: self._group.keep(event),
+            events.Keeping: lambda event, _: self._departure.note_state(event, self._group),
             events.KeptSaved: self._kept_saved,
             events.KeptChanged: lambda _, now: self._connection.make_beat_due(now),
             events.PersistedAlone: lambda _, __: self._departure.note_written(),
@@ -133,13 +133,13 @@ class Agent:
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         if self._connection.close(event.reason, now) and self._departure.ending is None:
-            goes_on = "; the workers go on" if self.phase.has_workers else ""
-            self._notice(Level.WARNING, "coordinator_lost", f"lost the coordinator: {event.reason}{goes_on}")
+            leaves_in_s = self._departure.leaves_in_s(self._connection, now)
+            text = notices.lost(event.reason, leaves_in_s, works=self.phase.has_workers)
+            self._notice(Level.WARNING, "coordinator_lost", text)
         elif self._connection.is_new_error(event.reason):
             working = self.phase in WORKING
             self._effects.append(effects.Waiting(self._connection.searching(), self._limit_alone(), working))
-        if self._departure.leaves:
-            self._abandon(now)
+        self._departure.decide_by = None
 
     def _directed(self, event: events.DesiredReceived, now: float) -> None:
         desired = event.desired
@@ -211,11 +211,12 @@ class Agent:
     def _leave_requested(self, event: events.LeaveRequested, now: float) -> None:
         if first := self._departure.request(event.signum):
             grace_s = self._settings.stop_timeout_s if self._group.alive else None
-            self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s))
-        if not first or not self._connection.connected:
-            self._abandon(now, hurry=not first)
-        else:
+            leaves_in_s = self._departure.leaves_in_s(self._connection, now)
+            self._notice(Level.INFO, "leaving", notices.leaving(event.signum, grace_s, leaves_in_s))
+        if first and self._connection.connected:
             self._departure.await_decision(now)
+        elif not first:
+            self._abandon(now, hurry=True)
 
     def _abandon(self, now: float, *, hurry: bool = False) -> None:
         """Leave without a decision of the coordinator."""
@@ -250,10 +251,8 @@ class Agent:
         dues += [(at, partial(self._apply, stimulus)) for at, stimulus in workers]
         if self._staying.hold_until is not None and not self.phase.has_workers:
             dues.append((self._staying.hold_until, self._dismiss))
-        if self._departure.decide_by is not None and self.phase is not Phase.STOPPING:
-            dues.append((self._departure.decide_by, self._abandon))
-        dues += self._departure.deadlines()
         connection = self._connection
+        dues += self._departure.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
             dues.append((connection.heard_at + connection.lease_s, self._reconnect))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it

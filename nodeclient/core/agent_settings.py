@@ -32,6 +32,11 @@ the last step that they have done: a script in a long evaluation calls `should_s
 LEAVE_WITHIN_S = 5.0
 """A leaving node waits this long, one lease, for the coordinator's decision. Then it stops its workers by itself."""
 
+BACK_WITHIN_S = 10.0
+"""A leaving node that keeps state waits this long for a coordinator that is out of reach: alone it could not complete a
+step of which other nodes have the rest. A standby leads after six seconds or so, and a daemon that was killed is back
+sooner. What is left of 30 s of notice is enough to save."""
+
 WRITE_ALONE_S = 120.0
 """The longest time that a node which ends without a coordinator stays to write to the disk: a host that is to be taken
 away is given two minutes at most, and the coordinator lets nodes stay as long."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinatord.protocol.messages import Desired, Goal
-from nodeclient.core.agent_settings import LEAVE_WITHIN_S, WRITE_ALONE_S
+from coordinatord.protocol.messages import Desired, Goal, Phase
+from nodeclient.core.agent_settings import BACK_WITHIN_S, LEAVE_WITHIN_S, WRITE_ALONE_S
+from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.effects import Exit, Level, PersistAlone
+from nodeclient.core.events import Keeping
+from nodeclient.core.worker_group import WorkerGroup
 
 
 class Departure:
@@ -22,6 +25,8 @@ class Departure:
         """The exit that the node has decided on by itself, for when no worker lives any more."""
         self.hurry = False
         """Whether neither workers nor the disk get any more time to save."""
+        self._has_state = False
+        """Whether its workers keep state, or have kept some."""
         self._write_by: float | None = None
         """When the node stops waiting for a write to the disk without a coordinator; None before such a write."""
         self._has_written = False
@@ -48,6 +53,23 @@ class Departure:
         elif desired.goal is Goal.RUN and self.leaves and self.decide_by is None:
             self.await_decision(now)  # the decision before was not about its leaving
 
+    def note_state(self, keeping: Keeping, group: WorkerGroup) -> None:
+        """Note that some workers of a group keep state: a node that leaves waits for a coordinator then."""
+        self._has_state = True
+        group.keep(keeping)
+
+    def leaves_in_s(self, connection: ConnectionState, now: float) -> float | None:
+        """Return how long a node that leaves still waits for a coordinator that is out of reach.
+
+        None if it waits for none.
+        """
+        left_s = self._search_until(connection) - now
+        return left_s if self.leaves and not connection.connected and left_s > 0 else None
+
+    def _search_until(self, connection: ConnectionState) -> float:
+        """Return until when the coordinator may be back in time."""
+        return connection.alone_since + (BACK_WITHIN_S if self._has_state else 0.0)
+
     def leave_undecided(self) -> Exit:
         """Stop waiting for a decision; return the exit of a node that leaves without one."""
         self.decide_by = None
@@ -69,10 +91,18 @@ class Departure:
         """When the node stops waiting for the disk; None if it does not wait."""
         return None if self.hurry or self._has_written else self._write_by
 
-    def deadlines(self) -> list[tuple[float, Callable[[float], None]]]:
-        """Return the deadline of the write to the disk, with what is due then."""
-        write_by = self.write_by
-        return [] if write_by is None else [(write_by, lambda _: self.note_written())]
+    def deadlines(
+        self, phase: Phase, connection: ConnectionState, abandon: Callable[[float], None]
+    ) -> list[tuple[float, Callable[[float], None]]]:
+        """Return the deadlines, with what is due then; `abandon` has the node leave without a decision."""
+        dues: list[tuple[float, Callable[[float], None]]] = []
+        if self.decide_by is not None and phase is not Phase.STOPPING:
+            dues.append((self.decide_by, abandon))
+        if self.leaves and self.ending is None and not connection.connected:
+            dues.append((self._search_until(connection), abandon))
+        if self.write_by is not None:
+            dues.append((self.write_by, lambda _: self.note_written()))
+        return dues
 
     def end_with(self, ending: Exit, *, hurry: bool) -> None:
         """Decide on an exit, and whether workers still have time to save."""

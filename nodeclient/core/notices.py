@@ -42,13 +42,33 @@ def status(observed: Observed, assignment: Assignment | None, workers: int, wait
     return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
 
 
-def leaving(signum: int, grace_s: float | None) -> str:
+def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
+    """Return the notice that the coordinator is out of reach.
+
+    `leaves_in_s` is how long a node that leaves waits for it, None if it does not. `works` tells whether the node has
+    workers.
+    """
+    text = f"lost the coordinator: {why}"
+    if leaves_in_s is not None:
+        return f"{text}; {_waits(leaves_in_s)}"
+    return f"{text}; the workers go on" if works else text
+
+
+def leaving(signum: int, grace_s: float | None, leaves_in_s: float | None) -> str:
     """Return the notice that the node leaves.
 
-    `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers.
+    `signum` is the signal, 0 if there was none; `grace_s` is how long its workers have, None if it has no workers;
+    `leaves_in_s` is how long it waits for a coordinator that is out of reach, None if it does not.
     """
     text = f"{Signals(signum).name}: leaving" if signum else "leaving"
+    if leaves_in_s is not None:
+        text = f"{text}; {_waits(leaves_in_s)}"
     return text if grace_s is None else f"{text}; workers get up to {grace_s:g} s to save, a second signal kills them"
+
+
+def _waits(leaves_in_s: float) -> str:
+    """Return what a node that keeps state waits for before it leaves."""
+    return f"this node leaves alone if no coordinator is back within {leaves_in_s:.0f} s to name the step that all save"
 
 
 def cut_off(grace_s: float, settings: Settings) -> str:

@@ -99,8 +99,8 @@ class Bench:
         return self.submit(SessionOpened("coordinator:29400"))
 
     def close(self, reason: str = "connection reset") -> list[Effect]:
-        """Lose the coordinator, or fail to reach it."""
-        return self.submit(SessionClosed(reason))
+        """Lose the coordinator, or fail to reach it, and do what is due then."""
+        return [*self.submit(SessionClosed(reason)), *self.advance(0)]
 
     def receive(self, goal: Goal, **values: Any) -> list[Effect]:
         """Receive a desired state with this goal."""
@@ -189,8 +189,8 @@ class Bench:
         return self.submit(KeptSaved(put_off))
 
     def leave(self, signum: int = 15) -> list[Effect]:
-        """Have the user ask the node to leave."""
-        return self.submit(LeaveRequested(signum))
+        """Have the user ask the node to leave, and do what is due then."""
+        return [*self.submit(LeaveRequested(signum)), *self.advance(0)]
 
     def advance(self, seconds: float) -> list[Effect]:
         """Let time pass, with a tick whenever the agent wants one."""

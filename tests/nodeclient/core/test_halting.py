@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Goal, Phase
+from nodeclient.core.agent_settings import BACK_WITHIN_S
 from nodeclient.core.effects import HaltWorkers, Kill, Notice, SaveKept, Terminate
 from tests.support.bench import SETTINGS, Bench, kinds
 
@@ -111,11 +112,15 @@ def test_if_no_step_can_be_kept_by_all_they_save_what_they_have_at_once(named: b
     assert bench.count(Notice) == notices, "the report will say why"
 
 
-def test_a_node_that_leaves_without_the_coordinator_waits_for_no_step() -> None:
-    bench = halting()
+def test_a_node_that_leaves_without_the_coordinator_waits_for_no_step_once_that_is_not_back_in_time() -> None:
+    bench = Bench(dataclasses.replace(SETTINGS, keeps=True, stop_timeout_s=60.0)).running()
+    bench.keep(SAVE_S)
     bench.leave()
+    bench.receive(Goal.STOP, planned=True, halt=Halt(None))
     bench.close()
-    bench.advance(0)
+    bench.advance(BACK_WITHIN_S - 0.1)
+    assert bench.count(SaveKept) == 0
+    bench.advance(0.2)
     assert bench.count(SaveKept) == 1
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import events
-from nodeclient.core.agent_settings import HALT_SHARE, LEAVE_WITHIN_S
+from nodeclient.core.agent_settings import BACK_WITHIN_S, HALT_SHARE, LEAVE_WITHIN_S
 from nodeclient.core.effects import (
     Effect,
     Exit,
@@ -191,7 +191,10 @@ class AgentInvariants(NodeInvariants):
         if conduct.leave_asked_at is not None and not recently:
             left = now - conduct.leave_asked_at
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
-            late = working and not heard and (left > LEAVE_WITHIN_S + SLACK_S or not agent._connection.connected)
+            patience_s = BACK_WITHIN_S if agent._departure._has_state else 0.0
+            may_be_back = now <= max(agent._connection.alone_since + patience_s, conduct.leave_asked_at) + SLACK_S
+            on_time = left <= LEAVE_WITHIN_S + SLACK_S if agent._connection.connected else may_be_back
+            late = working and not heard and not on_time
             self.check(not late, "%s was asked to leave %.1f s ago, and works on", host.name, left)
 
     def _judge_held(self, host: Host, conduct: Conduct, now: float) -> None:
