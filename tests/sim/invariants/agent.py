@@ -228,7 +228,8 @@ class AgentInvariants(NodeInvariants):
         self.taken_over += len(start.stays)
         agent = host.agent
         assert agent is not None
-        resumes = agent._desired is not None and agent._desired.resume is not None
+        # A node that has all of it already is not told again what it resumes from.
+        resumes = agent._kept._round == (start.run, start.round) and agent._kept._resume is not None
         self.check(not held or resumes, "%s begins from nothing in processes of an older round", host.name)
 
     def does(self, host: Host, effect: Effect) -> None:

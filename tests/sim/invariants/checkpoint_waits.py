@@ -28,8 +28,10 @@ class CheckpointWaits:
         self._world = world
         self._written: dict[Round, dict[str, int]] = {}
         """The step of the newest checkpoint of each node; -1 if it will write some, and has written none."""
-        self._common: dict[Round, tuple[int, float, int]] = {}
-        """The step of the newest checkpoint of all of them, when it was reported, and to which life."""
+        self._common: dict[Round, tuple[int, float]] = {}
+        """The step of the newest checkpoint of all of them, and when it was reported."""
+        self._heard_at: dict[tuple[int, str], float] = {}
+        """When each life of the coordinator first heard each node."""
         self._ready_at: dict[tuple[str, str, int], float] = {}
         """When each node began to wait."""
         self.ended = 0
@@ -45,14 +47,15 @@ class CheckpointWaits:
                 self._note_report(member.node, event.observed)
 
     def _note_report(self, node: str, observed: Observed) -> None:
-        kept, key = observed.kept, (observed.run, observed.round)
+        kept, key, now = observed.kept, (observed.run, observed.round), self._world.queue.now
+        self._heard_at.setdefault((self._world.daemon.life, node), now)
         if kept is None or not kept.writes_checkpoints:
             return
         written = self._written.setdefault(key, {})
         written[node] = -1 if kept.checkpointed is None else kept.checkpointed
         common = min(written.values())
-        if common > self._common.get(key, (-1, -math.inf, 0))[0]:
-            self._common[key] = common, self._world.queue.now, self._world.daemon.life
+        if common > self._common.get(key, (-1, -math.inf))[0]:
+            self._common[key] = common, now
 
     def too_soon(self, run: Run, came: float) -> str | None:
         """Return why a round may not be stopped for nodes of which the first came then; None if its script writes none.
@@ -62,7 +65,7 @@ class CheckpointWaits:
         key = (run.id, run.durable.round)
         if key not in self._written:
             return None
-        step, at, _ = self._common.get(key, (-1, -math.inf, 0))
+        step, at = self._common.get(key, (-1, -math.inf))
         self.ended += at >= came
         return "" if at >= came else f"the checkpoint of step {step} was there before they came"
 
@@ -74,7 +77,9 @@ class CheckpointWaits:
                 continue
             now, ready = self._world.queue.now, run.members_in(MemberState.READY)
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
-            _, at, life = self._common.get((run.id, run.durable.round), (-1, math.inf, 0))
-            known = machine.store_error is None and life == self._world.daemon.life
+            _, at = self._common.get((run.id, run.durable.round), (-1, math.inf))
+            # What a node first says to a coordinator that was started again may be older than the nodes that wait.
+            heard = [self._heard_at.get((self._world.daemon.life, node), math.inf) for node in run.durable.order]
+            known = machine.store_error is None and at > max(heard)
             late = known and min(since, default=math.inf) < at < now - TAKEN_IN_WITHIN_S
             self._world.invariants.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)
