@@ -12,15 +12,17 @@ import secrets
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import workerlib.gloo
 import workerlib.responder
-from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import describe_exit
 from nodeclient.forkserver.eligibility import ColdError
+from nodeclient.forkserver.waiting_fork import ForkServerError, WaitingFork, as_bytes
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
 from nodeclient.workers.spawn import WorkerCommand, die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
@@ -49,12 +51,6 @@ file system that is gone."""
 
 LINE_BYTES_MAX = 65_536
 
-PID_BYTES_MAX = 20
-
-
-class ForkServerError(OperationalError):
-    """The parent interpreter cannot do its work; the text says why."""
-
 
 class ForkServer:
     """A running parent interpreter. All methods are for the main thread, in the running event loop."""
@@ -74,6 +70,8 @@ class ForkServer:
         self._ended = asyncio.Event()
         self.usable = False
         """Whether the interpreter has imported everything, and nothing has gone wrong since."""
+        self._waiting: deque[WaitingFork] = deque()
+        """The forks that wait for the next round, those that are requested included."""
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
         try:
@@ -111,7 +109,7 @@ class ForkServer:
                         case {"refused": reason}:
                             raise ColdError(reason)
                         case {"ready": count}:
-                            self._link.setblocking(True)
+                            self._link.settimeout(FORK_WITHIN_S)
                             self.usable = True
                             return int(count)
         except TimeoutError:
@@ -121,35 +119,34 @@ class ForkServer:
             raise ForkServerError(f"the interpreter {ending} in the import of module {importing}") from None
 
     def fork(self, command: WorkerCommand, streams: Sequence[int]) -> int:
-        """Fork a worker; return its process id, as that of a child. `streams` are its stdin, stdout and stderr.
+        """Let a fork that waits be a worker, or a new one; return its process id, as that of a child.
 
-        Raises `ForkServerError`; then there is no worker, and the interpreter is ended.
+        `streams` are its stdin, stdout and stderr. Raises `ForkServerError`; then there is no worker, and the
+        interpreter is ended.
         """
-        request = {
-            "argv": [_as_bytes(word) for word in command.argv],
-            "environ": {_as_bytes(name): _as_bytes(value) for name, value in command.environ.items()},
-            "cpus": None if command.cpus is None else sorted(command.cpus),
-            "node": os.getpid(),
-        }
         until = time.monotonic() + FORK_WITHIN_S
-        ours, theirs = socket.socketpair()
+        while self._waiting:
+            with closing(self._waiting.popleft()) as fork, suppress(OSError, EOFError, ForkServerError):
+                return fork.become(command, streams, until)
         try:
-            with ours, theirs:
-                self._request(request, [*streams, theirs.fileno()], until)
-                theirs.close()
-                pid = int(_receive_until(ours, until, PID_BYTES_MAX))
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises unless it is our child
-                # The worker begins only now. Otherwise one that comes too late would have the rank of another one.
-                ours.sendall(b"!")
-                return pid
+            with closing(WaitingFork(self._link)) as fork:
+                return fork.become(command, streams, until)
         except (OSError, EOFError, ForkServerError) as error:
             self._kill()
             problem = f"no answer within {FORK_WITHIN_S:g} s" if isinstance(error, TimeoutError) else str(error)
             raise ForkServerError(f"the interpreter of --preload has not forked it: {problem}") from error
 
+    def fork_ahead(self, number: int) -> None:
+        """Have so many forks wait for the next round, without waiting for them; do nothing if that fails."""
+        with suppress(OSError):
+            while self.usable and len(self._waiting) < number:
+                self._waiting.append(WaitingFork(self._link))
+
     async def close(self) -> None:
-        """End the interpreter, and all processes that modules started while they were imported; its workers live on."""
+        """End the interpreter, forks that wait, and what modules started in their import; its workers live on."""
         self._kill()
+        while self._waiting:
+            self._waiting.popleft().close()
         try:
             # A thread does that: it reads all of /proc, which takes milliseconds, and a large process dies slowly.
             await asyncio.to_thread(kill_marked, self._mark, timeout_s=END_WITHIN_S)
@@ -182,18 +179,6 @@ class ForkServer:
         os.close(self._pidfd)
         self._ended.set()
 
-    def _request(self, request: dict[str, Any], descriptors: Sequence[int], until: float) -> None:
-        """Send a request, and wait until it is carried out. Raises `OSError`, `EOFError` and `ForkServerError`."""
-        text = json.dumps(request).encode() + b"\n"
-        self._link.settimeout(FORK_WITHIN_S)
-        sent = socket.send_fds(self._link, [text], list(descriptors))
-        self._link.sendall(text[sent:])
-        while b"\n" not in self._unread:
-            self._unread += _receive_until(self._link, until, LINE_BYTES_MAX)
-        answer = self._line()
-        if "failed" in answer:
-            raise ForkServerError(str(answer["failed"]))
-
     async def _receive(self) -> dict[str, Any]:
         while b"\n" not in self._unread:
             self._unread += _require_bytes(await self._loop.sock_recv(self._link, LINE_BYTES_MAX))
@@ -209,10 +194,10 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
     """Start the process. Raises the errors of `Popen`."""
     pythonpath = command.environ.get("PYTHONPATH")
     settings |= {
-        "hook": _as_bytes(str(HOOK)),
-        "gloo": _as_bytes(workerlib.gloo.__file__),
-        "responder": _as_bytes(workerlib.responder.__file__),
-        "pythonpath": None if pythonpath is None else _as_bytes(pythonpath),
+        "hook": as_bytes(str(HOOK)),
+        "gloo": as_bytes(workerlib.gloo.__file__),
+        "responder": as_bytes(workerlib.responder.__file__),
+        "pythonpath": None if pythonpath is None else as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }
     return subprocess.Popen(  # noqa: S603 - the worker's own command
@@ -229,17 +214,6 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
         start_new_session=True,
         preexec_fn=die_with_parent(command.cpus),  # noqa: PLW1509 - see `spawn`
     )
-
-
-def _as_bytes(text: str) -> str:
-    """Return the bytes of a text in the system's encoding, each as a character; see `hook/preload_parent.py`."""
-    return os.fsencode(text).decode("latin-1")
-
-
-def _receive_until(link: socket.socket, until: float, most: int) -> bytes:
-    """Receive at least one byte until that time. Raises `TimeoutError`, and `EOFError` at the end."""
-    link.settimeout(max(0.001, until - time.monotonic()))
-    return _require_bytes(link.recv(most))
 
 
 def _require_bytes(received: bytes) -> bytes:

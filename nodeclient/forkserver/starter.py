@@ -13,7 +13,8 @@ from subprocess import SubprocessError
 
 from nodeclient.core.effects import Level
 from nodeclient.forkserver.eligibility import ColdError, check
-from nodeclient.forkserver.server_process import ForkServer, ForkServerError
+from nodeclient.forkserver.server_process import ForkServer
+from nodeclient.forkserver.waiting_fork import ForkServerError
 from nodeclient.workers.spawn import WorkerCommand, spawn, stdin_of_worker
 
 LAZY_IMPORTS = {
@@ -44,18 +45,28 @@ connection was refused tries again only after 0.25 to 0.75 s. When all workers w
 delayed one warm round in three. A fork with torch takes 10 to 20 ms."""
 
 
+AHEAD_AFTER_S = 0.5
+"""How long after the start of the last worker the forks for the next round are made. A round that begins needs the
+processors itself: with torch, a fork takes 20 ms."""
+
+
 class WorkerStarter:
     """Starts one node's workers. If `modules` is empty, all of them start cold."""
 
-    def __init__(self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify) -> None:
-        """Take the `command` that all workers have in common. `macro` stands where their arguments differ."""
+    def __init__(
+        self, modules: Sequence[str], command: WorkerCommand, macro: str, notify: Notify, *, workers: int
+    ) -> None:
+        """Take the `command` that all `workers` have in common. `macro` stands where their arguments differ."""
         self._modules = tuple(modules)
+        self._workers = workers
         self._command = command
         self._macro = macro
         self._notify = notify
         self._parent: ForkServer | None = None
         self._failures = 0
         """The parents that ended, or could not fork, since a worker was last forked."""
+        self._ahead: asyncio.TimerHandle | None = None
+        """The timer for the forks of the next round."""
         self.forked = 0
         """How many workers were forked."""
         self._settled = asyncio.Event()
@@ -125,6 +136,7 @@ class WorkerStarter:
             count = await parent.prepare()
             took_s = loop.time() - began_at
             self._notify(Level.INFO, f"preloaded {names} ({count} modules) in {took_s:.1f} s: workers start warm")
+            parent.fork_ahead(self._workers)
             self._settled.set()
             await parent.end()
         finally:
@@ -146,6 +158,12 @@ class WorkerStarter:
             else:
                 self._failures = 0
                 self.forked += 1
+                self._fork_ahead_later(parent)
                 return pid
         self._missed.set()
         return spawn(command, local_rank, stdout, stderr, with_stdin)
+
+    def _fork_ahead_later(self, parent: ForkServer) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+        self._ahead = asyncio.get_running_loop().call_later(AHEAD_AFTER_S, parent.fork_ahead, self._workers)

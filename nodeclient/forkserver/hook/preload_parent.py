@@ -1,7 +1,8 @@
-"""The parent interpreter of `--preload`: it imports modules, and then forks a worker for each request.
+"""The parent interpreter of `--preload`: it imports modules, and then forks a process for each request.
 
-Requests and answers are JSON objects, one a line, over a socket from `nodeclient.forkserver.server_process`, which
-decides whether workers are started, and how many. `preload_worker` turns a fork into a worker.
+`nodeclient.forkserver.server_process` has the other end of its socket. What it reports of its imports are JSON objects,
+one a line. Afterwards it receives requests for forks: a byte each, with a socket. The node tells the fork over that
+socket which worker it is, at once or much later, and `preload_worker` makes it that worker.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from preload_end import Ending, load
-from preload_worker import StartSocket, become_worker
+from preload_worker import StartSocket, become_worker, decoded
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
@@ -31,11 +32,6 @@ these names), and `room`, which only makes the environment larger.
 
 Paths, arguments and variables may be no text. They come as bytes, each as the character of that number, because the
 node may decode them in another way than the user's interpreter."""
-
-DESCRIPTORS = 4
-"""The number of descriptors that come with a request: stdin, stdout, stderr, and a socket to the node."""
-
-CHUNK_BYTES = 1 << 16
 
 RARELY = 1_000_003
 """The threshold of garbage collections while modules are imported, a number that no module sets. Most of their objects
@@ -73,11 +69,11 @@ def serve(needed: frozenset[str]) -> bool:
     inherited = _inherited()
     for environ in inherited, os.environ:
         _leave_no_trace(environ, settings["pythonpath"])
-    _forget_hook(_decoded(settings["hook"]))
+    _forget_hook(decoded(settings["hook"]))
     if settings["modules"] is None:  # the node only checks that Python runs the hook
         _send(link, {"ready": 0})
         os._exit(0)
-    ending, responder = Ending(_decoded(settings["gloo"])), load(_decoded(settings["responder"]))
+    ending, responder = Ending(decoded(settings["gloo"])), load(decoded(settings["responder"]))
     customized = _customize()
     usual = gc.get_threshold()
     gc.set_threshold(RARELY, *usual[1:])
@@ -94,13 +90,10 @@ def serve(needed: frozenset[str]) -> bool:
     gc.freeze()
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores SIGCHLD cannot wait for a child
     _send(link, {"ready": len(sys.modules)})
-    while (received := _receive(link)) is not None:
-        request, descriptors = received
-        request["argv"] = [_decoded(word) for word in request["argv"]]
-        given = {_decoded(name): _decoded(value) for name, value in request["environ"].items()}
-        request |= {"given": given, "environ": _as_imports_left_it(given, inherited)}
-        if _fork(link, request, descriptors):
+    while (descriptor := _receive(link)) is not None:
+        if _fork(link, descriptor):
             ending.begin()
+            become_worker(StartSocket(descriptor), inherited)
             responder.start()
             if handler is not None:  # a handler that was not installed from Python cannot be restored
                 signal.signal(signal.SIGCHLD, handler)
@@ -121,7 +114,7 @@ def _leave_no_trace(environ: MutableMapping[str, str], pythonpath: str | None) -
     if pythonpath is None:
         del environ["PYTHONPATH"]
     else:
-        environ["PYTHONPATH"] = _decoded(pythonpath)
+        environ["PYTHONPATH"] = decoded(pythonpath)
 
 
 def _forget_hook(hook: str) -> None:
@@ -132,31 +125,10 @@ def _forget_hook(hook: str) -> None:
         sys.modules.pop(name, None)
 
 
-def _decoded(encoded: str) -> str:
-    return os.fsdecode(encoded.encode("latin-1"))
-
-
 def _customize() -> bool:
     """Import the user's own `sitecustomize` in Python's own way; return whether there is one."""
     site.execsitecustomize()
     return "sitecustomize" in sys.modules
-
-
-def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
-    """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
-
-    A variable that the parent has with another value stays as it is: the imports might have changed it differently.
-    """
-    environ = dict(given)
-    for name in inherited.keys() | os.environ.keys():
-        before, after = inherited.get(name), os.environ.get(name)
-        if before == after or given.get(name) != before:
-            continue
-        if after is None:
-            del environ[name]
-        else:
-            environ[name] = after
-    return environ
 
 
 # Import
@@ -296,17 +268,17 @@ def _target(descriptor: str) -> str:
 # Serve
 
 
-def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) -> bool:
-    """Fork a worker; return whether this process is the worker.
+def _fork(link: socket.socket, descriptor: int) -> bool:
+    """Fork a worker, which has a socket to the node; return whether this process is the worker.
 
     A process in between forks it and ends at once. The kernel then makes the worker a child of the node, which is a
-    subreaper, and which sees its end and its exit code as those of any other worker.
+    subreaper, and which sees its end and its exit code as those of any other worker. The node reads from the socket
+    when that is so, or what the error was.
     """
     try:
         between = _quiet_fork()
     except OSError as error:
-        _close(descriptors)
-        _send(link, {"failed": f"no process can be forked: {error.strerror}"})
+        _answer(descriptor, f"no process can be forked: {error.strerror}")
         return False
     if between == 0:
         try:
@@ -315,30 +287,27 @@ def _fork(link: socket.socket, request: dict[str, Any], descriptors: list[int]) 
         except OSError:
             os._exit(1)
         link.close()
-        become_worker(request, descriptors[:3], StartSocket(descriptors[3]))
         return True
-    _close(descriptors)
     forked = os.waitpid(between, 0)[1] == 0
-    _send(link, {"forked": True} if forked else {"failed": "no second process can be forked"})
+    _answer(descriptor, "forked" if forked else "no second process can be forked")
     return False
 
 
-def _receive(link: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Wait for a request and the descriptors that come with it. Return None if the node has ended."""
-    text, descriptors = b"", []
-    while not text.endswith(b"\n"):
-        chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, DESCRIPTORS)
-        if not chunk:
-            return None
-        text += chunk
-        descriptors += received
-    return json.loads(text), descriptors
+def _answer(descriptor: int, line: str) -> None:
+    """Write a line to the node, and close the socket; the node may have given the worker up."""
+    try:
+        os.write(descriptor, line.encode() + b"\n")
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _receive(link: socket.socket) -> int | None:
+    """Wait for a request; return the descriptor that comes with it, or None if the node has ended."""
+    _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+    return descriptors[0] if descriptors else None
 
 
 def _send(link: socket.socket, message: dict[str, Any]) -> None:
     link.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _close(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import ctypes
 import io
+import json
 import os
 import signal
+import socket
 import sys
 import threading
 from typing import Any
 
 MARK_VARIABLE = "COORDINATORD_MARK"
 """The same name as in `nodeclient.workers.process_tree`."""
+
+CHUNK_BYTES = 1 << 16
+
+STREAMS = 3
+"""The number of descriptors that come with a request."""
 
 BLOCK_MAX = 1 << 23
 """The largest block size in bytes that Python uses for a file's buffer from 3.14 on; see `open` in its _pyio.py."""
@@ -29,39 +36,76 @@ ENV_START = 47
 
 
 class StartSocket:
-    """A socket to the node, over which a worker sends its process id and waits for permission to start."""
+    """A socket to the node, over which a fork says that it is there, and learns which worker it is."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def await_permission(self) -> None:
-        """Send this process's id, and wait for the node's answer; end if the node has given this worker up."""
-        os.write(self._descriptor, b"%d\n" % os.getpid())
-        if os.read(self._descriptor, 1) != b"!":
-            os._exit(1)
-        os.close(self._descriptor)
+    def await_request(self) -> tuple[dict[str, Any], list[int]]:
+        """Send this process's id, and wait for the node's request; return it, with the worker's standard streams.
+
+        End if the node ends, or does without this worker.
+        """
+        text, streams = b"", list[int]()
+        with socket.socket(fileno=self._descriptor) as link:
+            link.settimeout(None)  # a module may have set a timeout for all new sockets
+            try:
+                link.sendall(b"%d\n" % os.getpid())
+                while not text.endswith(b"\n"):
+                    chunk, received, _, _ = socket.recv_fds(link, CHUNK_BYTES, STREAMS)
+                    if not chunk:
+                        os._exit(0)
+                    text += chunk
+                    streams += received
+            except OSError:
+                os._exit(0)
+        return json.loads(text), streams
 
 
-def become_worker(request: dict[str, Any], streams: list[int], start_socket: StartSocket) -> None:
-    """Turn this process into the worker of a request.
+def become_worker(start_socket: StartSocket, inherited: dict[str, str]) -> None:
+    """Turn this process into a worker, once the node says into which; `inherited` is the parent's first environment.
 
-    The request has `argv`, the environment as `given` by the node and as `environ` with the changes of the imports,
-    `cpus` (or null), and `node`, the process id of the node.
+    The request has `argv`, `environ`, `cpus` (or null), and `node`, the process id of the node. Whatever does not
+    depend on it is done before: the wait for it may be long, and the worker is to begin soon after it.
     """
     os.setsid()
-    _take_environment(request["environ"], request["cpus"])
-    _show_environment(request["given"])
-    start_socket.await_permission()
-    # The kernel kills a process when its parent ends, and only now the node is the parent: before it was the process in
-    # between, which has ended.
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc = ctypes.CDLL(None)
+    _renew_identity()
+    _thaw_globals()
+    request, streams = start_socket.await_request()
+    given = {decoded(name): decoded(value) for name, value in request["environ"].items()}
+    _take_environment(_as_imports_left_it(given, inherited), request["cpus"])
+    _show_environment(given)
+    # The kernel kills a process when its parent ends, and only now the node is the parent for sure: before it was the
+    # process in between, which has ended.
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != request["node"]:
         os._exit(1)
     _take_streams(streams)
-    _take_arguments(request["argv"])
+    _take_arguments([decoded(word) for word in request["argv"]])
     _forget_directories()
-    _renew_identity()
-    _thaw_globals()
+
+
+def decoded(encoded: str) -> str:
+    """Return a path, argument or variable that came as bytes, each as the character of that number."""
+    return os.fsdecode(encoded.encode("latin-1"))
+
+
+def _as_imports_left_it(given: dict[str, str], inherited: dict[str, str]) -> dict[str, str]:
+    """Return the `given` environment of a worker with the changes that the imports have made to the parent's.
+
+    A variable that the parent has with another value stays as it is: the imports might have changed it differently.
+    """
+    environ = dict(given)
+    for name in inherited.keys() | os.environ.keys():
+        before, after = inherited.get(name), os.environ.get(name)
+        if before == after or given.get(name) != before:
+            continue
+        if after is None:
+            del environ[name]
+        else:
+            environ[name] = after
+    return environ
 
 
 def _take_arguments(argv: list[str]) -> None:

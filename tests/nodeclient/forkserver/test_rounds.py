@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 
 import pytest
 
@@ -82,6 +83,15 @@ if importlib.util.find_spec("numpy"):
 report.report(**drawn)
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1")
 """
+
+
+def test_each_worker_of_each_round_is_one_process(stage: Stage) -> None:
+    """A fork that has closed its socket to the node may be the worker all the same."""
+    script = stage.write("train.py", "import report, sys\nreport.report()\nsys.exit(3)")
+    job = stage.run(*python(script), preload="beacon", flags=("--max-restarts", "39", "--nproc-per-node", "2"))
+    started = Counter((report.round, report.rank) for report in job.reports)
+    assert {round_number for round_number, _ in started} == set(range(1, 41))
+    assert set(started.values()) == {1}, started
 
 
 def test_chance_is_another_in_each_worker_of_each_round(stage: Stage) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from nodeclient.workers.process_tree import MARK_VARIABLE, marked, statuses
 from tests.nodeclient.forkserver.support import Facts, Stage, assert_same, python
 from tests.support.programs import Program, await_end, wait_until, zombies
 
@@ -58,6 +60,18 @@ class Job:
         assert reports.parent == self.node.pid
         return reports
 
+    def await_waiting_fork(self) -> int:
+        """Wait until a fork is there that waits for the next round; return its process id."""
+        environ = Path(f"/proc/{self.parent}/environ").read_text().split("\0")
+        mark = next(line for line in environ if line.startswith(MARK_VARIABLE)).partition("=")[2]
+
+        def look() -> int | None:
+            # Once it is told which worker it is, its environment has another mark.
+            others = set(marked(mark)) - {self.parent}
+            return next((it.pid for it in statuses() if it.pid in others and it.parent == self.node.pid), None)
+
+        return wait_until("a fork that waits", look)
+
     def end_round(self, reports: Facts) -> None:
         """Make the worker fail; it must be alive."""
         os.kill(reports.facts["pid"], signal.SIGUSR2)
@@ -80,12 +94,37 @@ def job(stage: Stage) -> Iterator[Job]:
         started.node.close()
 
 
-def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(job: Job) -> None:
+def test_a_fork_that_waits_is_the_worker_of_the_next_round(job: Job) -> None:
+    first = job.await_round(1)
+    waits = job.await_waiting_fork()
+    job.end_round(first)
+    second = job.await_round(2)
+    assert second.warm
+    assert second.facts["pid"] == waits
+    assert job.await_waiting_fork() != waits
+    job.end(second)
+
+
+def test_a_fork_that_has_ended_while_it_waited_is_not_missed(job: Job) -> None:
+    first = job.await_round(1)
+    waits = job.await_waiting_fork()
+    os.kill(waits, signal.SIGKILL)
+    await_end(waits)
+    wait_until("the end of all zombies", lambda: zombies(job.node.pid) == [])
+    job.end_round(first)
+    second = job.await_round(2)
+    assert second.warm
+    assert "starts cold" not in job.node.output
+    job.end(second)
+
+
+def test_a_parent_that_is_killed_takes_only_forks_along_that_wait_and_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     assert first.warm
-    parent = job.parent
+    parent, waits = job.parent, job.await_waiting_fork()
     os.kill(parent, signal.SIGKILL)
     await_end(parent)
+    await_end(waits)
     job.end_round(first)
     second = job.await_round(2)
     assert not second.warm
@@ -101,23 +140,27 @@ def test_a_parent_that_is_killed_takes_nobody_along_and_is_replaced(job: Job) ->
 def test_a_parent_that_hangs_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     parent = job.parent
+    job.await_waiting_fork()
     os.kill(parent, signal.SIGSTOP)
     job.end_round(first)
     second = job.await_round(2)
-    assert not second.warm
+    assert second.warm, "its fork was made before"
+    job.end_round(second)
+    third = job.await_round(3)
+    assert not third.warm
     job.node.await_line("starts cold: .* no answer within")
     await_end(parent)
     wait_until("another parent", lambda: job.node.output.count("workers start warm") == 2)
-    job.end_round(second)
-    third = job.await_round(3)
-    assert third.warm
-    job.end(third)
+    job.end_round(third)
+    fourth = job.await_round(4)
+    assert fourth.warm
+    job.end(fourth)
 
 
 def test_all_die_with_a_nodeclient_that_is_killed(job: Job) -> None:
-    worker = job.await_round(1).facts["pid"]
+    worker, waits = job.await_round(1).facts["pid"], job.await_waiting_fork()
     job.node.process.kill()
-    for pid in (worker, job.parent):
+    for pid in (worker, waits, job.parent):
         await_end(pid)
     job.node.await_no_leftovers()
 
@@ -190,3 +233,17 @@ def test_what_a_worker_leaves_behind_ends_with_its_round_and_the_parent_stays(st
     assert warm.facts == [{"left": 4}, {"alive": []}]
     assert len(stage.loaded_by) == 1
     assert_same(cold, warm)
+
+
+def test_a_fork_waits_for_ever_though_a_module_has_set_a_timeout_for_sockets(stage: Stage) -> None:
+    stage.write("hasty.py", "import socket; socket.setdefaulttimeout(0.001)")
+    job = Job(stage, preload="beacon,hasty")
+    try:
+        first = job.await_round(1)
+        waits = job.await_waiting_fork()
+        job.end_round(first)
+        second = job.await_round(2)
+        assert second.facts["pid"] == waits
+        job.end(second)
+    finally:
+        job.node.close()
