@@ -156,6 +156,7 @@ class Agent:
         self._connection.note_alive(now)
         if self._connection.is_new_error(event.degraded.reason):
             self._notice(Level.WARNING, "coordinator_undecided", notices.degraded(event.degraded.reason))
+        self._departure.note_undecided(now)
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused

@@ -50,8 +50,13 @@ class Departure:
         """Take in a desired state, which may be the decision."""
         if desired.goal in {Goal.STOP, Goal.EXIT} or desired.persist is not None:
             self.decide_by = None  # a leaving node waits for this decision
-        elif desired.goal is Goal.RUN and self.leaves and self.decide_by is None:
-            self.await_decision(now)  # the decision before was not about its leaving
+        elif desired.goal is Goal.RUN:
+            self.note_undecided(now)  # the decision before was not about its leaving
+
+    def note_undecided(self, now: float) -> None:
+        """Note that the coordinator is in reach, and has decided nothing about the leaving of this node."""
+        if self.leaves and self.decide_by is None:
+            self.await_decision(now)
 
     def note_state(self, keeping: Keeping, group: WorkerGroup) -> None:
         """Note that some workers of a group keep state: a node that leaves waits for a coordinator then."""

@@ -116,3 +116,14 @@ def test_a_second_signal_ends_the_wait_for_a_coordinator() -> None:
     bench = keeping()
     bench.leave()
     assert bench.count(Terminate) == 1
+
+
+def test_a_coordinator_that_is_back_and_can_decide_nothing_has_the_time_for_a_decision() -> None:
+    bench = keeping()
+    bench.open()
+    bench.degraded()
+    bench.advance(LEAVE_WITHIN_S - 0.1)
+    bench.degraded()
+    assert bench.count(SaveKept) == 0
+    bench.advance(0.2)
+    assert bench.count(SaveKept) == 1

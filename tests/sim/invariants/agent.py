@@ -57,6 +57,8 @@ class Conduct:
         self.alone_since: float | None = now
         self.answered = False
         """Whether the coordinator has sent anything in the present session."""
+        self.joined_at = now
+        """When its last session began."""
         self.leave_asked_at: float | None = None
         self.writes_alone = False
         """Whether it has begun to write to the disk before it ends, without a coordinator: it leaves from then on."""
@@ -140,7 +142,7 @@ class AgentInvariants(NodeInvariants):
         assert agent is not None
         match event:
             case events.SessionOpened():
-                conduct.answered = False
+                conduct.answered, conduct.joined_at = False, now
                 conduct.last_report = _ageless(agent.observed(now, beat=False))
             case events.DesiredReceived() | events.CoordinatorDegraded():
                 conduct.answered, conduct.alone_since = True, None
@@ -193,7 +195,9 @@ class AgentInvariants(NodeInvariants):
             heard = agent._desired is not None and agent._desired.goal in {Goal.STOP, Goal.EXIT}
             patience_s = BACK_WITHIN_S if agent._departure._has_state else 0.0
             may_be_back = now <= max(agent._connection.alone_since + patience_s, conduct.leave_asked_at) + SLACK_S
-            on_time = left <= LEAVE_WITHIN_S + SLACK_S if agent._connection.connected else may_be_back
+            asked_at = max(conduct.leave_asked_at, conduct.joined_at)
+            may_decide = now <= asked_at + LEAVE_WITHIN_S + SLACK_S
+            on_time = may_decide if agent._connection.connected else may_be_back
             late = working and not heard and not on_time
             self.check(not late, "%s was asked to leave %.1f s ago, and works on", host.name, left)
 
