@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
-from workerlib.keep.channel_messages import Interval, NotSaved, Reserve
-
-
-class Loan(NamedTuple):
-    """The memory of a worker that has ended, for one that is left; both are local ranks."""
-
-    owner: int
-    borrower: int
+from nodeclient.keep.round_memory import RoundMemory
+from workerlib.keep.channel_messages import Interval, NotSaved
 
 
 @dataclass(slots=True)
@@ -27,12 +21,8 @@ class RoundWorkers:
     """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)
     """The workers whose script writes a checkpoint of its own before a planned end."""
-    reserving: set[int] = field(default_factory=set)
-    """The workers that wait for an arena."""
-    wanted: dict[int, Reserve] = field(default_factory=dict)
-    """What each worker has asked for last."""
-    memory_of: dict[int, int] = field(default_factory=dict)
-    """The workers that have memory for their big state, each with the local rank whose arena it is."""
+    memory: RoundMemory = field(default_factory=RoundMemory)
+    """Who has memory for its big state."""
     promised: dict[int, int] = field(default_factory=dict)
     """The step after which each worker stands still, once it was asked to."""
     checkpoints: dict[int, int] = field(default_factory=dict)
@@ -42,8 +32,8 @@ class RoundWorkers:
     """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
     put_off: bool = False
     """Whether, at the last request to save, a script goes on to a step of its own choice first."""
-    _saving: set[int] = field(default_factory=set)
-    """The workers that were asked to save and have not answered."""
+    _saving: dict[int, int] = field(default_factory=dict)
+    """How many answers are missing of each worker that was asked to save."""
     _asked: int = 0
     """The number of the last request to save."""
     _saved: bool = False
@@ -53,7 +43,7 @@ class RoundWorkers:
 
     def ask(self, number: int, workers: Collection[int]) -> None:
         """Note a request to save, and the workers that were sent it."""
-        self._asked, self._saving, self.put_off = number, set(workers), False
+        self._asked, self._saving, self.put_off = number, dict.fromkeys(workers, 1), False
 
     def note_saved(self, local_rank: int, asked: int) -> bool:
         """Note that a worker has saved; return whether it was the last answer to the last request."""
@@ -72,36 +62,41 @@ class RoundWorkers:
         self.checkpoints[local_rank] = min(step, STEP_MAX)
         return self._note_answer(local_rank, asked)
 
-    def lose(self, local_rank: int) -> bool:
-        """Note that a worker is gone; return whether it was the last one whose answer was missing."""
+    def lose(self, local_rank: int, connected: AbstractSet[int]) -> bool:
+        """Note that a worker is gone; return whether it was the last one whose answer was missing.
+
+        While its process has not ended, and a worker that is left waits for its memory, the request stays open.
+        """
         self.keepers.discard(local_rank)
         self.checkpointing.discard(local_rank)
+        if local_rank in self.memory.awaited(connected):
+            return False
+        if local_rank in self._saving:
+            self._saving[local_rank] = 1
         return self._note_answer(local_rank, self._asked)
 
-    def lend(self, ended: int, connected: frozenset[int]) -> Loan | None:
-        """Lend the memory of a worker that has ended, if no other has the same big state and memory for it.
-
-        One of those that are connected, and wait for no memory, gets it. Return None if it is lent to nobody.
-        """
-        owner, state = self.memory_of.pop(ended, None), self.wanted.pop(ended, None)
-        if owner is None or state is None:
-            return None
-        others = connected - self.reserving
-        of_same = [rank for rank in others if rank in self.wanted and _is_same_part(self.wanted[rank], state)]
-        if not of_same or not self.memory_of.keys().isdisjoint(of_same):
-            return None
-        borrower = min(of_same)
-        self.memory_of[borrower] = owner
-        return Loan(owner, borrower)
+    def ask_again(self, local_rank: int) -> bool:
+        """Note that a worker is asked once more, as it can save now; return False if the last request was answered."""
+        if not self.saving:
+            return False
+        self._saving[local_rank] = self._saving.get(local_rank, 0) + 1
+        return True
 
     def _note_answer(self, local_rank: int, asked: int) -> bool:
         if asked != self._asked or local_rank not in self._saving:
             return False
-        self._saving.remove(local_rank)
+        self._saving[local_rank] -= 1
+        if not self._saving[local_rank]:
+            del self._saving[local_rank]
         if self._saving:
             return False
         self.why_not = "" if self._saved else self._refusal
         return True
+
+    @property
+    def saving(self) -> bool:
+        """Whether answers to the last request to save are missing."""
+        return bool(self._saving)
 
     @property
     def halting(self) -> set[int]:
@@ -135,8 +130,3 @@ class RoundWorkers:
     def skipped(self) -> int:
         """How many saves were left out."""
         return min(sum(interval.skipped for interval in self.intervals.values()), COUNTER_MAX)
-
-
-def _is_same_part(one: Reserve, other: Reserve) -> bool:
-    """Whether two workers have the same part of the big state."""
-    return (one.shard, one.shards) == (other.shard, other.shards)

@@ -32,19 +32,19 @@ from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, Persi
 from nodeclient.core.lone_write import lone_order, newest_in_part
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
+from nodeclient.keep.arena_giver import ArenaGiver
 from nodeclient.keep.copier import Copier
 from nodeclient.keep.resources import THREADS, KeepResources, Notify
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
-from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, NoMemoryError, part_of
+from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, part_of
 from nodeclient.parts.digests import Digests
 from nodeclient.parts.part_messages import Kind, PartName
 from nodeclient.parts.part_server import PartServer
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.persister import Persister
 from workerlib.env import KEEP
-from workerlib.keep.arena import ArenaError, ArenaSizes
 from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     AskRestore,
@@ -55,9 +55,7 @@ from workerlib.keep.channel_messages import (
     Interval,
     Message,
     NotSaved,
-    RefusedMemory,
     Reserve,
-    Reserved,
     Saved,
     SaveNow,
 )
@@ -113,10 +111,13 @@ class StateKeeper:
         self._protected: tuple[str, set[tuple[int, int]]] = "", set()
         """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
         self._round = RoundWorkers()
+        self._giver = self._giver_of(self._round)
         self._resuming = Resuming(self._resources, self._channel.send)
         self._copier = Copier(self._resources)
         self._asked = 0
         """The number of the last request to save."""
+        self._request: SaveNow | HaltAt | None = None
+        """That request."""
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
         self._may_listen = True
@@ -198,7 +199,9 @@ class StateKeeper:
         run, number = order.run, order.round
         if (run, number) != (self.run, self._round.number):
             self._resuming.give_up()
+            self._giver.give_up()
             self._round = RoundWorkers(number)
+            self._giver = self._giver_of(self._round)
             self._resuming = Resuming(self._resources, self._channel.send, run, number)
         self._enter(run)
         self._resuming.pursue(order.resume)
@@ -234,17 +237,17 @@ class StateKeeper:
         """
         self._asked += 1
         saving = (self._round.halting & self._channel.connected) - stopped
-        self._round.ask(self._asked, saving)
+        self._request = request(self._asked)
+        self._round.ask(self._asked, saving | self._round.memory.awaited(self._channel.connected))
         for local_rank in saving:
-            self._channel.send(local_rank, request(self._asked))
-        if not saving:
+            self._channel.send(local_rank, self._request)
+        if not self._round.saving:
             self._submit(KeptSaved())
 
     def note_exit(self, local_rank: int) -> None:
         """Note that a worker has ended. One that is left may need its memory to save the same state."""
-        lent = self._round.lend(local_rank, self._channel.connected)
-        if lent is not None and (file := self._arenas.file_of(lent.owner)) is not None:
-            self._give(self._round, lent.borrower, file, lent=True)
+        self._round.memory.end(local_rank)
+        self._giver.lend()
         self._lose(local_rank)
 
     def note_end(self) -> None:
@@ -301,9 +304,7 @@ class StateKeeper:
         current = self._round
         match message:
             case Reserve():
-                if local_rank not in current.reserving:
-                    current.reserving.add(local_rank)
-                    self._tasks.spawn(self._reserve(current, local_rank, message), name="reserve")
+                self._giver.take(local_rank, message)
             case AskRestore():
                 self._resuming.ask(local_rank)
             case Saved():
@@ -334,8 +335,9 @@ class StateKeeper:
                 self._go_on(all_answered=current.note_checkpoint(local_rank, asked, step))
 
     def _lose(self, local_rank: int) -> None:
+        """Note that a worker's connection is gone. Its end may follow, and may let another worker save."""
         self._resuming.lose(local_rank)
-        self._go_on(all_answered=self._round.lose(local_rank))
+        self._go_on(all_answered=self._round.lose(local_rank, self._channel.connected))
 
     def _go_on(self, *, all_answered: bool) -> None:
         """Submit `KeptSaved` if all workers that were asked to save have answered, or are gone."""
@@ -347,29 +349,15 @@ class StateKeeper:
             self._notify(Level.INFO, text, "state_not_saved")
         self._submit(KeptSaved(current.put_off))
 
-    async def _reserve(self, current: RoundWorkers, local_rank: int, wanted: Reserve) -> None:
-        current.wanted[local_rank] = wanted
-        current.memory_of.pop(local_rank, None)
-        try:
-            file = await self._arenas.reserve(local_rank, ArenaSizes.at_least(wanted.generation, wanted.small))
-        except (NoMemoryError, ArenaError) as error:
-            self._notify(Level.WARNING, f"the state of local rank {local_rank} is not kept: {error}", "state_not_kept")
-            small = await self._arenas.reserve_small(local_rank, wanted.small)
-            if current is self._round:
-                self._channel.send(local_rank, RefusedMemory(str(error)), [] if small is None else [small])
-        else:
-            if current is self._round:
-                if wanted.generation:
-                    current.memory_of[local_rank] = local_rank
-                self._give(current, local_rank, file)
-        finally:
-            current.reserving.discard(local_rank)
+    def _giver_of(self, workers: RoundWorkers) -> ArenaGiver:
+        return ArenaGiver(self._resources, self._channel, workers, self._note_given)
 
-    def _give(self, current: RoundWorkers, local_rank: int, file: int, *, lent: bool = False) -> None:
-        """Send a worker its arena."""
-        every_s = 0.0 if self._disk is None else self._disk.offer.every_s
-        self._channel.send(local_rank, Reserved(every_s, lent), [file])
+    def _note_given(self, local_rank: int, lent: bool) -> None:
+        current = self._round
         self._add_halting(current, current.keepers, local_rank)
+        # One that had no memory has refused to save, or was not asked.
+        if lent and isinstance(self._request, SaveNow) and current.ask_again(local_rank):
+            self._channel.send(local_rank, self._request)
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
         """Add a worker to one of the two sets of workers that can halt after a named step."""

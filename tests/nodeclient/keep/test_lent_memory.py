@@ -8,9 +8,10 @@ import pytest
 
 from coordinatord.protocol.kept_parts import KeptStep
 from nodeclient.core.effects import Protect, SaveKept
+from nodeclient.core.events import KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes
 from workerlib.keep.arena import Arena
-from workerlib.keep.channel_messages import RefusedMemory, Reserved, SaveNow
+from workerlib.keep.channel_messages import NotSaved, RefusedMemory, Reserve, Reserved, Saved, SaveNow
 
 pytestmark = pytest.mark.asyncio
 
@@ -119,3 +120,81 @@ async def test_nothing_is_lent_to_a_worker_that_has_another_shard(tmp_path: Path
         assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory)
         end(node, first)
         assert isinstance(await second.reserve(shard=1, shards=2), RefusedMemory), "this is the next message"
+
+
+async def asked(worker: KeepingWorker) -> int:
+    """Return the number of the request to save that a worker gets next."""
+    message, _ = await worker.receive()
+    assert isinstance(message, SaveNow)
+    return message.number
+
+
+def has_answered(node: KeepingNode) -> bool:
+    """Whether the node has ended its request to save."""
+    return any(isinstance(event, KeptSaved) for event in node.events)
+
+
+async def test_one_that_is_left_saves_if_the_borrower_dies_within_its_save(tmp_path: Path) -> None:
+    """The connection of the borrower is gone before its process has ended: the request stays open until then."""
+    async with keeping_nodes(tmp_path, "a", workers=3, memory=FOR_ONE) as [node]:
+        first, second, third = await workers_of(node)
+        end(node, first)
+        arena = await lent(second)
+        node.keeper.carry_out(SaveKept(planned=False))
+        number = await asked(second)
+        assert arena.begin_generation() is not None
+        second.die()
+        await node.until(lambda: 1 not in node.keeper._channel.connected)
+        assert not has_answered(node)
+        node.keeper.note_exit(1)
+        await lent(third)
+        assert await asked(third) == number
+        third.save(7, small=None)
+        third.send(Saved(7, 0.25, len(BIG), number))
+        await node.until(lambda: has_answered(node))
+        holding = node.holding()
+        assert holding is not None
+        assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(7, 2)}
+
+
+async def test_a_request_that_comes_between_the_two_signs_of_a_death_waits_for_the_second(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        first, second = await workers_of(node)
+        first.die()
+        await node.until(lambda: 0 not in node.keeper._channel.connected)
+        node.keeper.carry_out(SaveKept(planned=False))
+        assert not has_answered(node)
+        node.keeper.note_exit(0)
+        await lent(second)
+        number = await asked(second)
+        second.send(NotSaved("no step was done", number))
+        await node.until(lambda: has_answered(node))
+
+
+async def test_a_worker_that_is_refused_after_the_death_of_the_other_gets_its_memory(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        path = node.begin(1)
+        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
+        await first.reserve()
+        second.send(Reserve(len(BIG), len(SMALL), 0, 1))
+        end(node, first)
+        assert isinstance((await second.receive())[0], RefusedMemory)
+        await lent(second)
+
+
+async def test_a_request_of_a_worker_that_has_ended_takes_no_memory(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=2, memory=FOR_ONE) as [node]:
+        path = node.begin(1)
+        first, second = (node.worker(path, rank, rank, 2) for rank in range(2))
+        first.send(Reserve(len(BIG), len(SMALL), 0, 1))
+        end(node, first)
+        assert isinstance(await second.reserve(), Reserved)
+
+
+async def test_a_worker_that_ends_while_it_waits_for_memory_is_not_waited_for_later(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", workers=1) as [node]:
+        worker = node.worker(node.begin(1))
+        worker.send(Reserve(len(BIG), len(SMALL), 0, 1))
+        worker.die()
+        await node.until(lambda: node.keeper._arenas.used_bytes > 0 and not node.keeper._round.memory.reserving)
+        assert not node.keeper._round.halting
