@@ -90,6 +90,7 @@ SMALL_BOUNDARIES = {
     "coordinatord/commands/step_down": "a subcommand",
     "coordinatord/core/queries/corroboration": "one rule: which two signs prove that a node is gone",
     "coordinatord/core/queries/halting": "one rule: which step is the last",
+    "coordinatord/core/queries/kept_reasons": "the words for kept state, which the status has as well",
     "coordinatord/core/queries/kept_view": "a part of a view with a schema of its own",
     "coordinatord/core/queries/reach": "one rule: who is cut off",
     "coordinatord/core/queries/samples": "what charts are made of, apart from what the API shows",

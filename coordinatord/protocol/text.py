@@ -1,15 +1,19 @@
-"""Texts from outside: made fit for a message or a terminal, and compared. Pure."""
+"""Texts: those from outside made fit for a message or a terminal, and compared; many names shortened. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 TEXT_MAX = 1_536
 """The length in characters, so that a message with two such texts fits a frame even in the widest letters."""
 
 RANKS_NAMED_MAX = 4
 """How many ranks a text names."""
+
+NAMES_MAX = 8
+"""The most nodes that one sentence names; the others are counted, so that texts stay short with a thousand nodes."""
 
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -38,3 +42,10 @@ def name_ranks(ranks: Sequence[int]) -> str:
     named = ", ".join(map(str, ranks[:RANKS_NAMED_MAX]))
     more = " and more" if len(ranks) > RANKS_NAMED_MAX else ""
     return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"
+
+
+def name_some(names: Iterable[str], count: int) -> str:
+    """Name a few of `count` nodes and count the rest."""
+    text = ", ".join(islice(names, NAMES_MAX))
+    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
+    return f"{'node' if count == 1 else 'nodes'} {text}{more}"

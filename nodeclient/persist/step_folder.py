@@ -212,7 +212,8 @@ def find_whole(
             problems.append(f"{folder} is of no use: {error}")
             continue
         whole.append(manifest)
-    return sorted(whole, key=lambda manifest: manifest.serial, reverse=True), problems
+    # Nodes that wrote alone at one moment may have given one number twice: all nodes must choose the same step.
+    return sorted(whole, key=lambda manifest: (manifest.serial, manifest.of.folder), reverse=True), problems
 
 
 def read_manifest(folder: Path, progress: Progress) -> Manifest:

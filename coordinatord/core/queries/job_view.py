@@ -8,7 +8,7 @@ from itertools import islice
 
 from coordinatord.core.queries.arrivals import laggard_view, late_views
 from coordinatord.core.queries.kept_view import kept_view, node_kept_view
-from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, lasted
+from coordinatord.core.queries.reasons import Reasons, lasted
 from coordinatord.core.queries.report_builder import current
 from coordinatord.core.queries.start_counts import starts_view
 from coordinatord.core.queries.time_attribution import spent
@@ -39,6 +39,7 @@ from coordinatord.protocol.http.page_events import JobSummary
 from coordinatord.protocol.messages import Launcher, Observed, Phase, Report
 from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.protocol.schema import fields_of
+from coordinatord.protocol.text import NAMES_MAX
 
 SPARE = "spare"
 """The state of a node that the round has no place for."""

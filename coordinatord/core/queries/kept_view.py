@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.queries.copying import copy_problem
-from coordinatord.core.queries.reasons import memory_of
+from coordinatord.core.queries.kept_reasons import memory_of
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus

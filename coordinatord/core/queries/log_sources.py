@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import islice, takewhile
 
-from coordinatord.core.queries.reasons import name_some
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.ranks import Ranks
@@ -18,6 +17,7 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.log_messages import LogStream, ReadLog
 from coordinatord.protocol.messages import Launcher
 from coordinatord.protocol.node_offer import NodeOffer
+from coordinatord.protocol.text import name_some
 from coordinatord.protocol.versions import SINCE
 
 WORKERS_AT_ONCE_MAX = 64

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.halting import furthest_promised, is_halting
-from coordinatord.core.queries.resumption import DiskObstacle, disk_obstacle, resume_point
+from coordinatord.core.queries.kept_reasons import about_disk, resumed, unrestorable
+from coordinatord.core.queries.resumption import disk_obstacle, resume_point
 from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
 from coordinatord.core.state.run import MAY_HAVE_WORKERS, Run
 from coordinatord.core.values.health import Health
-from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.text import NAMES_MAX, name_some
 from coordinatord.protocol.worker_ends import Killed
-
-NAMES_MAX = 8
-"""The most nodes that one sentence names; the others are counted, so that texts stay short with a thousand nodes."""
 
 KILLED_MAX = 2
 """The most nodes that are named for killed workers: a reason then stays below a record's limit."""
@@ -136,21 +133,16 @@ class Reasons:
 
     @property
     def resumes(self) -> str:
-        """What the round to form now resumes from, as the end of a sentence; empty if that is nothing."""
-        point = resume_point(self._run, self._candidates)
-        return "" if point is None else f"; resumes {resumed(point)}"
+        """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
+        run, point = self._run, resume_point(self._run, self._candidates)
+        if point is None:
+            return "; no step that nodes keep is whole" if run.kept and run.durable.reached is not None else ""
+        return f"; resumes {resumed(point)}"
 
     @property
     def unrestorable(self) -> str:
         """Which node cannot get what the workers resume from, and why."""
-        run = self._run
-        point, failed = run.durable.resume, run.kept.failed
-        step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
-        if not failed:
-            return f"{step} is no longer whole: a node has lost its part"
-        node, problem = next(iter(failed.items()))
-        more = f", nor could {len(failed) - 1} more" if len(failed) > 1 else ""
-        return f"node {node} could not get {step}{more}: {problem}"
+        return unrestorable(self._run)
 
     @property
     def leave_asked(self) -> str:
@@ -175,6 +167,12 @@ class Reasons:
         """Which step is lost with the nodes that go, since the disk does not have it; empty if none is."""
         lost = persistence.unwritten(self._run)
         return "" if lost is None else f"; step {lost[0]:,} is not on the disk: {lost[1]}"
+
+    @property
+    def last_step(self) -> str:
+        """Where the newest step of a run that is over can be found, or why it is lost; empty if none was written."""
+        on_disk = self._run.kept.disk.step
+        return self.unwritten or ("" if on_disk is None else f"; step {on_disk.step:,} is on the disk")
 
     @property
     def restart_asked(self) -> str:
@@ -223,7 +221,7 @@ class Reasons:
         if ready >= least and run.pause_s:
             return pause_text(run.pause_s, run.durable.round + 1, run.durable.repeats)
         if ready >= least and (obstacle := disk_obstacle(run)) is not None:
-            return _about_disk(run, obstacle)
+            return about_disk(run, obstacle)
         still = f"; preparing: {self._names(MemberState.PREPARING)}" if preparing else ""
         if ready >= least:
             return f"{joined} joined, at least {least} needed: waiting a moment for more{still}"
@@ -331,43 +329,6 @@ def ranks(killed: Killed) -> str:
     return f"{'rank' if killed.count == 1 else 'ranks'} {text}{more}"
 
 
-def resumed(point: ResumePoint) -> str:
-    """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
-    redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
-    return f"at step {point.step:,} from {memory_of(point)}{redone}"
-
-
-def memory_of(point: ResumePoint) -> str:
-    """Describe where a step is: `disk`, `node gpu3's memory`, `the memory of nodes gpu1, gpu3`."""
-    if point.disk is not None:
-        return "disk"
-    if not point.nodes:
-        return "memory"
-    count = len(point.nodes) + point.others
-    return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
-
-
-def _about_disk(run: Run, obstacle: DiskObstacle) -> str:
-    """Explain why what is on the disk is of no use to a node, and what to do."""
-    other, found, written = obstacle.node, obstacle.found, run.kept.disk.step
-    if found is None and obstacle.why:
-        ways = "mend that, or remove the step from --persist, if all are to begin anew"
-        return f"node {other.node} can use nothing on the disk: {obstacle.why}: {ways}"
-    if found is None:
-        step_text = "a step" if written is None else f"step {written.step:,}"
-        text = f"{step_text} was written to the disk, and node {other.node} does not find it any more"
-        return f"{text}: is --persist still mounted? All would begin anew"
-    knows, step = found
-    step_text = f"step {step.at.step:,} on the disk"
-    finds = f"finds {step_text}" if knows in run.members else f"found {step_text} before it went"
-    text = f"node {knows} {finds}, and node {other.node} does not"
-    if obstacle.why:
-        return f"{text}: {obstacle.why}. All would begin anew"
-    if other.keeper is None or other.keeper.persist is None:
-        return f"{text}: start it with --persist too, or all would begin anew"
-    return f"{text}: is --persist the same directory on both, and mounted? All would begin anew"
-
-
 def pause_text(seconds: float, round_number: int, repeats: int) -> str:
     """Explain that the next round waits, and why."""
     times = "twice" if repeats == 1 else f"{repeats + 1} times in a row"
@@ -383,13 +344,6 @@ def lasted(seconds: float) -> str:
         return f"{whole_s} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole_s} s"
-
-
-def name_some(names: Iterable[str], count: int) -> str:
-    """Name a few of `count` nodes and count the rest."""
-    text = ", ".join(islice(names, NAMES_MAX))
-    more = f" and {count - NAMES_MAX} more" if count > NAMES_MAX else ""
-    return f"{'node' if count == 1 else 'nodes'} {text}{more}"
 
 
 def _ago(seconds: float) -> str:

@@ -276,7 +276,7 @@ def fail_workers(run: Run, reason: Reason, decision: Decision) -> None:
     verdict = run.verdict
     code = shell_exit_code(verdict.charged.failure.exit_code) if verdict.charged else ExitCode.INTERNAL
     reasons = Reasons(run)
-    reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.unwritten}")
+    reason = replace(reason, sentence=f"{reason.sentence} ({reasons.budget}){reasons.last_step}")
     end(run, reason, Result.FAILED, code, decision, report_on(run, decision.now))
 
 

@@ -11,7 +11,7 @@ from dataclasses import field
 from itertools import islice
 
 from coordinatord.core.queries import persistence
-from coordinatord.core.queries.reasons import NAMES_MAX, Reasons, name_some
+from coordinatord.core.queries.reasons import Reasons
 from coordinatord.core.state.cluster import Cluster
 from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import Member, MemberState
@@ -32,6 +32,7 @@ from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDra
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result
+from coordinatord.protocol.text import NAMES_MAX, name_some
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""

@@ -58,8 +58,8 @@ def _rows() -> list[Transition]:
     due = "the last step is to be written to the disk"
     rows += [
         Transition(forming, when.last_step_due, forming, do.begin_persist, due),  # before nodes are let go
-        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.unwritten}"),
-        Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.unwritten}}"),
+        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "{reasons.stop_asked}{reasons.last_step}"),
+        Transition(forming, when.all_left, left, do.end_as_left, f"{_LEFT}{{reasons.last_step}}"),
         Transition(
             forming,
             when.abandoned,

@@ -75,6 +75,7 @@ def test_others_write_at_once_what_a_node_has_failed_to_write(end: str) -> None:
     write(stage, "n1")
     assert state_of(stage) is ENDS[end]
     assert "is not on the disk" not in last_words(stage, "n2")
+    assert stage.coordinator.jobs["default"].durable.reason.endswith("; step 100 is on the disk")
 
 
 @pytest.mark.parametrize("end", ENDS)

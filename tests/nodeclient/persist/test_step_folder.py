@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,20 @@ def test_later_steps_have_higher_numbers_over_all_runs(tmp_path: Path) -> None:
     serials = [persisted(tmp_path, name(step, run))[1].serial for step, run in ((900, "r-1"), (8, "r-2"), (4, "r-3"))]
     assert serials == [1, 2, 3]
     assert [step.of.run for step in find_whole(tmp_path)[0]] == ["r-3", "r-2", "r-1"]
+
+
+def test_steps_with_one_number_have_one_order_on_all_nodes(tmp_path: Path) -> None:
+    """Nodes that wrote alone at one moment may have given it twice, and a directory may be listed in any order."""
+    attempts = ("a1", "b2", "c3")
+    for order in permutations(attempts):
+        job = tmp_path / "-".join(order)
+        for attempt in order:
+            persisted(job, StepName("r-1", 1, 4, 2, 2, attempt))
+        for folder in job.iterdir():
+            path = folder / "manifest.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "serial": 7}))
+        found = step_folder.find_whole(job)[0]
+        assert [manifest.of.attempt for manifest in found] == ["c3", "b2", "a1"]
 
 
 def test_only_what_is_named_is_dropped_whole_or_not(tmp_path: Path) -> None:

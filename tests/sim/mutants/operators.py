@@ -24,7 +24,7 @@ MUTANTS = (
         "coordinatord.core.transitions.table",
         "a job that an operator stops goes on with another round",
         "        Transition(forming, when.stop_asked, stopped, do.end_as_asked, "
-        '"{reasons.stop_asked}{reasons.unwritten}"),\n',
+        '"{reasons.stop_asked}{reasons.last_step}"),\n',
         "",
     ),
     Mutant(
