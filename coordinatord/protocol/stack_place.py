@@ -13,6 +13,9 @@ Frame = tuple[str, str, str]
 _RUNNER = re.compile(r"<frozen runpy>|(?:.*/)?runpy\.py|(?:.*/)?nodeclient/forkserver/.*")
 """The files that run a script. A folder of the user's may be called nodeclient, too."""
 
+_GO_BETWEEN = re.compile(r"(?:.*\.)?(?:wrapper|decorate_context|_wrapped_call_impl|_call_impl)")
+"""Functions that only call another one: those of torch's decorators, and those that call the forward of a module."""
+
 
 def find_place(frames: Sequence[Frame]) -> Frame | None:
     """Return the function that the script has called, with the file and the line of the call; None without a frame.
@@ -24,8 +27,9 @@ def find_place(frames: Sequence[Frame]) -> Frame | None:
     folder = script.rpartition("/")[0]
     for at, (name, file, line) in enumerate(frames):
         if script and (file == script or (folder and file.startswith(f"{folder}/"))):
-            known = (called for called, _, _ in reversed(frames[:at]) if called != ELLIPSIS)
-            return next(known, name), file, line
+            called = [function for function, _, _ in reversed(frames[:at]) if function != ELLIPSIS]
+            telling = (function for function in called if not _GO_BETWEEN.fullmatch(function))
+            return next(telling, called[0] if called else name), file, line
     return frames[0] if frames else None
 
 

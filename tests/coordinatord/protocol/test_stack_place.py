@@ -18,6 +18,33 @@ RUN: Frame = ("_run_code", "<frozen runpy>", "88")
         pytest.param((*LIBRARY, MAIN, BEGIN), ("DataLoader.__next__", "/srv/train.py", "41"), id="in a library"),
         pytest.param((MAIN, BEGIN), MAIN, id="in the script itself"),
         pytest.param(
+            (
+                ("recv", "torch/distributed/distributed_c10d.py", "2740"),
+                ("_exception_logger.<locals>.wrapper", "torch/distributed/c10d_logger.py", "83"),
+                MAIN,
+                BEGIN,
+            ),
+            ("recv", *MAIN[1:]),
+            id="a decorator is not what the script has called",
+        ),
+        pytest.param(
+            (
+                ("Linear.forward", "torch/nn/modules/linear.py", "134"),
+                ("DistributedDataParallel.forward", "torch/nn/parallel/distributed.py", "1668"),
+                ("_call_impl", "torch/nn/modules/module.py", "1789"),
+                ("Module._wrapped_call_impl", "torch/nn/modules/module.py", "1778"),
+                MAIN,
+                BEGIN,
+            ),
+            ("DistributedDataParallel.forward", *MAIN[1:]),
+            id="nor is what calls the forward of a module",
+        ),
+        pytest.param(
+            (("wrapper", "lib/x.py", "1"), ("decorate_context", "torch/utils/_contextlib.py", "124"), MAIN, BEGIN),
+            ("decorate_context", *MAIN[1:]),
+            id="where nothing else is known, a decorator is better than nothing",
+        ),
+        pytest.param(
             (*LIBRARY, ("load", "/srv/data/sets.py", "7"), MAIN, BEGIN),
             ("DataLoader.__next__", "/srv/data/sets.py", "7"),
             id="in a module below its folder",
