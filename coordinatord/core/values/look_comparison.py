@@ -41,6 +41,8 @@ NO_COLLECTIVES = (
     "none has come to one yet, or torch has no flight recorder, or it is off"
 )
 
+NOBODY_WAITS = "no worker waits in a collective, so none is named: see nodeclient stacks"
+
 UNASKED = "a node cannot be asked where its workers stand"
 
 
@@ -59,9 +61,13 @@ def why_unseen(look: Sequence[SeenWorker]) -> str:
 
 
 def why_inconclusive(look: Sequence[SeenWorker]) -> str:
-    """Return why no look at these workers can show a hang; empty if one can."""
+    """Return why these workers, all of which could be seen, show no hang; empty if one waits or gets on."""
     answers = [worker.now for worker in look if worker.now is not None and worker.now.origin is StackOrigin.WORKER]
-    return NO_COLLECTIVES if answers and all(answer.collective is None for answer in answers) else ""
+    places = [answer.collective for answer in answers]
+    if places and all(place is None for place in places):
+        return NO_COLLECTIVES
+    is_at_rest = all(place is None or place.state is CollectiveState.DONE for place in places)
+    return NOBODY_WAITS if is_at_rest else ""
 
 
 def may_hang(look: Sequence[SeenWorker]) -> bool:

@@ -152,6 +152,15 @@ def test_workers_whose_torch_tells_of_no_collectives_are_said_to_do_so() -> None
     assert "flight recorder" not in job.reason, "one tells, and the other has begun none"
 
 
+@pytest.mark.parametrize("shown", ["stands stands", "stands ended", "stands computes", "held stopped"])
+def test_where_no_worker_waits_nobody_is_named_and_status_says_so(shown: str) -> None:
+    job = Job()
+    job.play("advance 10s", f"seen {shown}")
+    assert job.reason.endswith("; no worker waits in a collective, so none is named: see nodeclient stacks")
+    job.play("advance 60s", "seen moves stands")
+    assert "none is named" not in job.reason, "one gets on"
+
+
 def test_a_look_that_never_comes_back_is_given_up() -> None:
     job = Job()
     job.play("advance 10s")
