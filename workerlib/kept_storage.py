@@ -62,6 +62,7 @@ from workerlib.keep.channel_messages import (
     Reserved,
     Saved,
     SaveNow,
+    reason,
 )
 from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
 from workerlib.keep.generations import after, read_generation
@@ -161,7 +162,10 @@ class _Link:
     def _take(self, message: Message, files: list[int]) -> None:
         match message:
             case Reserved(lent=False):
-                self.arena = Arena.attach(files[0], writable=True)
+                try:
+                    self.arena = Arena.attach(files[0], writable=True)
+                except OSError as error:
+                    self._refusal = reason(error)
                 self._answered.set()
             case RefusedMemory(why):
                 self._refusal = why

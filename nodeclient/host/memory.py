@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
@@ -38,6 +39,15 @@ def memory(host: Host) -> Memory:
         # The kernel reclaims inactive file caches before it refuses memory.
         total, available = min(total, limit), min(available, limit - used + _cached(folder / "memory.stat"))
     return Memory(total, max(available, 0))
+
+
+def address_space_left() -> int | None:
+    """Return how many bytes this process may still map; None if no limit is set (`ulimit -v`). Raises `OSError`."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = int(_text(Path("/proc/self/statm")).split()[0])
+    return max(0, limit - pages * resource.getpagesize())
 
 
 def _number(file: Path) -> int | None:

@@ -8,7 +8,6 @@ something whole.
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -19,15 +18,20 @@ from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
+from nodeclient.host.memory import address_space_left
 from nodeclient.parts.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaError, ArenaSizes, Commit, Place
+from workerlib.keep.channel_messages import reason
 
 _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 
 _SPARE_SHARE = 0.9
 """The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
 refuse: it kills one of the group's processes."""
+
+_FOR_THREADS = 256_000_000
+"""The address space that kept state leaves to nodeclient: without room for its stack, no thread starts."""
 
 COPIES = 2
 """How many copies are kept of the parts of another node's rank: of the step that is protected, and of the one that is
@@ -160,13 +164,13 @@ class Arenas:
             # takes a second for each gigabyte, so a thread does it.
             file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
         except OSError as error:
-            raise NoMemoryError(f"{demand}, which the system refused: {_reason(error)}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
         try:
             arena = Arena.attach(file, writable=True)  # it takes another descriptor
         except OSError as error:
             os.close(file)
             self.give_back(size)
-            raise NoMemoryError(f"{demand}, which the system refused: {_reason(error)}") from error
+            raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
         arena.protect(self._protected)
         return _Owned(file, arena, size)
 
@@ -220,6 +224,9 @@ class Arenas:
             spare = max(0.0, self._available() * _SPARE_SHARE - self._coming_bytes)
             if size > spare:
                 raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
+            left = address_space_left()
+            if left is not None and size > (left := max(0, left - _FOR_THREADS - self._coming_bytes)):
+                raise NoMemoryError(f"{demand}, and ulimit -v leaves {size_in_words(left)} for it: raise it")
             self.used_bytes += size
             self._coming_bytes += size
 
@@ -320,12 +327,6 @@ def allocate(sizes: ArenaSizes, size: int) -> int:
         os.close(file)
         raise
     return file
-
-
-def _reason(error: OSError) -> str:
-    """Return why the system refused memory. For the kernel it is a file, so the limit on files holds for it as well."""
-    too_large = "; ulimit -f limits it" if error.errno == errno.EFBIG else ""
-    return f"{error.strerror}{too_large}"
 
 
 def read_only(file: int) -> int:

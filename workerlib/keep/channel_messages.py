@@ -20,6 +20,7 @@ with `Hello`. Each side checks packets by `decode`: one that is none of the mess
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Any
 
@@ -234,3 +235,17 @@ CODEC = PacketCodec[Message](_KINDS, Part, DESCRIPTORS_MAX)
 encode = CODEC.encode
 
 decode = CODEC.decode
+
+
+_LIMITS = {
+    errno.EFBIG: "ulimit -f limits it",  # for the kernel this memory is a file
+    errno.ENOMEM: "ulimit -v or the host's memory limits it",
+    errno.EMFILE: "ulimit -n limits it",
+}
+
+
+def reason(error: OSError) -> str:
+    """Return why the system refused memory for kept state, on either side, and what limits it if that is known."""
+    limit = _LIMITS.get(error.errno or 0)
+    text = error.strerror or str(error)
+    return text if limit is None else f"{text}; {limit}"

@@ -28,6 +28,7 @@ from workerlib.keep.channel_messages import (
     Saved,
     SaveNow,
     at_own_step,
+    reason,
 )
 from workerlib.keep.generations import Generations
 from workerlib.keep.kept_errors import KeptStateError
@@ -264,7 +265,7 @@ class StepKeeper:
             try:
                 arena = Arena.attach(file, writable=True)
             except (ArenaError, OSError) as error:
-                self._saver.memory.refuse(str(error))
+                self._saver.memory.refuse(reason(error) if isinstance(error, OSError) else str(error))
             else:
                 if self._lock.take(StateHolder.SAVER, WAIT_S if lent else None):
                     try:

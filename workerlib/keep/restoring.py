@@ -14,7 +14,7 @@ import torch
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
-from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom
+from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom, reason
 from workerlib.keep.generations import read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.manifest import ManifestError
@@ -76,7 +76,8 @@ def ask(channel: AgentChannel) -> RestorePoint:
             if not message.more:
                 return RestorePoint(message.round, message.step, tuple(parts))
     except (OSError, ChannelError, ArenaError) as error:
-        raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {error}") from error
+        why = reason(error) if isinstance(error, OSError) else error
+        raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 
 
 def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -72,3 +73,18 @@ async def test_a_limit_on_files_is_named_as_one_on_memory() -> None:
     assert kept.used_bytes == 0
     await kept.reserve(0, SIZES)
     kept.drop()
+
+
+async def test_a_limit_on_address_space_refuses_memory_before_nodeclient_needs_it() -> None:
+    """Where no address space is left, the next thread of nodeclient does not start."""
+    limits, sizes = resource.getrlimit(resource.RLIMIT_AS), ArenaSizes.at_least(100_000_000, 4_096)
+    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    statm = Path("/proc/self/statm").read_text()  # noqa: ASYNC240 - it blocks nothing
+    mapped = int(statm.split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + 400_000_000, limits[1]))
+    try:
+        with pytest.raises(NoMemoryError, match=r"takes 300 MB, and ulimit -v leaves 1\d\d MB for it: raise it"):
+            await kept.reserve(0, sizes)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert kept.used_bytes == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.support.kept_script import Objects, Script, do_steps, network, state_of
 from tests.support.programs import TIMEOUT_S
 from workerlib.keep.arena import ArenaSizes
-from workerlib.keep.channel_messages import Saved
+from workerlib.keep.channel_messages import NotSaved, Saved
 from workerlib.keep.keeper import StepKeeper
 
 FOR_ALL = ArenaSizes.at_least(100_000, 20_000)
@@ -42,3 +45,22 @@ def test_what_is_saved_into_lent_memory_comes_back(
     with script.runs(back) as (done, _):
         assert done == 2
         assert state_of(back) == expected
+
+
+def test_memory_that_a_worker_may_not_map_is_refused_in_words(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    limits, mapped = resource.getrlimit(resource.RLIMIT_AS), int(Path("/proc/self/statm").read_text().split()[0])
+    script.node.refuse = True
+    model = network()
+    with script.runs({"model": model}) as (_, kept):
+        do_steps(kept, model, torch.optim.AdamW(model.parameters()))
+        assert kept._saver.memory.answered.wait(TIMEOUT_S)
+        kept._saver.memory.refused = False
+        most = mapped * resource.getpagesize() + 600_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+        try:
+            script.node.lend(0, ArenaSizes.at_least(130_000_000, 4_096))  # the node of the test maps it as well
+            answer = script.save(kept)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert isinstance(answer, NotSaved), answer
+    assert "is not kept: Cannot allocate memory; ulimit -v or the host's memory limits it" in caplog.text
