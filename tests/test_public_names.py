@@ -26,7 +26,7 @@ from coordinatord.core.values.records import KINDS, Record, RoundRemembered
 from coordinatord.protocol.codec import TYPES
 from coordinatord.protocol.http import api, page_events
 from coordinatord.security.token_store import KnownToken
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.metrics.jobs import JobsCollector
 from coordinatord.store.etcd.keys import About, Head
 from coordinatord.store.etcd.roster import Coordinatord
@@ -135,7 +135,7 @@ def log_fields(source: Source) -> Iterator[str]:
 async def metrics() -> list[str]:
     """Return the names of all metrics, with their kinds, as a coordinator without jobs serves them."""
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore()) as server,
+        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore()) as server,
         ClientSession() as client,
         client.get(f"http://{server.endpoint}/metrics") as answer,
     ):

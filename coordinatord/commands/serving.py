@@ -29,7 +29,7 @@ from coordinatord.runtime.systemd import SystemdNotifier, status_of
 from coordinatord.runtime.tasks import Tasks
 from coordinatord.security.passing_tokens import remove_files_of_ended
 from coordinatord.security.setup import FOLDER, Security, SecuritySettings
-from coordinatord.server.app import ListenError, Server, listeners_at, serve
+from coordinatord.server.app import ALONE, ListenAddress, ListenError, Server, Sharing, listeners_at, serve
 from coordinatord.store.etcd.leadership import Candidate
 from coordinatord.store.interface import Store
 
@@ -111,21 +111,12 @@ async def _lead(
     `candidate` and `access` are those of a shared store; None for a store of its own.
     """
     crashes = None if settings.state_dir is None else settings.state_dir / "crashes"
-    may_act = (lambda: True) if candidate is None else candidate.holds
-    shared = (lambda: None) if candidate is None else candidate.status
+    address = ListenAddress(settings.host, settings.port, listeners, settings.allowed_hosts)
+    sharing = ALONE if candidate is None else Sharing(candidate.holds, candidate.status)
     resigned: asyncio.Task[None] | None = None
     try:
         async with serve(
-            settings.host,
-            settings.port,
-            settings.policy,
-            store,
-            listeners,
-            settings.allowed_hosts,
-            crashes,
-            security,
-            may_act=may_act,
-            shared=shared,
+            address, settings.policy, store, crashes=crashes, security=security, sharing=sharing
         ) as server:
             if candidate is not None and access is not None:
                 _watch_leadership(server, candidate, access)

@@ -24,6 +24,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.core.transitions.apply import HistoryError
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.http.coordinator_answers import SharedStatus
 from coordinatord.protocol.messages import SESSION_PATH
 from coordinatord.runtime.logs import fields
@@ -131,52 +132,73 @@ class Server:
         self._tasks.spawn(coroutine, name)
 
 
+@frozen
+class ListenAddress:
+    """Where a coordinator listens, and by which names it is called."""
+
+    host: str
+    port: int
+    """0 lets the kernel choose."""
+    passed: Sequence[socket.socket] = ()
+    """The sockets that systemd has passed, or that are open already. They are used instead of host and port."""
+    names: Collection[str] = ()
+    """More names by which browsers may call it."""
+
+
+@frozen
+class Sharing:
+    """How coordinators that share a store take turns. By default this one has its store for itself."""
+
+    may_act: Callable[[], bool] = lambda: True
+    """Whether this coordinator still is the one that decides."""
+    status: Callable[[], SharedStatus | None] = lambda: None
+    """Who shares the store; None if nobody does."""
+
+
+ALONE = Sharing()
+
+
 @asynccontextmanager
 async def serve(
-    host: str,
-    port: int,
+    address: ListenAddress,
     policy: Policy,
     store: Store,
-    passed: Sequence[socket.socket] = (),
-    allowed_hosts: Collection[str] = (),
+    *,
     crashes: Path | None = None,
     security: Security | None = None,
     limits: ConnectionLimits | None = None,
-    may_act: Callable[[], bool] = lambda: True,
-    shared: Callable[[], SharedStatus | None] = lambda: None,
+    sharing: Sharing = ALONE,
 ) -> AsyncIterator[Server]:
-    """Serve at `host`:`port` while the context lasts; port 0 lets the kernel choose.
+    """Serve at an address while the context lasts.
 
-    The coordinator goes on from what the store holds. If systemd has `passed` sockets, these are used instead of host
-    and port. Browsers may also use the names in `allowed_hosts`. A bug of the machine leaves a file in `crashes`. With
-    `security` all connections use TLS, and all callers need a token. Without `limits` there may be as many connections
-    as this process may have descriptors for. `may_act` is that of `Driver`. `shared` returns who shares the store.
-    Raises `ListenError`, and `StoreError` if the store cannot be read.
+    The coordinator goes on from what the store holds. A bug of the machine leaves a file in `crashes`. With `security`
+    all connections use TLS, and all callers need a token. Without `limits` there may be as many connections as this
+    process may have descriptors for. Raises `ListenError`, and `StoreError` if the store cannot be read.
     """
     machine = Coordinator(policy, epoch=secrets.token_hex(3))
     await _restore(machine, store, frozenset() if security is None else security.valid_names)
-    listeners = listeners_at(host, port, passed)
+    listeners = listeners_at(address.host, address.port, address.passed)
     loop, tasks, counters = asyncio.get_running_loop(), Tasks(), Counters()
     loop.set_exception_handler(partial(_end_for_bugs, tasks))
-    driver = Driver(machine, store, tasks, counters, crashes, may_act)
+    driver = Driver(machine, store, tasks, counters, crashes, sharing.may_act)
     limits = limits or ConnectionLimits.of_this_process()
     sessions = NodeSessions(driver, counters, limits)
     HangLooks(driver, sessions.stack_reads, tasks)
     requests, change_signal = Requests(driver), ChangeSignal()
     driver.watchers.append(change_signal.note)
     rounds_reader, sampler = RoundsReader(driver, store), SeriesSampler(driver)
-    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, shared, insecure=security is None)
+    stream = LiveUpdates(driver, change_signal, rounds_reader, sampler, sharing.status, insecure=security is None)
     gatekeeper, tls = (None, None) if security is None else (security.gatekeeper, lambda: security.context)
-    metrics = Metrics(driver, counters, gatekeeper, shared)
+    metrics = Metrics(driver, counters, gatekeeper, sharing.status)
     page_access = PageAccess(gatekeeper, cookie_name(security.pin if security is not None else ""))
     connections, access = Connections(sessions, gatekeeper, limits, tasks), AccessGuard(gatekeeper, page_access.cookie)
     revocations = None if security is None else Revocations(security, sessions, access.end_invalid)
-    browsers = Browsers(_names(host, allowed_hosts))
+    browsers = Browsers(_names(address))
     guards = [complain_alike, connections.note, browsers.guard, access.guard, connections.note_caller]
     app = web.Application(client_max_size=REQUEST_BYTES_MAX, middlewares=[*guards, _while_leading(driver)])
     app.add_routes([web.get(SESSION_PATH, connections.take_over, allow_head=False), *page.routes()])
     reads = (
-        Api(driver, change_signal, rounds_reader, shared, insecure=security is None),
+        Api(driver, change_signal, rounds_reader, sharing.status, insecure=security is None),
         EventsApi(driver, store, change_signal),
         LogsApi(driver, store, sessions.log_reads, change_signal),
         StacksApi(driver, sessions.stack_reads),
@@ -191,8 +213,8 @@ async def serve(
         tasks.spawn(ArrivalReads(driver, sessions.arrival_reads, tasks).watch(), name="arrivals")
         tasks.spawn(_watch(revocations), name="tokens")
         metrics.start()
-        address, bound_port = listeners[0].getsockname()[:2]
-        yield Server(address, bound_port, driver, sessions, tasks, revocations, change_signal)
+        bound_host, bound_port = listeners[0].getsockname()[:2]
+        yield Server(bound_host, bound_port, driver, sessions, tasks, revocations, change_signal)
     finally:
         await connections.drain()
         for part in (connections, driver, sessions, requests, stream, change_signal):
@@ -233,8 +255,8 @@ async def _runner_of(app: web.Application) -> web.AppRunner:
     return runner
 
 
-def _names(host: str, allowed_hosts: Collection[str]) -> Names:
-    names = Names([host, *allowed_hosts])
+def _names(address: ListenAddress) -> Names:
+    names = Names([address.host, *address.names])
     names.learn()
     return names
 

@@ -30,7 +30,7 @@ _LOST_CONNECTION = "a worker has lost its connection to nodeclient"
 
 _NOT_OUT = "a worker was not out of its round in time; see --abort-timeout"
 
-_END_UNKNOWN = "a worker had ended, and this was known too late to keep the others"
+_END_UNKNOWN = "a worker ended without a report in time, so the others could not be kept"
 
 
 class StayState(Enum):

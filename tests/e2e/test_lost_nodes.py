@@ -11,7 +11,7 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.records import NodeLost, RoundEnded, RoundFormed
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.cluster import TRAINING, Node
 from tests.support.programs import USER_HOME, kill_quietly
@@ -37,7 +37,7 @@ def nodes(coordinator: str, names: str) -> Iterator[list[Node]]:
 async def test_a_node_that_is_killed_while_it_trains_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(USER_HOME)  # the coordinator in this process serves everybody
     store = MemoryStore()
-    async with serve("127.0.0.1", 0, PATIENT, store) as server:
+    async with serve(ListenAddress("127.0.0.1", 0), PATIENT, store) as server:
         with nodes(server.url.rpartition("/")[2], "abc") as started:
             events = [await asyncio.to_thread(node.await_event, "sum", sum=3) for node in started]
             known = len(store.records)  # a first round may have formed before all had come

@@ -13,7 +13,7 @@ from coordinatord.protocol.access_token import AccessToken
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Desired, Goal, Join, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
-from coordinatord.server.app import Server, serve
+from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
 from tests.support.raw_websocket import Wire, message, request
@@ -26,7 +26,7 @@ TRUSTING = pinned_context(lambda _: None)
 @asynccontextmanager
 async def serving(ours: Secured, store: Store | None = None) -> AsyncIterator[Server]:
     """Run a coordinator with these tokens."""
-    async with serve("127.0.0.1", 0, Policy(), store or MemoryStore(), security=ours.security) as server:
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), store or MemoryStore(), security=ours.security) as server:
         yield server
 
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from coordinatord.core.policy import Policy
-from coordinatord.server.app import Server, serve
+from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.interface import Store
 from coordinatord.store.memory_store import MemoryStore
@@ -32,7 +32,9 @@ def start() -> Start:
     async def running(
         store: Store | None = None, limits: ConnectionLimits | None = None, **policy: Any
     ) -> AsyncIterator[Server]:
-        async with serve("127.0.0.1", 0, Policy(**policy), store or MemoryStore(), limits=limits) as server:
+        async with serve(
+            ListenAddress("127.0.0.1", 0), Policy(**policy), store or MemoryStore(), limits=limits
+        ) as server:
             yield server
 
     return running

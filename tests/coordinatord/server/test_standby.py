@@ -18,7 +18,7 @@ from coordinatord.protocol.http.coordinator_answers import CoordinatorStatus, Sh
 from coordinatord.protocol.messages import SESSION_PATH, Desired
 from coordinatord.protocol.schema import reader_for
 from coordinatord.runtime.websocket.handshake import REASON
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, Sharing, serve
 from coordinatord.server.sessions.connection_limits import SHARE_OF_ADDRESS, ConnectionLimits
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.etcd.roster import Coordinatord
@@ -189,7 +189,9 @@ async def test_bytes_that_are_no_http_leave_no_traceback(caplog: pytest.LogCaptu
 async def test_one_that_may_not_speak_shows_nothing_that_may_be_old() -> None:
     speaks = True
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_act=lambda: speaks) as server,
+        serve(
+            ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(may_act=lambda: speaks)
+        ) as server,
         aiohttp.ClientSession() as http,
     ):
         async with http.get(f"{server.url}/v1/jobs") as answer:
@@ -207,7 +209,7 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
         lease_s=4.5,
     )
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), shared=lambda: shared) as server,
+        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(status=lambda: shared)) as server,
         aiohttp.ClientSession() as http,
     ):
         async with http.get(f"{server.url}/v1/jobs") as answer:
@@ -220,7 +222,9 @@ async def test_who_leads_and_who_stands_by_is_shown() -> None:
 async def test_one_that_may_not_speak_answers_no_node_and_ends() -> None:
     speaks = True
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), may_act=lambda: speaks) as server,
+        serve(
+            ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), sharing=Sharing(may_act=lambda: speaks)
+        ) as server,
         connect(server.url, join("a")) as peer,
     ):
         await peer.receive(Desired)

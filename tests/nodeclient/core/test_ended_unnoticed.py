@@ -49,7 +49,7 @@ def test_who_is_ended_with_a_worker_that_had_ended_by_itself_has_a_reason() -> N
     bench = elastic()
     bench.stays(1, able=False)
     bench.receive(Goal.STOP)
-    why = "a worker had ended, and this was known too late to keep the others"
+    why = "a worker ended without a report in time, so the others could not be kept"
     assert began_without(bench, {0: -15, 1: -9}, 0.0) == WorkerStarts(0, 2, 0, why)
 
 

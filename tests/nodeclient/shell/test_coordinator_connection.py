@@ -18,7 +18,7 @@ from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Join, Phase, RefusalCode, Refused
 from coordinatord.protocol.versions import SUPPORTED
 from coordinatord.runtime.tasks import Tasks
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import revocation
 from coordinatord.server.standby import serve_standby
 from coordinatord.store.memory_store import MemoryStore
@@ -176,7 +176,7 @@ async def proxied(url: str, old: bytes, new: bytes) -> AsyncIterator[str]:
 )
 async def test_a_proxy_that_is_not_set_up_for_websockets_is_named(old: bytes, new: bytes, words: str) -> None:
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore()) as server,
+        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore()) as server,
         proxied(server.url, old, new) as proxy,
         attending([proxy]) as heard,
     ):
@@ -205,7 +205,7 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
     ours, file = secured(tmp_path), tmp_path / "token"
     file.write_text(ours.token().text)
     file.chmod(0o600)
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server:
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server:
         machine = server.driver.machine
 
         def came_with(token: str) -> bool:

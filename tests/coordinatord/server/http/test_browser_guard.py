@@ -9,7 +9,7 @@ from aiohttp import ClientSession, WSServerHandshakeError
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import SESSION_PATH
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import Names
 from coordinatord.server.sessions.refusal_log import LINES_MAX
 from coordinatord.store.memory_store import MemoryStore
@@ -81,7 +81,7 @@ async def test_programs_ask_by_any_name(start: Start) -> None:
 
 @pytest.mark.asyncio
 async def test_a_browser_is_let_in_by_the_names_that_are_given() -> None:
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), allowed_hosts=["page.corp.example"]) as server:
+    async with serve(ListenAddress("127.0.0.1", 0, names=["page.corp.example"]), Policy(), MemoryStore()) as server:
         assert (await status_of(server.url, "page.corp.example", **CHROMIUM))[0] == 200
         assert (await status_of(server.url, "other.corp.example", **CHROMIUM))[0] == 403
 

@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import PROTOCOL_VERSION, Goal, Phase
 from coordinatord.runtime import __version__
-from coordinatord.server.app import ListenError, serve
+from coordinatord.server.app import ListenAddress, ListenError, serve
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
 from tests.support.raw_session import connect, get, join
@@ -135,19 +135,19 @@ async def test_a_port_in_use_is_said_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"port {port} on 127.0.0.1 is in use: .*--port"):
-            async with serve("127.0.0.1", port, Policy(), MemoryStore()):
+            async with serve(ListenAddress("127.0.0.1", port), Policy(), MemoryStore()):
                 pass
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 async def test_a_foreign_address_is_said_with_what_to_do(host: str) -> None:
     with pytest.raises(ListenError, match=rf"{host} is no address of this host .*see --host"):
-        async with serve(host, 0, Policy(), MemoryStore()):
+        async with serve(ListenAddress(host, 0), Policy(), MemoryStore()):
             pass
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("::", "[::]")])
 async def test_the_url_is_one(host: str, shown: str) -> None:
-    async with serve(host, 0, Policy(), MemoryStore()) as server:
+    async with serve(ListenAddress(host, 0), Policy(), MemoryStore()) as server:
         assert server.url == f"http://{shown}:{server.port}"
         assert (await get(f"{server.url.replace('[::]', '127.0.0.1')}/healthz"))[0] == 200

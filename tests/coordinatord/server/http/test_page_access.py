@@ -15,7 +15,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.gatekeeper import FAILURES_MAX
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import is_loopback
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -80,7 +80,7 @@ async def visiting(ours: Secured) -> AsyncIterator[Visitor]:
     connector = TCPConnector(ssl=pinned_context(lambda _: None))
     headers = {"Accept": "application/json"}
     client = ClientSession(connector=connector, headers=headers, cookie_jar=DummyCookieJar())
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server, client:
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server, client:
         yield Visitor(server.url, client)
 
 

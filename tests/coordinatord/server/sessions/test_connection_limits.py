@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Desired, Goal, RefusalCode, Refused
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY, CONTINUATION, PING, framed
 from coordinatord.server import app
-from coordinatord.server.app import Server, serve
+from coordinatord.server.app import ListenAddress, Server, serve
 from coordinatord.server.sessions import connections, tls_listener
 from coordinatord.server.sessions.connection_limits import SILENT_MAX, ConnectionLimits, Unproven
 from coordinatord.server.sessions.node_sessions import FRAMES_AT_ONCE
@@ -226,7 +226,9 @@ async def test_a_connection_over_http_that_rests_for_too_long_is_closed(
 
 @asynccontextmanager
 async def serving(ours: Secured, limits: ConnectionLimits = FEW) -> AsyncIterator[Server]:
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security, limits=limits) as server:
+    async with serve(
+        ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security, limits=limits
+    ) as server:
         yield server
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import Goal
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http import request_body
 from coordinatord.server.sessions import connections
 from coordinatord.server.sessions.connections import HEADERS_MAX
@@ -102,7 +102,7 @@ async def test_what_follows_a_request_for_a_stream_is_not_read_without_end() -> 
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         ahead = WHOLE.replace(b"/healthz", b"/v1/stream") + WHOLE * 50_000
         async with (
-            serve("127.0.0.1", 0, Policy(), MemoryStore(), passed=[listener]) as server,
+            serve(ListenAddress("127.0.0.1", 0, [listener]), Policy(), MemoryStore()) as server,
             wire(server.url, ahead, unsent_bytes=1 << 16) as peer,
             connect(server.url, join("a", nodes=2)) as node,
         ):

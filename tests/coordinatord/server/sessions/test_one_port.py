@@ -13,7 +13,7 @@ from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.runtime.websocket.frames import BINARY
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import connections
 from coordinatord.store.memory_store import MemoryStore
 from tests.coordinatord.server.conftest import Start
@@ -145,7 +145,7 @@ async def test_all_of_it_goes_over_tls_as_well(tmp_path: Path) -> None:
     bearer = f"Authorization: Bearer {ours.token().text}"
     trusting = pinned_context(lambda _: None)
     async with (
-        serve("127.0.0.1", 0, Policy(), MemoryStore(), security=ours.security) as server,
+        serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server,
         wire(server.url, request(bearer) + JOIN, tls=trusting) as peer,
         wire(server.url, HEALTHZ + request(bearer), tls=trusting) as other,
     ):

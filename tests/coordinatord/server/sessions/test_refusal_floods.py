@@ -16,7 +16,7 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Desired
 from coordinatord.runtime.pinned_tls import pinned_context
-from coordinatord.server.app import serve
+from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.sessions import node_sessions, refusal_log, tls_listener
 from coordinatord.server.sessions.connection_limits import ConnectionLimits
 from coordinatord.store.memory_store import MemoryStore
@@ -104,7 +104,7 @@ async def test_that_no_descriptor_is_left_is_said_once_a_minute(
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     security = secured(tmp_path).security
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), [listener], security=security) as server:
+    async with serve(ListenAddress("127.0.0.1", 0, [listener]), Policy(), MemoryStore(), security=security) as server:
         with socket.create_connection(("127.0.0.1", server.port)):
             await until(lambda: listener.tried >= 5)
     assert len(lines_of("accept_paused", caplog)) == 1
@@ -129,7 +129,7 @@ async def test_a_connection_that_breaks_before_it_is_accepted_is_no_bug(
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     security = secured(tmp_path).security
-    async with serve("127.0.0.1", 0, Policy(), MemoryStore(), [listener], security=security) as server:
+    async with serve(ListenAddress("127.0.0.1", 0, [listener]), Policy(), MemoryStore(), security=security) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=pinned_context(lambda _: None))
         writer.close()
     assert not list(listener.errors), "all of them came"
