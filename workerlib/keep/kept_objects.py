@@ -248,11 +248,18 @@ class KeptStateful(Adapter):
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
-        return to_plain(self._stateful.state_dict(), self._name)
+        try:
+            state = self._stateful.state_dict()
+        except Exception as error:
+            raise KeptStateError(f"{self._name} cannot be kept: its state_dict() has failed: {error!r}") from error
+        return to_plain(state, self._name)
 
     def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
-        self._stateful.load_state_dict(from_plain(values))
+        try:
+            self._stateful.load_state_dict(from_plain(values))
+        except Exception as error:
+            raise UnfitStateError(f"{self._name} does not take what was kept of it: {error!r}") from error
 
 
 def adapt(objects: Mapping[str, Any]) -> dict[str, KeptObject]:

@@ -59,6 +59,8 @@ def _obstacle(local: torch.Tensor) -> str | None:
         return f"is quantized ({local.dtype}), and its scales cannot be kept"
     if local.is_meta:
         return "is on the meta device: call keep() once the model has its parameters"
+    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+        return "is expanded, so that nothing can be copied back into it: keep its clone()"
     if hasattr(type(local), "__tensor_flatten__"):
         return f"is a {type(local).__name__}, a tensor made of others, which cannot be kept"
     return None

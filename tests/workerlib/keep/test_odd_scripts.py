@@ -146,6 +146,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: [torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)], r"one\.0 is quantized \(torch\.qint8\)"),
     (lambda: nn.Linear(3, 3, device="meta"), r"one\.weight is on the meta device: call keep\(\) once the model has"),
     (lambda: nn.LazyLinear(3), r"one\.weight has no size yet: call keep\(\) after a first forward"),
+    (lambda: {"x": torch.zeros(1).expand(5)}, r"one\.x is expanded, so that nothing can be copied back into it"),
+    (lambda: nn.Linear, r"one cannot be kept: its state_dict\(\) has failed: TypeError"),
     (Strange, r"one\.self\[0\] is a tests\.workerlib\.keep\.test_odd_scripts\.Strange, which cannot be kept"),
 ]
 
