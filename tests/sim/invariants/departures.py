@@ -54,8 +54,11 @@ class Departures:
     def note_event(self, event: Event, upset_at: float) -> None:
         """Take in an event that the coordinator is about to handle."""
         now, machine = self._world.queue.now, self._world.daemon.machine
-        grace_s = self._world.scenario.policy.reconnect_grace_s / ROUGHLY + ALIKE_S
+        return_s = self._world.scenario.policy.reconnect_grace_s
+        grace_s = return_s / ROUGHLY + ALIKE_S
         if now > self._event_at:
+            if now - self._event_at > return_s / 2:  # it looks twice as often, so it has slept, and forgives that
+                self._closed_at.clear()
             self._event_before, self._event_at = self._event_at, now
         self._forget_silent()
         for key in [key for key, closed_at in self._closed_at.items() if self._event_before - closed_at > grace_s]:

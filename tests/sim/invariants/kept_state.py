@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import Restoring, Resume
 from coordinatord.protocol.messages import Observed, Result
 from tests.sim.invariants.candidates import CandidatesInTime
 from tests.sim.invariants.checkpoint_waits import CheckpointWaits
-from tests.sim.invariants.part_sets import is_whole, ranks_of, shards_of
+from tests.sim.invariants.part_sets import came_late, is_whole, ranks_of, shards_of
 from tests.sim.invariants.persisted_state import PersistedStateInvariants
 from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
@@ -250,6 +250,7 @@ class KeptStateInvariants:
                     for holder in self._holders(run.id, whole)
                     if holder[0].node in known_to_have
                     and not _may_overwrite(holder[0], run.members[holder[0].node], whole)
+                    and not came_late(known_to_have, holder[0].node)
                 ]
                 self._safe[run.id] = (self._world.daemon.life, whole, there)
             for host, incarnation in self._safe[run.id][2]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from coordinatord.protocol.kept_parts import KeptParts
 
@@ -21,3 +21,12 @@ def is_whole(parts: list[KeptParts]) -> bool:
     """Whether parts have all shards, counted one by one."""
     shards = {part.shards for part in parts}
     return len(shards) == 1 and len(shards_of(parts)) == shards.pop()
+
+
+def came_late(held: Mapping[str, Sequence[KeptParts]], node: str) -> bool:
+    """Whether a node reported a step that others protect, and which all have alike, when it was the whole one already.
+
+    It may overwrite the step until it hears of that.
+    """
+    protects = {name: all(part.protected for part in parts) for name, parts in held.items()}
+    return not protects[node] and any(protects.values()) and all(part.shards == 1 for part in held[node])
