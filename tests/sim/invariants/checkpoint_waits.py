@@ -30,8 +30,8 @@ class CheckpointWaits:
         """The step of the newest checkpoint of each node; -1 if it will write some, and has written none."""
         self._common: dict[Round, tuple[int, float]] = {}
         """The step of the newest checkpoint of all of them, and when it was reported."""
-        self._heard_at: dict[tuple[int, str], float] = {}
-        """When each life of the coordinator first heard each node."""
+        self._heard_at: dict[tuple[int, Round, str], float] = {}
+        """When each life of the coordinator first heard each node of a round; reports of other rounds do not count."""
         self._ready_at: dict[tuple[str, str, int], float] = {}
         """When each node began to wait."""
         self.ended = 0
@@ -48,7 +48,7 @@ class CheckpointWaits:
 
     def _note_report(self, node: str, observed: Observed) -> None:
         kept, key, now = observed.kept, (observed.run, observed.round), self._world.queue.now
-        self._heard_at.setdefault((self._world.daemon.life, node), now)
+        self._heard_at.setdefault((self._world.daemon.life, key, node), now)
         if kept is None or not kept.writes_checkpoints:
             return
         written = self._written.setdefault(key, {})
@@ -77,9 +77,10 @@ class CheckpointWaits:
                 continue
             now, ready = self._world.queue.now, run.members_in(MemberState.READY)
             since = [self._ready_at.setdefault((run.id, each.node, each.incarnation), now) for each in ready]
-            _, at = self._common.get((run.id, run.durable.round), (-1, math.inf))
+            life, key = self._world.daemon.life, (run.id, run.durable.round)
+            _, at = self._common.get(key, (-1, math.inf))
             # What a node first says to a coordinator that was started again may be older than the nodes that wait.
-            heard = [self._heard_at.get((self._world.daemon.life, node), math.inf) for node in run.durable.order]
+            heard = [self._heard_at.get((life, key, node), math.inf) for node in run.durable.order]
             known = machine.store_error is None and at > max(heard)
             late = known and min(since, default=math.inf) < at < now - TAKEN_IN_WITHIN_S
             self._world.invariants.check(not late, "nodes wait %.1f s after the checkpoint was written", now - at)
