@@ -27,8 +27,8 @@ class KeptGoals:
     def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist | CopyKept]:
         """Return the effects of what is new in the desired state, for a node that is in this round.
 
-        The goal that begins a round names what the round resumes from. A later one may complete that. Once the workers
-        do steps it is absent, which changes nothing.
+        The goal that begins a round names what the round resumes from. A later one may complete that. It is absent once
+        the node has all of it, or the workers do steps, which changes nothing.
         """
         if desired is None or desired.run != run:
             return []

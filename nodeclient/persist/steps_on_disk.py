@@ -102,6 +102,8 @@ class StepsOnDisk:
             text = f"{self._root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
             self._notify(Level.WARNING, text, "disk_hangs")
             await first
+        if not self.whole and not self.unusable:  # by a mistyped directory or job, all would begin anew unseen
+            self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
         self._tasks.spawn(self._look_on(), name="look")
 
     async def _look_until_seen(self) -> None:

@@ -121,7 +121,19 @@ async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
         assert not first.done()
         (tmp_path / "disk").unlink()
         await asyncio.wait_for(first, TIMEOUT_S)
-        assert len(node.texts) == 1
+        assert len(node.texts) == 2, "one about the error, and one about the empty directory"
+
+
+@pytest.mark.asyncio
+async def test_a_node_says_if_no_step_of_its_job_is_on_the_disk(tmp_path: Path) -> None:
+    """A mistyped directory or job would otherwise begin anew unseen."""
+    async with keeping_nodes(tmp_path, "a", "b", disk=tmp_path / "disk") as (writer, other):
+        await writer.keeper.look_at_disk()
+        assert [text for text in writer.texts if text.startswith("no step of this job is on the disk yet, in ")]
+        await train(writer, 4)
+        await write(writer, an_order(commit=True))
+        await other.keeper.look_at_disk()
+        assert not other.texts
 
 
 @pytest.mark.asyncio
