@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Sequence
@@ -44,9 +45,11 @@ class WaitingFork:
         `OSError`, `EOFError` and `ForkServerError`; close this object then, and there is no worker.
         """
         pid = self._await_pid(until)
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises unless it is our child
-        if ended is not None:
-            raise EOFError("it ended")
+        look = os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        if os.waitid(os.P_PID, pid, look) is not None:  # raises unless it is our child
+            # A frozen fork would take the request, and never begin. It would not end with its socket either.
+            os.kill(pid, signal.SIGKILL)
+            raise EOFError("it ended or is frozen")
         request = {
             "argv": [as_bytes(word) for word in command.argv],
             "environ": {as_bytes(name): as_bytes(value) for name, value in command.environ.items()},

@@ -118,6 +118,20 @@ def test_a_fork_that_has_ended_while_it_waited_is_not_missed(job: Job) -> None:
     job.end(second)
 
 
+def test_a_fork_that_is_frozen_while_it_waits_is_replaced(job: Job) -> None:
+    first = job.await_round(1)
+    waits = job.await_waiting_fork()
+    os.kill(waits, signal.SIGSTOP)
+    wait_until("its stop", lambda: Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    job.end_round(first)
+    second = job.await_round(2)
+    assert second.warm
+    assert second.facts["pid"] != waits
+    await_end(waits)
+    assert "starts cold" not in job.node.output
+    job.end(second)
+
+
 def test_a_parent_that_is_killed_takes_only_forks_along_that_wait_and_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     assert first.warm
