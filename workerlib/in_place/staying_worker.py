@@ -63,6 +63,8 @@ class StayingWorker:
         self._ended = False
         self._vain = 0
         """The rounds in a row without a step that have ended."""
+        self._gradients = True
+        """Whether gradients were enabled in the main thread when the round began."""
         self._make_group: Callable[..., Any] | None = None
         """torch's own function that makes a group, once `making_group` was called."""
         self.has_left = False
@@ -74,8 +76,11 @@ class StayingWorker:
     @contextmanager
     def making_group(self) -> Iterator[None]:
         """Note the connections of the group that the block makes. Raises `LeftRoundError` if the round ends in it."""
+        import torch
+
         from workerlib.keep.kept_errors import LeftRoundError
 
+        self._gradients = torch.is_grad_enabled()
         self._watch_groups()
         with self._sockets.gathering():
             yield
@@ -116,6 +121,8 @@ class StayingWorker:
 
     def leaves(self, error: BaseException) -> bool:
         """Leave the round if this error ends it; return whether it does. Other errors end the training."""
+        import torch
+
         is_asked = self._asked.is_set()
         end = leftovers.end_of_round(error, asked=is_asked)
         if end is None:
@@ -138,6 +145,7 @@ class StayingWorker:
         self._keeper = None
         checkpoints.begin_round()
         leftovers.end_groups()
+        torch.set_grad_enabled(self._gradients)
         self.has_left = True
         problem = "the script holds a device mesh, whose process groups are those of the round that has ended"
         self._channel.send(Refusing(self._round, problem) if leftovers.holds_mesh() else Left(self._round))

@@ -44,6 +44,7 @@ class KeptModule(Adapter):
         self.parameters = [
             (f"{name}.{_canonical(module, path)}", parameter) for path, parameter in module.named_parameters()
         ]
+        self._learning = [(parameter, parameter.requires_grad) for _, parameter in self.parameters]
         self._keys = _keys(module)
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -78,9 +79,10 @@ class KeptModule(Adapter):
             self.module.get_submodule(prefix).set_extra_state(from_plain(extra))
 
     def forget_step(self) -> None:
-        """Drop the gradients, and be in training mode or not as when `keep` was called."""
-        for _, parameter in self.parameters:
+        """Drop the gradients, and be in training mode, and learn, or not as when `keep` was called."""
+        for parameter, learns in self._learning:
             parameter.grad = None
+            parameter.requires_grad_(learns)
         for module, training in self._training:
             module.training = training
 

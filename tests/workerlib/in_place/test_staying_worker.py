@@ -110,6 +110,16 @@ def test_a_worker_is_not_trusted_with_a_further_round_after_three_without_a_step
         assert staying.leaves(lost), "the round that ends has done a step"
 
 
+def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(tmp_path: Path, keeper: StepKeeper) -> None:
+    line, node = connected(tmp_path)
+    with node, torch.enable_grad():
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(keeper)
+        torch.set_grad_enabled(False)
+        assert staying.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert torch.is_grad_enabled()
+
+
 def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:

@@ -225,3 +225,16 @@ def test_the_longest_of_the_least_times_between_two_saves_counts() -> None:
         interval.note_step(0.1)
     interval.expect(0.001)
     assert interval.steps == 16
+
+
+def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
+    """A GAN freezes its discriminator while the generator learns."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
+    module[0].bias.requires_grad_(False)
+    [kept] = adapt({"model": module}).values()
+    module.requires_grad_(False).eval()
+    module[0].bias.requires_grad_(True)
+    kept.forget_step()
+    assert [parameter.requires_grad for parameter in module.parameters()] == [True, False]
+    assert module.training
+    assert module[1].training
