@@ -36,6 +36,11 @@ while True: signal.pause()
 """Prints that it is there and waits for input; before that it leaves an orphan behind."""
 
 
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state, as in proc_pid_stat(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 class Job:
     """A job whose workers wait."""
 
@@ -70,7 +75,13 @@ class Job:
             others = set(marked(mark)) - {self.parent}
             return next((it.pid for it in statuses() if it.pid in others and it.parent == self.node.pid), None)
 
-        return wait_until("a fork that waits", look)
+        def has_answered() -> bool:
+            # The process in between is a child of the parent until the parent has seen its end.
+            return all(it.parent != self.parent for it in statuses()) and state_of(self.parent) == "S"
+
+        pid = wait_until("a fork that waits", look)
+        wait_until("the parent's word on it", has_answered)
+        return pid
 
     def end_round(self, reports: Facts) -> None:
         """Make the worker fail; it must be alive."""
@@ -122,7 +133,7 @@ def test_a_fork_that_is_frozen_while_it_waits_is_replaced(job: Job) -> None:
     first = job.await_round(1)
     waits = job.await_waiting_fork()
     os.kill(waits, signal.SIGSTOP)
-    wait_until("its stop", lambda: Path(f"/proc/{waits}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    wait_until("its stop", lambda: state_of(waits) == "T")
     job.end_round(first)
     second = job.await_round(2)
     assert second.warm
