@@ -62,6 +62,9 @@ _HARMLESS = re.compile(
     r"Exception ignored (?:in|on)\b|Error in (?:atexit|sys\.)|--- Logging error ---|Task exception was never retrieved"
 )
 """A line above the traceback of an error that ends no program."""
+_GOES_ON = re.compile(r'  File "[^"]*multiprocessing/resource_sharer\.py", line \d+, in _serve')
+"""The first frame of a thread that goes on after each error that it shows. It runs in each process of a DataLoader, and
+shows one when the worker of that process was killed."""
 _ELSEWHERE = re.compile(r"Exception in thread\b|Process [\w-]+(?::\d+)*:$")
 """A line above the traceback of a thread or of a child process, which may have ended the program or not."""
 
@@ -241,9 +244,9 @@ def _group(lines: Sequence[str], first: int) -> Trace | None:
 
 
 def _kind(lines: Sequence[str], header: int) -> _ErrorOrigin:
-    """Return the origin of a traceback, by the line above it."""
+    """Return the origin of a traceback, by the line above it and its first frame."""
     above = next((line for line in reversed(lines[:header]) if line), "")
-    if _HARMLESS.match(above):
+    if _HARMLESS.match(above) or any(map(_GOES_ON.match, lines[header + 1 : header + 2])):
         return _ErrorOrigin.HARMLESS
     return _ErrorOrigin.ELSEWHERE if _ELSEWHERE.match(above) else _ErrorOrigin.PYTHON
 

@@ -104,6 +104,15 @@ IGNORED = f"""Exception ignored in: <function DataLoader.__del__ at 0x7f>
 
 THREAD = f"Exception in thread Thread-1 (load):\n{TRACE}OSError: in a thread\n"
 
+SHARER = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "/usr/lib/python3.11/multiprocessing/resource_sharer.py", line 138, in _serve
+[rank1]:     with self._listener.accept() as conn:
+[rank1]:   File "/usr/lib/python3.11/multiprocessing/connection.py", line 395, in _recv
+[rank1]:     chunk = read(handle, remaining)
+[rank1]: ConnectionResetError: [Errno 104] Connection reset by peer
+"""
+"""What a process of a DataLoader writes when its worker was killed."""
+
 ABORT = "terminate called without an active exception\n"
 
 PYTHON = [
@@ -139,6 +148,7 @@ PYTHON = [
     (f"{TRACE}ValueError: bad\n{FRAMES}", "ValueError: bad"),
     (f"{TRACE}ValueError: bad\n{IGNORED}", "ValueError: bad"),
     (f"{TRACE}ValueError: bad\n{THREAD}", "ValueError: bad"),
+    (f"{TRACE}ValueError: bad\n{SHARER}", "ValueError: bad"),
     (f"{TRACE}ValueError: old\nretrying\n{TRACE}ValueError: new\n", "ValueError: new"),
     (f"--- Logging error ---\n{TRACE}TypeError: not all arguments converted\nsorry\n", None),
     (THREAD, "OSError: in a thread"),
@@ -195,6 +205,7 @@ KILLED = [
     (f"no images\n{ABORT}", None),
     (f"no images\n{ABORT}\n{FATAL}", None),
     (f"{TRACE}ValueError: survived\nstep 1\nstep 2\nstep 3\n", None),
+    (SHARER, None),
 ]
 
 
