@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
 from coordinatord.runtime.settings import SettingsParser, add_completion
 from nodeclient.config.access_flags import refuse_tokens
@@ -48,6 +50,9 @@ imports."""
 _OF_COORDINATORD = frozenset({"state", "store", "token"})
 """Subcommands that people look for here, and that coordinatord has: they need its state directory."""
 
+_LINE_MAX = 300
+"""The most characters that an error shows of a command line."""
+
 _OF_TORCHRUN = frozenset({"run", "launch"})
 """Subcommands that take all flags of torchrun."""
 
@@ -63,6 +68,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     refuse_tokens(parser, arguments)
     if arguments and arguments[0] in _OF_COORDINATORD:
         parser.error(f"{arguments[0]} is a command of the other program: run coordinatord {arguments[0]} on its host")
+    _refuse_what_is_no_command(parser, arguments)
     given, unknown = parser.parse_known_args(arguments)
     chosen, own_parser = _command_line(given.subcommand), commands[given.subcommand]
     unknown = unknown or _flag_in_command(given, arguments)
@@ -71,6 +77,28 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     config = chosen.read(own_parser, given, environ)
     own_parser.show_if_requested(given)
     return config
+
+
+def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str]) -> None:
+    """Refuse a command line that begins with no command, as torchrun's own does. Raises `SettingsError`.
+
+    It is called before anything is parsed: for `--nnodes 2 train.py`, argparse would report that 2 is no command.
+    """
+    word = next(iter(arguments), "--help")
+    if word in SUBCOMMANDS or parser.has_flag(word):
+        return
+    if word.startswith("-"):
+        nearest = parser.nearest(word)
+        problem = f"{clip(word)} is no flag of nodeclient itself"
+    else:
+        from difflib import get_close_matches  # noqa: PLC0415 - few command lines are wrong
+
+        nearest = next(iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None)
+        problem = f"there is no command {clip(word)!r}"
+    if nearest is not None:
+        parser.error(f"{problem}; did you mean {nearest}?")
+    line = clip(shlex.join(["nodeclient", "run", *arguments]), _LINE_MAX)
+    parser.error(f"{problem}; torchrun's flags and script come after run: {line}")
 
 
 @cache

@@ -48,7 +48,16 @@ WRONG_COORDINATORD = [
 
 WRONG_NODECLIENT = [
     ((), "the following arguments are required: COMMAND"),
-    (("nonsense",), "invalid choice: 'nonsense'"),
+    (("nonsense",), "there is no command 'nonsense'; torchrun's flags and script come after run: nodeclient run "),
+    (("--standalone", "--nproc-per-node", "2", SCRIPT), f"nodeclient run --standalone --nproc-per-node 2 {SCRIPT}"),
+    ((SCRIPT,), f"torchrun's flags and script come after run: nodeclient run {SCRIPT}"),
+    (
+        ("train.py",),
+        "there is no command 'train.py'; torchrun's flags and script come after run: nodeclient run train.py",
+    ),
+    (("--nnodes=2", "a b.py"), "nodeclient run --nnodes=2 'a b.py'"),
+    (("--verison",), "--verison is no flag of nodeclient itself; did you mean --version?"),
+    (("statsu",), "there is no command 'statsu'; did you mean status?"),
     (("token", "list"), "token is a command of the other program: run coordinatord token on its host"),
     (("join", "--", "true"), "give --coord HOST[:PORT], or --standalone"),
     (("join", "--standalone", "--coord", "h", "--", "true"), "and not both"),

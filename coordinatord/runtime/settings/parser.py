@@ -295,6 +295,10 @@ class SettingsParser(argparse.ArgumentParser):
 
     # Errors
 
+    def has_flag(self, word: str) -> bool:
+        """Whether a word of the command line is one of this parser's flags, with a value or without."""
+        return any(word.partition("=")[0] in action.option_strings for action in self._actions)
+
     def nearest(self, wrong: str) -> str | None:
         """Return the flag that may be meant by a wrong one."""
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
