@@ -163,8 +163,9 @@ def init(backend: str | None = None, timeout: timedelta | None = None, *, steps:
     as starting. Give `steps=False` in a script that never reports any. This waits until all workers of the round have
     called it.
 
-    Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing or sees too few
-    GPUs for the workers on this node, and the errors of `torch.distributed.init_process_group`.
+    Raises `NotLaunchedError` in a process that no launcher started, `RuntimeError` if torch is missing, sees too few
+    GPUs for the workers on this node or has a process group already, and the errors of
+    `torch.distributed.init_process_group`.
     """
     return begin(backend, timeout, steps=steps)
 
@@ -182,6 +183,11 @@ def begin(
     _require_torch()
     import torch.distributed
 
+    if torch.distributed.is_initialized():
+        raise RuntimeError(
+            "workerlib.init() makes torch's default process group, and this process has one already: leave out the "
+            "script's own init_process_group()"
+        )
     device = _set_device(environment)
     if backend is None:
         backend = "gloo" if device.type == "cpu" else "nccl"

@@ -43,9 +43,14 @@ LAUNCHING = (
     ),
     HintRule(
         "init_process_group twice",
-        "init_process_group() is called a second time, by a library perhaps: "
-        "ask torch.distributed.is_initialized() before",
+        "init_process_group() is called a second time. workerlib.init() calls it too, so a script with that line "
+        "leaves its own out; a library asks torch.distributed.is_initialized() before",
         r"trying to initialize the default process group twice",
+    ),
+    HintRule(
+        "objects to keep without names",
+        "give keep() each object by a name of your choice: ctx.keep(model=model, optim=optimizer)",
+        r"Context\.keep\(\) takes 1 positional argument",
     ),
     HintRule(
         "script not there, on one node",

@@ -302,6 +302,23 @@ def test_a_python_without_torch_gets_an_error_that_names_it() -> None:
     assert "pip install torch" in ended.stderr.splitlines()[-1]
 
 
+WITH_A_GROUP = """
+import torch.distributed, workerlib
+torch.distributed.init_process_group("gloo")
+workerlib.init()
+"""
+
+
+def test_a_script_that_has_made_its_process_group_is_told_to_leave_that_out(port: int) -> None:
+    environment = replace(SOLO, master_port=port)
+    with _start(WITH_A_GROUP, environment) as process:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert errors.splitlines()[-1].endswith(
+        "RuntimeError: workerlib.init() makes torch's default process group, and this process has one already: leave "
+        "out the script's own init_process_group()"
+    )
+
+
 LISTENING = """
 import os, pathlib, workerlib
 LISTEN = "0A"

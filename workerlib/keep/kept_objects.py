@@ -278,11 +278,11 @@ def _adapt(name: str, kept: Any, known: Mapping[str, torch.nn.Parameter]) -> Kep
         return KeptStateful(name, kept)
     if isinstance(kept, (torch.Tensor, dict, list)):
         return KeptContainer(name, kept)
-    hint = (
-        f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})" if isinstance(kept, (int, float)) else ""
-    )
+    what, hint = f"a {type(kept).__name__}", ""
+    if isinstance(kept, (int, float)):
+        what, hint = repr(kept), f": put it into a dict, such as keep({name}={{{name!r}: {kept!r}}})"
     raise KeptStateError(
-        f"{name} is a {type(kept).__name__}, which cannot be brought back in place{hint}; keep() takes modules, "
+        f"{name} is {what}, which cannot be brought back in place{hint}; keep() takes modules, "
         "optimizers, what has state_dict and load_state_dict, tensors, and dicts and lists of tensors and numbers"
     )
 

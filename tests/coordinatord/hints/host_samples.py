@@ -110,7 +110,16 @@ LAUNCHING = [
         ),
         says="workerlib.init()",
     ),
-    Sample("init_process_group twice", raised("ValueError: trying to initialize the default process group twice!")),
+    Sample(
+        "init_process_group twice",
+        raised("ValueError: trying to initialize the default process group twice!"),
+        says="workerlib.init() calls it too",
+    ),
+    Sample(
+        "objects to keep without names",
+        raised("TypeError: Context.keep() takes 1 positional argument but 3 were given"),
+        says="ctx.keep(model=model, optim=optimizer)",
+    ),
     Sample(
         "script not there, on one node",
         "python: can't open file '/data/train.py': [Errno 2] No such file or directory\n",

@@ -151,7 +151,7 @@ def test_tensors_and_numbers_are_brought_back_in_place() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (3, r"n is a int, which cannot be brought back in place: put it into a dict, such as keep\(n={'n': 3}\)"),
+        (3, r"n is 3, which cannot be brought back in place: put it into a dict, such as keep\(n={'n': 3}\)"),
         (open, "n is a builtin_function_or_method"),
     ],
 )
