@@ -22,6 +22,11 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
 
 
+def lasting(seconds: float, *, ended: bool) -> str:
+    """Return how long a state lasts, ` for 3m12s`, or how long ago the end was that it stands for, ` 3m12s ago`."""
+    return f" {duration(seconds)} ago" if ended else f" for {duration(seconds)}"
+
+
 def count(number: int, thing: str) -> str:
     """Return a number with its noun: 1 node, 2 nodes."""
     return f"{number} {thing}{'' if number == 1 else 's'}"

@@ -20,7 +20,7 @@ from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import budget, count, duration, listed, starts
+from nodeclient.operate.formatting import budget, count, duration, lasting, listed, starts
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
@@ -140,7 +140,7 @@ def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max
 
 
 def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
-    since = f" for {duration(job.state_s)}" if job.state_s is not None and job.health == "well" else ""
+    since = lasting(job.state_s, ended=job.ended) if job.state_s is not None and job.health == "well" else ""
     state = _shown_state(job)
     title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
     title = title.replace(f"  {state}", f"  {output.paint(state, STATES.get(state, Colour.BOLD))}", 1)
@@ -220,7 +220,7 @@ def _kept(kept: KeptStatus) -> str:
         took = "" if kept.save_s is None else f" ({duration(kept.save_s)} each)"
         parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")
     if kept.step is not None:
-        parts.append(f"step {kept.step:,} is whole there")
+        parts.append(f"step {kept.step:,} is whole in memory")
     if kept.copied is not None:
         parts.append(f"step {kept.copied:,} outlives the loss of any host")
     if kept.skipped:
@@ -239,7 +239,7 @@ def _copies(job: JobStatus) -> str:
     pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
     parts = [f"copies of {listed(pairs)}"] if pairs else []
     if job.kept is not None and job.kept.copy_problem:
-        parts.append(f"what one host alone has is not copied: {job.kept.copy_problem}")
+        parts.append(f"what one host alone keeps has no copy: {job.kept.copy_problem}")
     return ", ".join(parts)
 
 

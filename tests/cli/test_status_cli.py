@@ -299,6 +299,13 @@ def test_steps_that_were_done_again_are_told_with_what_they_cost() -> None:
     assert "resumed at step 40 from node gpu2's memory, 3 steps redone" in shown
 
 
+@pytest.mark.parametrize(("state", "shown"), [("running", "running for 1m30s"), ("left", "left 1m30s ago")])
+def test_a_job_that_is_over_says_when_it_ended(state: str, shown: str) -> None:
+    job = a_job(state=state, reason="r", state_s=90.0)
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        assert f"job mnist  {shown}: r\n" in run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
+
+
 def test_lost_nodes_stay_in_the_table_and_earlier_runs_in_a_line() -> None:
     loss = {"host": "gpu", "reason": "silent for its whole lease", "round": 4, "lost_s": 125.0}
     early = {"run": "e-1", "state": "failed", "reason": "r", "step": 500, "opened_s": 70.0, "ended_s": 3_800.0}
