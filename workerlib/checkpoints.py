@@ -96,9 +96,9 @@ def end() -> None:
 
 
 def begin_round() -> None:
-    """Forget the connection: this process goes on in another round, in which it makes a new one."""
-    global _planned_end  # noqa: PLW0603 - as above
-    _planned_end = None
+    """Begin as a new process does: this one goes on in another round, with a new connection and other ranks."""
+    global _planned_end, _by_collective, _early_calls
+    _planned_end, _by_collective, _early_calls = None, None, 0
 
 
 def are_asked_for_by_script() -> bool:

@@ -120,6 +120,20 @@ def test_a_round_that_ends_where_gradients_are_off_does_not_leave_them_off(tmp_p
         assert torch.is_grad_enabled()
 
 
+def test_a_script_that_writes_checkpoints_begins_to_do_so_anew_in_its_next_round(
+    tmp_path: Path, keeper: StepKeeper
+) -> None:
+    """A worker that is new in that round agrees with this one on how they are asked for, by a collective."""
+    line, node = connected(tmp_path)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(keeper)
+        checkpoints.connect(keeper.planned_end)
+        assert not checkpoints.should_checkpoint()
+        assert staying.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
+        assert not checkpoints.are_asked_for(), "ctx.keep of the next round is called before"
+
+
 def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
     line, node = connected(tmp_path)
     with node:
