@@ -82,5 +82,8 @@ def end_halt(group: WorkerGroup, wanted: Halt | None, now: float) -> list[Notice
 
     The user gets a notice if the coordinator wants a common step.
     """
-    notice = [] if wanted is None else [Notice(Level.WARNING, notices.step_not_common(wanted.step), "step_not_common")]
+    notice = []
+    if wanted is not None:
+        text = notices.step_not_common(wanted.step, writes_checkpoints=group.writes_checkpoints)
+        notice.append(Notice(Level.WARNING, text, "step_not_common"))
     return [*notice, SaveKept(planned=True)] if group.save(now) else []

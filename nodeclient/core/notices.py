@@ -95,10 +95,18 @@ def killed(workers: Killed, signum: int) -> str:
     return f"{subject} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
 
 
-def step_not_common(step: int | None) -> str:
-    """Return the notice that workers did not come in time to the step that all were to keep before they end."""
+def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:
+    """Return the notice that workers did not come in time to the step that all were to keep before they end.
+
+    If they write a checkpoint of their own at that step, they may have come to it, and not have written all of that.
+    """
     goal = "the end of their step" if step is None else f"step {step:,}"
-    text = f"the workers of this round did not all come to {goal} in time, so each saves the last step that it has done"
+    done = f"come to {goal}"
+    what = "each saves the last step that it has done"
+    if writes_checkpoints:
+        done = f"{done} and write a checkpoint" if step is None else f"write their checkpoint of {goal}"
+        what = "they end without it"
+    text = f"the workers of this round did not all {done} in time, so {what}"
     return f"{text}: steps may be done again; see --stop-timeout"
 
 

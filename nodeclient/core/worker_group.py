@@ -56,8 +56,8 @@ class WorkerGroup:
         """The time by which they have come to that step; None if they are not on the way to it."""
         self._save_within_s: float | None = None
         """How long its workers may take to save; None while none of them keeps state."""
-        self._halt_share = HALT_SHARE
-        """The share of their time to end in which its workers come to that step and save it."""
+        self.writes_checkpoints = False
+        """Whether its workers write a checkpoint of their own at that step."""
         self._stopped_at: float | None = None
         """The time from which on its workers are to end: what they do later follows from that."""
         self._signalled_at: float | None = None
@@ -81,7 +81,7 @@ class WorkerGroup:
     def keep(self, keeping: Keeping) -> None:
         """Note that some of its workers keep state, and how long it may take them to save it."""
         self._save_within_s = keeping.save_within_s
-        self._halt_share = CHECKPOINT_SHARE if keeping.writes_checkpoints else HALT_SHARE
+        self.writes_checkpoints = keeping.writes_checkpoints
 
     def stop(self, now: float, signum: int = Signals.SIGTERM) -> bool:
         """Note that its workers are to end, and by which signal; return whether this is the first time."""
@@ -98,7 +98,8 @@ class WorkerGroup:
         """
         self.halt, self._halt_by = None, None
         if self.alive and self._save_within_s is not None and halt is not None:
-            self.halt, self._halt_by = halt, now + self._halt_share * grace_s
+            share = CHECKPOINT_SHARE if self.writes_checkpoints else HALT_SHARE
+            self.halt, self._halt_by = halt, now + share * grace_s
         elif self.alive and self._save_within_s is not None:
             self.save_by = now + self._save_within_s
         return self.saves

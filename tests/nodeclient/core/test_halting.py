@@ -76,6 +76,7 @@ def test_a_script_that_writes_a_checkpoint_has_most_of_the_time_for_that() -> No
     assert not bench.count(SaveKept)
     bench.advance(0.02 * STOP_S)
     assert bench.count(SaveKept) == 1
+    assert "did not all write their checkpoint of step 7 in time, so they end without it" in bench.last(Notice).text
 
 
 def test_workers_that_go_on_to_a_step_of_their_own_choice_are_asked_again_after_half_of_their_time() -> None:
