@@ -83,6 +83,11 @@ def checkpointed(step: int) -> None:
         raise SystemExit
 
 
+def are_last() -> bool:
+    """Whether a checkpoint that the script writes now is the last one of this round."""
+    return REQUEST.agreed or (_planned_end is not None and _planned_end.is_writing_last)
+
+
 def connect(planned_end: PlannedEnd) -> None:
     """Use a connection to nodeclient that this process has already."""
     global _planned_end  # noqa: PLW0603 - as above

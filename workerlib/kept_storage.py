@@ -221,7 +221,8 @@ class KeptWriter(StorageWriter):
         arena = link.reserve(length, shard, shards)
         if arena is not None:
             began_at = time.monotonic()
-            if (place := arena.begin_generation()) is None:  # it is not known yet that newer steps are whole everywhere
+            place = arena.begin_generation(last=checkpoints.are_last())
+            if place is None:  # it is not known yet that newer steps are whole everywhere
                 link.skip(length)
             else:
                 place.data[: len(layout.manifest)] = layout.manifest

@@ -132,6 +132,20 @@ def save_five(folder: Path) -> None:
             save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
 
 
+def save_before_planned_end(folder: Path) -> None:
+    """Save each step until a checkpoint is asked for, and end with that; wait after the third one."""
+    with workerlib.init() as ctx:
+        step = -1
+        while step < 0 or not ctx.should_checkpoint():
+            step += 1
+            if step == 3:
+                wait_until("protection", (folder / "protected").exists)
+            else:
+                save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
+            ctx.step(step)
+        save({"w": torch.ones(4)}, storage_writer=workerlib.KeptWriter(step))
+
+
 class Stranger:
     """A value of a class of the script's own: who unpickles it runs code that the bytes choose."""
 

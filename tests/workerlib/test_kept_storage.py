@@ -14,10 +14,17 @@ import pytest
 import torch
 
 from tests.support.keeping import Gone, Keep, workers
-from tests.support.kept_checkpoint import checkpoint, own_values, save_five, strange_values, without_memory
+from tests.support.kept_checkpoint import (
+    checkpoint,
+    own_values,
+    save_before_planned_end,
+    save_five,
+    strange_values,
+    without_memory,
+)
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import kept_storage
-from workerlib.keep.channel_messages import Interval, Saved
+from workerlib.keep.channel_messages import BEFORE_NAMED, Halted, Interval, Saved
 from workerlib.keep.kept_errors import KeptStateError
 
 
@@ -111,6 +118,24 @@ def test_a_save_that_finds_no_place_is_counted(tmp_path: Path) -> None:
     assert [message.skipped for message in node.messages if isinstance(message, Interval)] == [1, 2]
     assert all(message.seconds > 0 for message in node.messages if isinstance(message, Saved))
     assert {commit.step for commit in keep.commits(0)} == {0, 1, 2}
+    keep.close()
+
+
+@pytest.mark.slow
+def test_the_save_before_a_planned_end_finds_a_place(tmp_path: Path) -> None:
+    keep = Keep(tmp_path, 1)
+    node = keep.nodes[0]
+    with workers(keep, save_before_planned_end, 1, 1, tmp_path) as [process]:
+        wait_until("saves", lambda: sum(isinstance(message, Saved) for message in node.messages) == 3)
+        assert node.arena is not None
+        node.arena.protect([(1, 0), (1, 1)])
+        keep.halt(0, BEFORE_NAMED)
+        keep.await_message(0, Halted)
+        (tmp_path / "protected").touch()
+        keep.halt(0, 3)
+        process.join(TIMEOUT_S)
+        assert process.exitcode == 0
+    assert {commit.step for commit in keep.commits(0)} == {0, 1, 3}
     keep.close()
 
 

@@ -106,6 +106,11 @@ class PlannedEnd:
         self._halt = halt
         return halt is not None
 
+    @property
+    def is_writing_last(self) -> bool:
+        """Whether the script was told to write the last checkpoint of the round."""
+        return self._halt is not None
+
     def note_checkpoint(self, step: int) -> bool:
         """Report a written checkpoint to nodeclient; return whether it ends the round."""
         self._channel.report(Checkpointed(step, 0 if self._halt is None else self._halt.number))
