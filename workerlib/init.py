@@ -186,7 +186,7 @@ def begin(
     if torch.distributed.is_initialized():
         raise RuntimeError(
             "workerlib.init() makes torch's default process group, and this process has one already: leave out the "
-            "script's own init_process_group()"
+            "script's own init_process_group(), and init() in a function of workerlib.elastic"
         )
     device = _set_device(environment)
     if backend is None:

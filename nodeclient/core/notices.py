@@ -42,6 +42,14 @@ def status(observed: Observed, assignment: Assignment | None, workers: int, wait
     return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
 
 
+def keeps_nothing(number: int) -> str:
+    """Return the notice that a node was told to write to a disk, and that its workers keep nothing."""
+    return (
+        f"--persist has had nothing to write: no worker of round {number} has called ctx.keep, so the next round "
+        "begins from the script's own checkpoint"
+    )
+
+
 def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
     """Return the notice that the coordinator is out of reach.
 

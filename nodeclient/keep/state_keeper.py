@@ -120,6 +120,8 @@ class StateKeeper:
         """That request."""
         self._save_s: float | None = None
         """How many seconds the last save of a worker took."""
+        self._is_used = self._disk is None
+        """Whether a worker has asked for what is kept, or for memory; else the user is told of a disk without a use."""
         self._may_listen = True
         """Whether no attempt to listen has failed: the user is warned of the first one."""
 
@@ -254,6 +256,9 @@ class StateKeeper:
         """Note that all workers of the round have ended: what they kept does not change any more."""
         self._channel.close()
         self._note_digests(Kind.BIG, Kind.SMALL)
+        if not self._is_used:
+            self._notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
+            self._is_used = True
 
     def complete(self, observed: Observed) -> Observed:
         """Return the node's report completed with what is kept of its run, and with the steps of any run on the disk.
@@ -302,6 +307,7 @@ class StateKeeper:
 
     def _take_message(self, local_rank: int, message: Message) -> None:
         current = self._round
+        self._is_used |= isinstance(message, Reserve | AskRestore)
         match message:
             case Reserve():
                 self._giver.take(local_rank, message)

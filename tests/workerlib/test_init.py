@@ -315,7 +315,7 @@ def test_a_script_that_has_made_its_process_group_is_told_to_leave_that_out(port
         _, errors = process.communicate(timeout=TIMEOUT_S)
     assert errors.splitlines()[-1].endswith(
         "RuntimeError: workerlib.init() makes torch's default process group, and this process has one already: leave "
-        "out the script's own init_process_group()"
+        "out the script's own init_process_group(), and init() in a function of workerlib.elastic"
     )
 
 
