@@ -104,7 +104,7 @@ class Reasons:
         """Why a node counts as lost before its time to come back is over."""
         others = [node for node in self._run.durable.order if node in self._run.failures]
         failed = name_some(others, len(others))
-        return f"its workers are gone: its connection closed, and workers of {failed} lost theirs to a peer"
+        return f"its workers are gone: its connection closed, and workers of {failed} lost a connection to a peer"
 
     @property
     def stopped(self) -> str:

@@ -91,7 +91,7 @@ def _in_vain(run: Run, member: Member) -> Outcome:
     waited, reasons = f"{member.offer.join_timeout_s:g} s", Reasons(run)
     least, why = run.spec.nodes_min, reasons.waiting_for
     text = (
-        f"not enough nodes within {waited}: {why}. Start {least} nodes with the same --job-id and --coord, or give a"
+        f"not enough nodes within {waited}: {why}. Start {least} nodes with the same job id and coordinator, or give a"
         " longer --join-timeout"
     )
     if run.count(MemberState.READY) >= least:

@@ -45,7 +45,9 @@ def test_a_closed_session_and_a_failure_of_a_lost_peer_end_a_node_at_once() -> N
     stage = play(TRIO, KILLED)
     assert losses(stage) == [("n3", 0.0)]
     [lost] = [record for _, record in stage.past if isinstance(record, NodeLost)]
-    assert lost.reason == ("its workers are gone: its connection closed, and workers of node n1 lost theirs to a peer")
+    assert lost.reason == (
+        "its workers are gone: its connection closed, and workers of node n1 lost a connection to a peer"
+    )
     [ended] = [record for _, record in stage.past if isinstance(record, RoundEnded)]
     assert not ended.charged
     assert ended.reason == "lost node n3; workers on 1 other node failed in consequence"
