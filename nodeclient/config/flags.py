@@ -22,6 +22,7 @@ ROTATIONS_KEPT = 5
 
 def add_nodes(parser: SettingsParser, *, nodes: str, workers: str, workers_default: str | None = None) -> None:
     """Add the flags for the number of nodes, workers and restarts; `nodes` and `workers` describe the defaults."""
+    parser.add_heading("nodes and workers of the job")
     add = parser.add_setting
     add(
         "--nnodes",
@@ -80,7 +81,7 @@ def _add_persist(parser: SettingsParser) -> None:
         "--persist",
         type=flag_values.folder,
         metavar="DIR",
-        help="write what workers keep to this directory, which all nodes share, and resume from there",
+        help="write what workers give to ctx.keep to this directory, which all nodes share, and resume from there",
     )
     add_own(
         parser,
@@ -105,6 +106,7 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
 
     The environment variables of two flags are arguments, since torchrun's names of them follow no common rule.
     """
+    parser.add_heading("how workers are started")
     parser.add_setting(
         "--numa-binding",
         variables=numa_variables,
@@ -126,6 +128,15 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         metavar="MODULES",
         help="import these once, such as torch, and fork the workers of every round from there",
     )
+    parser.add_setting(
+        "--signals-to-handle",
+        variables=signals_variables,
+        type=flag_values.signals,
+        array=joined,
+        metavar="NAMES",
+        help=f"signals that make the node leave (default: {','.join(signum.name for signum in SIGNALS)})",
+    )
+    parser.add_heading("state that workers keep")
     add_own(
         parser,
         "--keep-memory",
@@ -151,18 +162,11 @@ def add_workers(parser: SettingsParser, *, numa_variables: tuple[str, ...], sign
         help="seconds that workers get to save what they keep when their round is over (default: 30)",
     )
     _add_persist(parser)
-    parser.add_setting(
-        "--signals-to-handle",
-        variables=signals_variables,
-        type=flag_values.signals,
-        array=joined,
-        metavar="NAMES",
-        help=f"signals that make the node leave (default: {','.join(signum.name for signum in SIGNALS)})",
-    )
 
 
 def add_output(parser: SettingsParser, *, template_variable: str) -> None:
     """Add the flags for where the workers' output goes; `template_variable` is torchrun's variable for the template."""
+    parser.add_heading("output of workers")
     add = parser.add_setting
     add(
         "--log-dir",
@@ -231,7 +235,9 @@ def add_output(parser: SettingsParser, *, template_variable: str) -> None:
 
 def add_node(parser: SettingsParser) -> None:
     """Add the flags that only nodeclient has: names, places and times of a node, and the node's identity."""
+    parser.add_heading("how the coordinator is spoken to")
     add_access(parser)
+    parser.add_heading("this node")
     add_own(
         parser,
         "--node-id",
@@ -252,8 +258,26 @@ def add_node(parser: SettingsParser) -> None:
         type=flag_values.topology,
         default="",
         metavar="KEY",
-        help="nodes with neighbouring keys (rack, switch) get neighbouring ranks",
+        help="nodes with neighbouring keys (rack, switch) get neighbouring ranks, and copies lie under another key",
     )
+    parser.add_heading("nodeclient's own log")
+    add_own(
+        parser,
+        "--log-level",
+        type=str.lower,
+        choices=LEVELS,
+        metavar="LEVEL",
+        help="debug, info, warning, error (default: info)",
+    )
+    add_own(
+        parser,
+        "--log-format",
+        type=str.lower,
+        choices=FORMATS,
+        default="text",
+        help="for people, or for machines: one JSON object a line (default: text)",
+    )
+    parser.add_heading("times")
     add_own(
         parser,
         "--join-timeout",
@@ -278,26 +302,11 @@ def add_node(parser: SettingsParser) -> None:
         metavar="S",
         help="seconds that workers get in any other stop, where they often hang in a collective (default: 0.5)",
     )
-    add_own(
-        parser,
-        "--log-level",
-        type=str.lower,
-        choices=LEVELS,
-        metavar="LEVEL",
-        help="debug, info, warning, error (default: info)",
-    )
-    add_own(
-        parser,
-        "--log-format",
-        type=str.lower,
-        choices=FORMATS,
-        default="text",
-        help="for people, or for machines: one JSON object a line (default: text)",
-    )
 
 
 def add_file(parser: SettingsParser) -> None:
     """Add the flags for a file with settings, and for showing the settings."""
+    parser.add_heading("settings in a file")
     parser.add_config_file(own_variable("--config"))
 
 

@@ -48,6 +48,7 @@ def add_join(parser: SettingsParser) -> None:
         "Each flag can also be given as the environment variable in brackets, or in the file that --config names;"
         " with - or _ in its name. The file may also have the command, as an array of texts."
     )
+    parser.add_heading("where nodes meet")
     add = parser.add_setting
     add(
         "--coord",
@@ -61,13 +62,13 @@ def add_join(parser: SettingsParser) -> None:
     add(
         "--job-id", type=flag_values.name, metavar="ID", help="nodes with the same id train together (default: default)"
     )
-    flags.add_nodes(parser, nodes="1:", workers="one a GPU, else 1")
     add(
         "--advertise-addr",
         type=flag_values.address,
         metavar="ADDR",
         help="the address at which other nodes reach this one, if the one found is wrong",
     )
+    flags.add_nodes(parser, nodes="1:", workers="one a GPU, else 1")
     flags.add_node(parser)
     flags.add_output(parser, template_variable=own_variable("--log-line-prefix-template"))
     flags.add_workers(

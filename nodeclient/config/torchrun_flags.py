@@ -49,6 +49,7 @@ def add_launch(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient launch`."""
     _add_both(parser)
     parser.usage = "nodeclient launch [flags] SCRIPT [ARGUMENTS ...]"
+    parser.add_heading("of torch.distributed.launch alone")
     parser.add_setting(
         "--use-env",
         variables=(),
@@ -71,6 +72,7 @@ def _add_both(parser: SettingsParser) -> None:
     flags.add_workers(
         parser, numa_variables=(), signals_variables=("PET_SIGNALS_TO_HANDLE", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     )
+    flags.add_node(parser)
     parser.add_setting(
         "--shutdown-timeout",
         variables=("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"),
@@ -79,7 +81,6 @@ def _add_both(parser: SettingsParser) -> None:
         metavar="S",
         help="--stop-timeout and --abort-timeout in one",
     )
-    flags.add_node(parser)
     _add_without_effect(parser)
     flags.add_file(parser)
     parser.add_argument("script", metavar="SCRIPT", help="what each worker runs")
@@ -155,6 +156,7 @@ def _log_level(environ: Mapping[str, str], remarks: list[str]) -> str | None:
 
 
 def _add_program(parser: SettingsParser) -> None:
+    parser.add_heading("what SCRIPT is")
     add = parser.add_setting
     add("--module", "-m", action="store_true", help="SCRIPT is a module, as in python -m")
     add("--no-python", action="store_true", help="SCRIPT is a program, to be run as it is")
@@ -163,6 +165,7 @@ def _add_program(parser: SettingsParser) -> None:
 
 def _add_without_effect(parser: SettingsParser) -> None:
     """Add the flags that torchrun needs and we do not; their values are checked all the same."""
+    parser.add_heading("flags of torchrun that have no effect here")
     add = parser.add_setting
     add(
         "--monitor-interval",

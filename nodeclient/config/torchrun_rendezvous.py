@@ -75,6 +75,7 @@ class Rendezvous:
 
 def add_rendezvous(parser: SettingsParser) -> None:
     """Add the flags for where and how nodes meet, and under which names."""
+    parser.add_heading("where nodes meet")
     add = parser.add_setting
     add(
         "--rdzv-endpoint",

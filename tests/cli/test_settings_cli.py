@@ -201,6 +201,17 @@ def test_a_wrong_value_in_the_environment_is_refused_by_the_name_of_its_variable
         check_refusal(parse, arguments, name, **{variable: value})
 
 
+@pytest.mark.parametrize("command", ["join", "run", "launch"])
+def test_the_help_of_a_node_has_its_flags_below_headings(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse([command, "--help"], {})
+    help_text = capsys.readouterr().out
+    headings = re.findall(r"^(\w[^:]*):$", help_text, re.MULTILINE)
+    assert {"nodes and workers of the job", "times", "state that workers keep", "output of workers"} <= {*headings}
+    unsorted = help_text.split("\noptions:\n")[1].split("\n\n")[0]
+    assert {*re.findall(r"^  (-\S+)", unsorted, re.MULTILINE)} <= {"-h,", "--print-completion"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("argv", [("coordinatord", "--nonsense"), ("nodeclient", "join")])
 def test_the_programs_themselves_end_with_that_line_and_code(argv: tuple[str, ...]) -> None:

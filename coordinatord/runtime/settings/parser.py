@@ -57,9 +57,15 @@ class SettingsParser(argparse.ArgumentParser):
         self._texts: dict[str, str] = {}
         """The last text that was read of each setting."""
         self._config_variable = ""
+        self._add = self.add_argument
+        """Adds a flag below the last heading of the help text."""
         self._file: ConfigFile | None = None
 
     # Definitions of settings
+
+    def add_heading(self, title: str) -> None:
+        """Have the help text show the flags that are added from now on below a heading."""
+        self._add = self.add_argument_group(title).add_argument
 
     def add_setting(
         self,
@@ -81,7 +87,7 @@ class SettingsParser(argparse.ArgumentParser):
         default, required = options.pop("default", None), options.pop("required", False)
         spellings = dict.fromkeys(spelling for flag in flags for spelling in (flag, _underscored(flag)))
         # The attribute exists only if the flag was given, which distinguishes a flag from all other sources.
-        action = self.add_argument(*spellings, **{"dest": name, **options, "default": argparse.SUPPRESS})
+        action = self._add(*spellings, **{"dest": name, **options, "default": argparse.SUPPRESS})
         if variables:
             action.help = f"{action.help} [{', '.join(variables)}]"
         if action.nargs == 0:
@@ -91,13 +97,13 @@ class SettingsParser(argparse.ArgumentParser):
     def add_config_file(self, variable: str) -> None:
         """Add the flag that names a file, also by a variable, and the flag that shows the settings in force."""
         self._config_variable = variable
-        self.add_argument(
+        self._add(
             "--config",
             metavar="FILE",
             default=self._environ.get(variable) or None,
             help=f"settings in TOML, named as the flags are; flags and variables win over it [{variable}]",
         )
-        self.add_argument(
+        self._add(
             "--show-config", action="store_true", help="print the settings in force, and where each is from, as TOML"
         )
 
