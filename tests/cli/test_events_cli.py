@@ -135,7 +135,7 @@ def test_on_a_terminal_reasons_are_wrapped_and_not_cut(cluster: Cluster) -> None
         lines = terminal.screen.text.rstrip().splitlines()
     assert max(map(len, lines)) <= 70
     printed = re.sub(r"\s+", " ", terminal.screen.text)
-    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, its maximum" in printed
+    assert "formed of nodes node-with-a-long-name-a, node-with-a-long-name-b, all that --nnodes allows" in printed
 
 
 def test_whoever_follows_misses_nothing_over_a_restart_of_the_coordinator(

@@ -67,7 +67,7 @@ def _rows() -> list[Transition]:
             do.fail_abandoned,
             "{reasons.because}no node is left: all have gone, were lost or gave up",
         ),
-        Transition(forming, when.full, starting, do.form, f"{_FORMED}, its maximum{{reasons.resumes}}"),
+        Transition(forming, when.full, starting, do.form, f"{_FORMED}, all that --nnodes allows{{reasons.resumes}}"),
         Transition(forming, when.settled, starting, do.form, f"{_FORMED}{{reasons.resumes}}"),
         Transition(starting, when.all_started, running, do.proceed, "all workers are started{reasons.starts}"),
         Transition(running, when.all_succeeded, succeeded, do.succeed, "all workers succeeded"),

@@ -231,7 +231,7 @@ def test_workers_that_are_to_report_steps_are_starting_until_the_first_one() -> 
     job.stage.play("advance 2s")
     view = job.view
     assert (view.state, view.state_s) == ("starting", 5.0)
-    assert view.reason == "no step yet; all workers are started (formed of nodes n1, n2, its maximum)"
+    assert view.reason == "no step yet; all workers are started (formed of nodes n1, n2, all that --nnodes allows)"
     assert [(node.state, node.reason) for node in view.nodes] == 2 * [
         ("starting", "its workers run, and have done no step yet")
     ]
@@ -239,7 +239,7 @@ def test_workers_that_are_to_report_steps_are_starting_until_the_first_one() -> 
     job.train(1)
     view = job.view
     assert (view.state, view.state_s, {node.state for node in view.nodes}) == ("running", 0.0, {"running"})
-    assert view.reason == "all workers are started (formed of nodes n1, n2, its maximum)"
+    assert view.reason == "all workers are started (formed of nodes n1, n2, all that --nnodes allows)"
 
 
 def test_workers_of_a_later_round_are_starting_until_they_do_a_step() -> None:

@@ -371,7 +371,7 @@ def test_words_of_a_thousand_nodes_are_short() -> None:
     for session in range(1, 1001):
         connect(coordinator, session, a_join(f"n{session}", spec=a_spec(1000, 1000)))
     assert coordinator.jobs["default"].durable.reason == (
-        "formed of nodes n1, n2, n3, n4, n5, n6, n7, n8 and 992 more, its maximum"
+        "formed of nodes n1, n2, n3, n4, n5, n6, n7, n8 and 992 more, all that --nnodes allows"
     )
 
 

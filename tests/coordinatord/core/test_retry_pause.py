@@ -203,7 +203,7 @@ def test_an_operator_who_asks_for_a_restart_ends_the_pause() -> None:
     job.fail()
     assert (job.number, job.restart()) == (2, (AdminResult.DONE, "job default: the pause before round 3 is over"))
     assert job.number == 3
-    reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, its maximum"
+    reason = "rank 0 on node a failed in round 2; restarted by alice; formed of node a, all that --nnodes allows"
     assert job.run.durable.reason == reason
     job.fail()
     assert job.waits() == 8.0, "it comes again if the error does"

@@ -13,7 +13,7 @@ from coordinatord.protocol.worker_starts import WorkerStarts
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
 
-FORMED = " (formed of nodes n1, n2, its maximum)"
+FORMED = " (formed of nodes n1, n2, all that --nnodes allows)"
 
 
 @pytest.mark.parametrize(

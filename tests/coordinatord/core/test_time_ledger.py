@@ -231,7 +231,7 @@ def test_the_timeline_has_each_round_and_what_its_time_went_to() -> None:
     stage = play(PAIR, "advance 6s", "fail n1 age=1s", "advance 2s", "stopped n1 n2", "advance 1s")
     view = rounds_view(run_of(stage), run_of(stage).durable.rounds, stage.now)
     first, second = view
-    assert first.formed == "formed of nodes n1, n2, its maximum"
+    assert first.formed == "formed of nodes n1, n2, all that --nnodes allows"
     assert first.stopped == first.ended == "rank 0 on node n1 failed: exit code 1"
     plain = {
         name: value for name, value in fields_of(first).items() if name not in {"formed", "stopped", "ended", "seconds"}

@@ -53,7 +53,7 @@ async def test_a_list_has_what_happened_in_words(start: Start) -> None:
             "run": run.run,
             "node": None,
             "round": 1,
-            "reason": "formed of node a, its maximum",
+            "reason": "formed of node a, all that --nnodes allows",
         }
         _, _, rest = await get(f"{server.url}/v1/jobs/mnist/events?after=2", "application/json")
         assert rest["events"] == events[2:]

@@ -75,7 +75,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             1,
             1,
             1,
-            "formed of node a, its maximum",
+            "formed of node a, all that --nnodes allows",
         )
         timed = {"nodes", "reason", "opened_s", "state_s", "ledger", "rounds"}
         assert {name: job[name] for name in job if name not in timed} == {

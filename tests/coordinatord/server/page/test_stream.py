@@ -108,7 +108,7 @@ async def test_a_viewer_is_sent_all_at_once(start: Start) -> None:
             "goodput": summary["goodput"],
         }
         [round_] = job["status"]["rounds"]
-        assert (round_["round"], round_["formed"]) == (1, "formed of node a, its maximum")
+        assert (round_["round"], round_["formed"]) == (1, "formed of node a, all that --nnodes allows")
 
 
 async def test_what_is_recorded_is_sent_without_waiting_for_a_turn(
