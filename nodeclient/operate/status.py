@@ -219,7 +219,7 @@ def _kept(kept: KeptStatus) -> str:
     if kept.interval_steps is not None:
         took = "" if kept.save_s is None else f" ({duration(kept.save_s)} each)"
         parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")
-    if kept.step is not None:
+    if kept.step is not None and kept.step != kept.resumed:
         parts.append(f"step {kept.step:,} is whole in memory")
     if kept.copied is not None:
         parts.append(f"step {kept.copied:,} outlives the loss of any host")
