@@ -61,8 +61,8 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
             optimizer.step()
             over.fill_(finish.exists())
             dist.all_reduce(over)
-            ctx.step(step)
             marks.note("step", step=step)
+            ctx.step(step)
             if dcp and step % SAVE_EVERY == 0:
                 save(folder / f"step-{step}", model, optimizer)
             pause.wait(STEP_S)

@@ -40,8 +40,8 @@ def main(marks: Path, finish: Path) -> None:
                 done.fill_(finish.exists())
                 dist.all_reduce(done)
                 step += 1
-                ctx.step(step)
                 own.note("step", step=step)
+                ctx.step(step)
                 pause.wait(STEP_S)
 
 

@@ -105,6 +105,7 @@ class StayingWorker:
     def note_keeper(self, keeper: StepKeeper) -> None:
         """Note the keeper of this round's state."""
         self._keeper, self._keeps = keeper, True
+        keeper.may_stay = True
         if self._asked.is_set():
             keeper.let_leave()
 

@@ -68,6 +68,8 @@ class StepKeeper:
         self._has_ended = False
         """Whether nothing is kept any more: the script has left its block, or this process is a forked child."""
         self._hooks = ProcessHooks()
+        self.may_stay = False
+        """Whether this process may take part in the next round: then nothing of the script runs in vain before it."""
         self.is_sharded = self._saver.commits.has_sharded
         """Whether a rank has only a part of the state: then its tensors are bound to the process group of this
         round."""
@@ -97,7 +99,10 @@ class StepKeeper:
     # Training
 
     def step(self, number: int) -> None:
-        """Note that a step is done: the present state is that of this step."""
+        """Note that a step is done: the present state is that of this step.
+
+        Raises `LeftRoundError` if this process goes on in the next round instead.
+        """
         if self._has_ended:
             return
         if not self._lock.is_in_step:
@@ -113,6 +118,8 @@ class StepKeeper:
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
             self._keep_last(halt)
+            if self.may_stay:
+                self._begin_step()  # stands still, as the state is final, until this worker leaves the round
         self._lock.check()
 
     def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
