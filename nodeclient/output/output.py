@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,7 @@ from nodeclient.output.log_paths import LogPaths, PrivateFolder
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.pump import Pump
 from nodeclient.output.round import RoundStreams
+from nodeclient.output.streams import WorkerStream
 from nodeclient.output.terminal import Terminal
 from nodeclient.output.terminal_writer import TerminalWriter
 
@@ -83,13 +86,20 @@ class Output:
         await self._failure
 
     @contextmanager
-    def begin(self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool) -> Iterator[list[WorkerStreams]]:
+    def begin(
+        self, place: LogPaths, ranks: Sequence[int], *, several_hosts: bool, stays: AbstractSet[int] = frozenset()
+    ) -> Iterator[list[WorkerStreams]]:
         """Set up a round of workers with these global ranks; start them inside the context, with the yielded streams.
 
-        What the workers of the last round have written so far is moved, and later output of them is lost. Raises
+        What the workers of the last round have written so far is moved, and later output of them is lost. That of the
+        local ranks in `stays` goes where the new streams go, since processes that they have started live on. Raises
         `OSError` if there are not enough descriptors.
         """
-        self._retire()
+        before = [] if self._round is None else self._round.streams_of
+        self._round = None
+        self._retire(
+            [stream for local_rank, streams in enumerate(before) if local_rank not in stays for stream in streams]
+        )
         self._errors.begin_round()
         log_dir = self._settings.log_dir
         folder = None if log_dir is None else place.folder(log_dir.absolute())
@@ -99,6 +109,7 @@ class Output:
             self._settings, self._terminal_writers, fds, folder, labels, self._errors, several_hosts=several_hosts
         )
         with ExitStack() as children, ExitStack() as failure:
+            failure.callback(self._retire, [stream for streams in before for stream in streams])
             children_fds = round_streams.open(children, failure)
             # Error files are not in the log directory: that may be on a network file system, whose failure may be the
             # error.
@@ -109,6 +120,8 @@ class Output:
             if round_streams.pseudo_terminals:
                 self._loop.add_signal_handler(signal.SIGWINCH, self._resize)
             self._pump.post(lambda: self._pump.add(round_streams.streams))
+            workers = enumerate(zip(before, round_streams.streams_of, strict=False))
+            self._hand_over([streams for local_rank, streams in workers if local_rank in stays])
             screens = map(round_streams.screen, labels)
             own = zip(children_fds, error_files, screens, strict=True)
             yield [WorkerStreams(*fds, file, screen) for fds, file, screen in own]
@@ -152,10 +165,14 @@ class Output:
         if not self._failure.cancel() and not self._failure.cancelled():
             self._failure.exception()  # it was reported already
 
-    def _retire(self) -> None:
-        last, self._round = self._round, None
-        if last is not None:
-            self._pump.post(lambda: self._pump.retire(last.streams))
+    def _retire(self, streams: Sequence[WorkerStream]) -> None:
+        self._pump.post(lambda: self._pump.retire(streams))
+
+    def _hand_over(self, workers: Sequence[tuple[Sequence[WorkerStream], Sequence[WorkerStream]]]) -> None:
+        """Have the streams of each of these workers follow those that it has now, which are of the same kinds."""
+        for before, now in workers:
+            for stream, successor in zip(before, now, strict=True):
+                self._pump.post(functools.partial(self._pump.hand_over, stream, successor))
 
     def _resize(self) -> None:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()

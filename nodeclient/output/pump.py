@@ -29,6 +29,10 @@ LITTLE_BYTES = 16 * 1024
 GIVE_UP_S = 5.0
 """How long a terminal or a pipe may take nothing at the end: a stopped terminal must not keep a job from ending."""
 
+FOLLOWERS_MAX = 16
+"""How many streams of earlier rounds are read beside one of a worker that goes on. A process that the worker has
+started holds one, so there are few: a script that copies its stdout in each round must not use up our descriptors."""
+
 STOP_WITHIN_S = 30.0
 """How long the thread may take to end, for a reader that is slow but reads, or a file system that hangs."""
 
@@ -102,12 +106,25 @@ class Pump:
             stream.carry(DRAIN_BYTES_MAX)
             self._note(stream, fd)
 
+    def hand_over(self, stream: WorkerStream, successor: WorkerStream) -> None:
+        """Move what a stream of the last round holds, and have it follow that of a worker that goes on.
+
+        It ends when the worker has its new output, unless a process that the worker has started writes there as well.
+        """
+        for each in (going := [*stream.followers, stream]):
+            self.drain(each)
+        going = [each for each in going if not each.ended]
+        stream.followers, successor.followers = [], going[-FOLLOWERS_MAX:]
+        self.retire(going[:-FOLLOWERS_MAX])
+        for each in successor.followers:
+            each.follow(successor)
+
     def retire(self, streams: Sequence[WorkerStream]) -> None:
-        """Move what the streams hold, and end them, even if another process still holds the other end."""
-        for stream in streams:
-            self.drain(stream)
-            self._forget(stream, stream.fd)
-            stream.end()
+        """Move what the streams and their followers hold, and end them, even if a process still holds the other end."""
+        for each in [each for stream in streams for each in (*stream.followers, stream)]:
+            self.drain(each)
+            self._forget(each, each.fd)
+            each.end()
 
     # The thread itself
 

@@ -50,7 +50,10 @@ class WorkerStream:
         self.waits_since = 0
         """A number from a counter, taken when the stream began to wait for room; 0 if it does not wait."""
         self.quiet_at = 0.0
+        self.followers: list[WorkerStream] = []
+        """The streams of earlier rounds whose bytes go to the sinks of this one."""
         self._sinks = sinks
+        self._followed: WorkerStream | None = None
 
     @property
     def held(self) -> bool:
@@ -84,11 +87,21 @@ class WorkerStream:
         for sink in self._sinks:
             sink.quiet()
 
+    def follow(self, other: WorkerStream) -> None:
+        """Pass the next bytes to the sinks of another stream: what writes here goes on in the round of that one."""
+        self._end_sinks()
+        self._sinks, self._followed = other._sinks, other
+
     def end(self) -> None:
         """Close the descriptor; a process that still writes there gets SIGPIPE."""
         if not self.ended:
             self.ended = True
             os.close(self.fd)
+            self._end_sinks()
+
+    def _end_sinks(self) -> None:
+        """End the sinks, unless another stream is still to do it. A later write goes on with a sink that has ended."""
+        if self._followed is None or self._followed.ended:
             for sink in self._sinks:
                 sink.end()
 

@@ -281,7 +281,7 @@ class Node:
         try:
             self._guard.await_ready()
             self._kills = oom.count()
-            with self._output.begin(place, own_ranks, several_hosts=several_hosts) as streams:
+            with self._output.begin(place, own_ranks, several_hosts=several_hosts, stays={*start.stays}) as streams:
                 self._error_files = [stream.error_file for stream in streams]
                 screens = [stream.screen for stream in streams]
                 self._exit_reporter.begin()

@@ -66,6 +66,8 @@ def test_a_loader_lives_across_rounds_and_compiled_code_knows_of_the_new_one(clu
     assert (alone["scaled"], stayed["scaled"]) == (1, 2), node.output
     assert stayed["maker"] == alone["maker"], "another process makes the samples"
     assert stayed["samples"] == [sample + 4 for sample in alone["samples"]]
+    made_ahead = 4 * 2  # by `prefetch_factor`
+    node.await_line(f"made {stayed['samples'][0] + made_ahead}")
 
 
 def test_a_thread_and_connections_of_the_script_are_untouched_by_a_new_round(cluster: Cluster, tmp_path: Path) -> None:

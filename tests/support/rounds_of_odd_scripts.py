@@ -37,7 +37,9 @@ class Numbers(Dataset[tuple[int, int]]):
         return 1_000_000
 
     def __getitem__(self, index: int) -> tuple[int, int]:
-        """Return a sample and the id of this process."""
+        """Return a sample and the id of this process, and say so."""
+        sys.stdout.write(f"made {index}\n")
+        sys.stdout.flush()
         return index, os.getpid()
 
 
