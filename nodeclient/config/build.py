@@ -105,7 +105,7 @@ def join_config(
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
         keep_rate=_or_default(given.keep_rate, KEEP_RATE),
         keep_timeout_s=_or_default(given.keep_timeout, KEEP_TIMEOUT_S),
-        persist=_persist(given, job or DEFAULT_JOB),
+        persist=_persist(given, job or DEFAULT_JOB, remarks),
         error_file=_error_file(environ),
         own_coordinator=own_coordinator,
         interface=given.interface,
@@ -248,10 +248,12 @@ def _keep_bytes(given: float | None, remarks: list[str]) -> int:
         return 0
 
 
-def _persist(given: argparse.Namespace, job: str) -> PersistSettings | None:
+def _persist(given: argparse.Namespace, job: str, remarks: list[str]) -> PersistSettings | None:
     """Return where kept state is written to, and how often; None without `--persist`."""
     if given.persist is None:
         return None
+    if given.keep_memory == 0:
+        remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
     every_s = _or_default(given.persist_every, PERSIST_EVERY_S)
     keep = PERSIST_KEEP if given.persist_keep is None else given.persist_keep
     return PersistSettings(given.persist.absolute(), job, PersistOffer(every_s, keep))

@@ -87,6 +87,14 @@ def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
         memory_share(text)
 
 
+def test_a_disk_without_memory_to_keep_state_in_gets_a_remark() -> None:
+    line = ("--coord", "h", "--job-id", "j", "--persist", "/kept")
+    assert join(*line, "--keep-memory", "0").remarks == (
+        "--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory",
+    )
+    assert join(*line).remarks == ()
+
+
 def test_underscores_are_as_good_as_dashes() -> None:
     assert join("--coord", "h", "--max_restarts", "2", "--nproc_per_node", "3").workers == 3
 
