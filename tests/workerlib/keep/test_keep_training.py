@@ -176,7 +176,7 @@ def test_a_worker_that_is_alone_leaves_a_whole_step_wherever_it_is_killed(keep: 
 @pytest.mark.slow
 def test_a_worker_whose_training_has_ended_by_an_error_answers_its_node_at_once(keep: Keep, tmp_path: Path) -> None:
     with workers(keep, end_by_an_error, 2, 1, tmp_path):
-        wait_until("memory", lambda: all(keep.commits(number) for number in (0, 1)))
+        wait_until("memory", lambda: all(keep.can_save(number) for number in (0, 1)))
         (tmp_path / "enough").touch()
         wait_until("the error", lambda: len([*tmp_path.glob("*.ended")]) == 2)
         whole, torn = keep.save(0, 1)
