@@ -10,7 +10,8 @@ import torch
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
 from workerlib.keep.device_order import order_of
-from workerlib.keep.manifest import Layout, lay_out, read_layout
+from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of
 from workerlib.keep.small_state import copy
 
@@ -56,7 +57,7 @@ class Generations:
 
     def bytes_needed(self, small: int) -> int:
         """Return how many bytes a generation needs, with the small state of so many bytes."""
-        return after(lay_out(piece_of(*pair) for pair in self.tensors())) + small
+        return after(lay_out(_pieces_of(self.tensors()))) + small
 
     @property
     def on_device(self) -> bool:
@@ -119,7 +120,7 @@ class Generations:
         return length
 
     def _lay_out(self, tensors: list[tuple[str, torch.Tensor]]) -> Layout:
-        pieces = tuple(piece_of(*pair) for pair in tensors)
+        pieces = _pieces_of(tensors)
         if pieces != self._layout.pieces:
             self._layout = lay_out(pieces)
             self._views = {}
@@ -129,6 +130,15 @@ class Generations:
         if id(place) not in self._views:
             self._views[id(place)] = views_of(self._layout, place.data)
         return self._views[id(place)]
+
+
+def _pieces_of(tensors: list[tuple[str, torch.Tensor]]) -> tuple[Piece, ...]:
+    """Return the pieces of tensors. Raises `KeptStateError`, also if two have one name: only one could come back."""
+    names = [name for name, _ in tensors]
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise KeptStateError(f"keep() was given two tensors with the name {twice}: give one of them another name")
+    return tuple(piece_of(*pair) for pair in tensors)
 
 
 def read_generation(place: Place, commit: Commit) -> tuple[Layout, memoryview, memoryview | None]:

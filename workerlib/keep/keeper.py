@@ -77,7 +77,19 @@ class StepKeeper:
     # The beginning
 
     def begin(self, modules: Iterable[torch.nn.Module]) -> int:
-        """Bring the objects to the newest state that was kept; return its step, -1 if there is none."""
+        """Bring the objects to the newest state that was kept; return its step, -1 if there is none.
+
+        Raises `OSError` without nodeclient, and `KeptStateError`. After an error nothing is left in this process.
+        """
+        try:
+            return self._begin(modules)
+        except BaseException:
+            self._has_ended = True
+            self._hooks.remove()
+            self.planned_end.close()
+            raise
+
+    def _begin(self, modules: Iterable[torch.nn.Module]) -> int:
         environment, saver = self._environment, self._saver
         self._channel.send(Hello(environment.local_rank, environment.round, os.getpid()))
         point = restoring.ask(self._channel)

@@ -35,8 +35,9 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     if path is None:
         LOG.info("no state is kept: this launcher offers no memory for it")
         return -1, None
+    modules = [kept for kept in objects.values() if isinstance(kept, torch.nn.Module)]
     try:
         keeper = StepKeeper(environment, adapters, generations, small, AgentChannel(path))
+        return keeper.begin(modules), keeper
     except OSError as error:
         raise UnreachableError(path, error) from error
-    return keeper.begin(kept for kept in objects.values() if isinstance(kept, torch.nn.Module)), keeper

@@ -13,7 +13,7 @@ import torch
 from workerlib.keep.adapter import Adapter
 from workerlib.keep.kept_errors import UnfitStateError
 from workerlib.keep.pieces import SavedTensors
-from workerlib.keep.plain_values import from_plain, to_plain
+from workerlib.keep.plain_values import NESTING_MAX, from_plain, to_plain, too_deep
 
 
 class KeptContainer(Adapter):
@@ -64,17 +64,22 @@ class KeptContainer(Adapter):
     def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
         if not self._is_tensor:
-            _merge(self._root[self._name], from_plain(values))
+            present, kept = self._root[self._name], from_plain(values)
+            if isinstance(present, list) is not isinstance(kept, list):
+                raise UnfitStateError(f"{self._name} is a {type(present).__name__}, and was kept as another kind")
+            _merge(present, kept)
 
 
-def _tensors(container: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(container: Any, path: str, depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    if depth > NESTING_MAX:
+        raise too_deep(path)
     pairs = container.items() if isinstance(container, dict) else enumerate(container)
     for key, value in pairs:
         here = f"{path}.{key}" if path else str(key)
         if isinstance(value, torch.Tensor):
             yield here, value
         elif isinstance(value, (dict, list)):
-            yield from _tensors(value, here)
+            yield from _tensors(value, here, depth + 1)
 
 
 def _put(container: Any, path: str, tensor: torch.Tensor) -> None:

@@ -190,7 +190,12 @@ class KeptOptimizer(Adapter):
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
         state = {places[name]: dict(entries) for name, entries in self._new.items()}
+        options = [set(group) for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        # torch adds the options of later releases by itself.
+        for wanted, group in zip(options, self._optimizer.param_groups, strict=True):
+            if lacking := ", ".join(sorted(wanted - group.keys())):
+                raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
         # load_state_dict casts to the type of the parameter, which need not be that of the state.
         for name, entries in self._new.items():
             present = self._state(self._parameters[name])

@@ -135,6 +135,7 @@ class SavedTensors:
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Fill this process's own pieces of tensors. Raises `KeptStateError`."""
+        left_out = min(self._pieces.keys() - targets.keys(), default=None)
         to: list[torch.Tensor] = []
         of: list[torch.Tensor] = []
         resharded = {}
@@ -145,12 +146,16 @@ class SavedTensors:
             if self.shape(name) != tuple(target.shape):
                 size = tuple(target.shape)
                 raise UnfitStateError(f"{name} was kept with the size {self.shape(name)}, but has {size}")
+            if self.dtype(name) != target.dtype:
+                raise UnfitStateError(f"{name} was kept as {self.dtype(name)}, but is {target.dtype}")
             own = saved.get(piece_of(name, target).offsets)
             if own is not None and own[0].sizes == tuple(local_part(target).shape):
                 to.append(local_part(target))
                 of.append(own[1])
             else:
                 resharded[name] = target
+        if left_out is not None:
+            raise UnfitStateError(f"{left_out} was kept, and no object of keep() has it")
         if resharded:
             self._reshard(resharded, to, of)
         with torch.no_grad():

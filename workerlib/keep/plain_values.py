@@ -17,6 +17,13 @@ from workerlib.keep.kept_errors import KeptStateError
 BYTES_MAX = 1 << 20
 """The most bytes of a tensor or of bytes among values, since these are written as text at each step."""
 
+NESTING_MAX = 100
+"""The most dicts and lists within one another. To read them back takes more of Python's stack than to write them, so
+what is kept has to stay far below its end."""
+
+INT_BITS_MAX = 2_048
+"""The most bits of an integer: Python limits how many digits a number may have as text, to 640 at least."""
+
 _SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$deque": deque}
 
 _MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
@@ -24,21 +31,33 @@ _MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter":
 _KIND_OF = {kind: name for name, kind in (*_SEQUENCES.items(), *_MAPPINGS.items())}
 
 
-def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
-    """Return a value as plain JSON. Raises `KeptStateError`, which names the path to a value that has no JSON form."""
+def to_plain(value: Any, path: str, depth: int = 0) -> Any:  # noqa: C901, PLR0911 - one for each kind
+    """Return a value as plain JSON. Raises `KeptStateError`, which names the path to a value that has no JSON form.
+
+    `depth` is how many dicts and lists the value is within.
+    """
     kind = type(value)
+    if kind is int and value.bit_length() > INT_BITS_MAX:
+        raise KeptStateError(f"{path} is an integer of {value.bit_length()} bits, and at most {INT_BITS_MAX} are kept")
     if value is None or kind in (str, int, float, bool):
         return value
+    if depth > NESTING_MAX:
+        raise too_deep(path)
+    within = depth + 1
     if kind is list:
-        return [to_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]
+        return [to_plain(item, f"{path}[{number}]", within) for number, item in enumerate(value)]
     if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: to_plain(item, f"{path}.{key}") for key, item in value.items()}
+        return {key: to_plain(item, f"{path}.{key}", within) for key, item in value.items()}
     name = _KIND_OF.get(kind)
     if name in _SEQUENCES:
-        return {name: [to_plain(item, f"{path}[{number}]") for number, item in enumerate(value)]}
+        return {name: [to_plain(item, f"{path}[{number}]", within) for number, item in enumerate(value)]}
     if name in _MAPPINGS:
-        pairs = [[to_plain(key, f"{path} key"), to_plain(item, f"{path}[{key!r}]")] for key, item in value.items()]
-        return {name: pairs}
+        return {
+            name: [
+                [to_plain(key, f"{path} key", within), to_plain(item, f"{path}[{key!r}]", within)]
+                for key, item in value.items()
+            ]
+        }
     if kind is complex:
         return {"$complex": [value.real, value.imag]}
     if kind in (bytes, bytearray):
@@ -48,6 +67,13 @@ def to_plain(value: Any, path: str) -> Any:  # noqa: PLR0911 - one for each kind
     if isinstance(value, (torch.dtype, torch.device)):
         return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
     return _of_numpy(value, path)
+
+
+def too_deep(path: str) -> KeptStateError:
+    """Return the error for a value within too many others, by its path."""
+    return KeptStateError(
+        f"{path[:60]}... is within more than {NESTING_MAX} dicts and lists, or holds itself, so it cannot be kept"
+    )
 
 
 def from_plain(plain: Any) -> Any:  # noqa: C901, PLR0911 - as above
@@ -92,7 +118,9 @@ def _of_numpy(value: Any, path: str) -> Any:
     """Return numpy's numbers as numbers, and its arrays as text."""
     if type(value).__module__ == "numpy":
         if hasattr(value, "dtype") and hasattr(value, "shape") and value.shape == () and not hasattr(value, "__len__"):
-            return to_plain(value.item(), path)
+            item = value.item()
+            if type(item).__module__ != "numpy":  # numpy's `longdouble` has no form in Python
+                return to_plain(item, path)
         if type(value).__name__ == "ndarray":
             return {"$array": _tensor(_as_tensor(value, path), path)}
     raise KeptStateError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import mmap
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,15 +101,18 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
     lowest = done[min(done)]
     own = done.get(rank) or pending
     values = {**lowest.values, **(own.values if own else {})}
+    _check_names(objects, values, own)
     device = _device_of(objects.values())
     for name, adapter in objects.items():
         if name in values:
-            adapter.make_missing(values[name], saved, device)
+            with _fitting(name):
+                adapter.make_missing(values[name], saved, device)
     saved.fill({name: target for adapter in objects.values() for name, target in adapter.targets(saved).items()})
     _fill_buffers(objects, (own or lowest).buffers, device)
     for name, adapter in objects.items():
         if name in values:
-            adapter.take_values(values[name])
+            with _fitting(name):
+                adapter.take_values(values[name])
     if own is not None:
         restore(own.random_tensors, dict(own.random))
         return values
@@ -140,22 +144,56 @@ def _read(point: RestorePoint, rank: int) -> tuple[SavedTensors, dict[int, Small
     return saved, done, None if pending is None else pending[1]
 
 
+def _check_names(objects: Mapping[str, KeptObject], values: Mapping[str, Any], own: SmallState | None) -> None:
+    """Raise `UnfitStateError` unless the script gives the objects that were kept.
+
+    An object that is left as it is, beside others that go on, would make a state of two steps. A rank may keep an
+    object that other ranks do not have, so what a rank leaves out shows only in its `own` state.
+    """
+    for name, adapter in objects.items():
+        # An object without values has tensors alone, which `SavedTensors.fill` checks.
+        if name not in values and (adapter.iterates or adapter.values() is not None):
+            raise UnfitStateError(f"{name} is not in the kept state, which has {_in_words(values)}")
+    for name in own.values if own is not None else ():
+        if name not in objects:
+            raise UnfitStateError(f"{name} was kept, and keep() was not given it")
+
+
+def _in_words(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "no values"
+
+
+@contextmanager
+def _fitting(name: str) -> Iterator[None]:
+    """Raise `UnfitStateError` where an object cannot take what was kept by its name, perhaps of another kind."""
+    try:
+        yield
+    except KeptStateError:
+        raise
+    except Exception as error:
+        raise UnfitStateError(f"{name} does not take what was kept by that name: {error!r}") from error
+
+
 def _device_of(objects: Iterable[KeptObject]) -> torch.device:
     """Return where the objects have their tensors."""
     return next((tensor.device for kept in objects for _, tensor in kept.big()), torch.device("cpu"))
 
 
 def _fill_buffers(objects: Mapping[str, KeptObject], kept: Mapping[str, torch.Tensor], device: torch.device) -> None:
-    to, of = [], []
+    to, of, names = [], [], set(kept)
     for name, mapping, key in (place for adapter in objects.values() for place in adapter.buffers()):
         buffer, saved = mapping[key], kept.get(name)
         if buffer is None:  # a forward makes some buffers, such as those that are as large as its input
             mapping[key] = None if saved is None else saved.to(device, copy=True)
+            names.discard(name)
             continue
         if saved is None or saved.shape != buffer.shape or saved.dtype != buffer.dtype:
             raise UnfitStateError(f"the buffer {name} was not kept, or has another size or type")
         to.append(buffer.detach())
         of.append(saved)
+        names.discard(name)
+    if names:
+        raise UnfitStateError(f"the buffer {min(names)} was kept, and no module has it")
     copy(to, of)
 
 

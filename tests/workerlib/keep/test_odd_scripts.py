@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -141,6 +142,23 @@ class Strange:
         """Take nothing."""
 
 
+class Nested:
+    """Something whose state holds itself."""
+
+    def state_dict(self) -> Objects:
+        """Return it."""
+        return holds_itself()
+
+    def load_state_dict(self, _: Objects) -> None:
+        """Take nothing."""
+
+
+def holds_itself() -> Objects:
+    state: Objects = {"n": 1}
+    state["again"] = [state]
+    return state
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"x": torch.eye(3).to_sparse()}, r"one\.x is a tensor of the layout torch\.sparse_coo"),
     (lambda: [torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)], r"one\.0 is quantized \(torch\.qint8\)"),
@@ -149,6 +167,14 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: {"x": torch.zeros(1).expand(5)}, r"one\.x is expanded, so that nothing can be copied back into it"),
     (lambda: nn.Linear, r"one cannot be kept: its state_dict\(\) has failed: TypeError"),
     (Strange, r"one\.self\[0\] is a tests\.workerlib\.keep\.test_odd_scripts\.Strange, which cannot be kept"),
+    (holds_itself, r"one\.again\.0\.again\..* is within more than 100 dicts and lists, or holds itself, so it cannot"),
+    (Nested, r"one\.again\[0\]\.again.* is within more than 100 dicts and lists, or holds itself, so it cannot"),
+    (lambda: {"n": np.longdouble(1)}, r"one\.n is a numpy\.longdouble, which cannot be kept"),
+    (lambda: {"n": 1 << 3_000}, r"one\.n is an integer of 3001 bits, and at most 2048 are kept"),
+    (
+        lambda: {"1": torch.ones(2), 1: torch.zeros(2)},
+        r"keep\(\) was given two tensors with the name one\.1: give one of them another name",
+    ),
 ]
 
 
