@@ -29,6 +29,9 @@ LOOK_S = 0.05
 _planned_end: PlannedEnd | None = None
 """The connection to nodeclient; None if it offers none, and before the first call of a function below."""
 
+_keeps_by = ""
+"""What keeps state by this connection; empty if nothing does."""
+
 _by_collective: bool | None = None
 """Whether the ranks agree by a collective; None before the first call of `should_checkpoint`."""
 
@@ -69,9 +72,7 @@ def checkpointed(step: int) -> None:
     another launcher, or if the script handles the signal that ends it, `SystemExit` is raised. Raises `ValueError` for
     a number that is no step.
     """
-    whole = progress.as_step(step)
-    if whole is None:
-        raise ValueError(f"a step must be a whole number from 0 to 2**53 - 1, not {str(step)[:40]!r}")
+    whole = progress.whole_step(step)
     if _by_collective is None:
         _connect_if_offered()
     is_end = REQUEST.agreed
@@ -88,10 +89,10 @@ def are_last() -> bool:
     return REQUEST.agreed or (_planned_end is not None and _planned_end.is_writing_last)
 
 
-def connect(planned_end: PlannedEnd) -> None:
-    """Use a connection to nodeclient that this process has already."""
-    global _planned_end  # noqa: PLW0603 - as above
-    _planned_end = planned_end
+def connect(planned_end: PlannedEnd, of: str = "") -> None:
+    """Use a connection to nodeclient that this process has already; `of` is what keeps state by it, if anything."""
+    global _planned_end, _keeps_by
+    _planned_end, _keeps_by = planned_end, of
 
 
 def end() -> None:
@@ -102,8 +103,8 @@ def end() -> None:
 
 def begin_round() -> None:
     """Begin as a new process does: this one goes on in another round, with a new connection and other ranks."""
-    global _planned_end, _by_collective, _early_calls
-    _planned_end, _by_collective, _early_calls = None, None, 0
+    global _planned_end, _keeps_by, _by_collective, _early_calls
+    _planned_end, _keeps_by, _by_collective, _early_calls = None, "", None, 0
 
 
 def are_asked_for_by_script() -> bool:
@@ -111,9 +112,14 @@ def are_asked_for_by_script() -> bool:
     return _by_collective is not None
 
 
-def are_asked_for() -> bool:
-    """Whether the script has called one of the two functions, so that there may be a connection."""
-    return _planned_end is not None or _by_collective is not None
+def check_unused(what: str) -> None:
+    """Raise `KeptStateError` if the connection that `what` needs is in use: nodeclient takes one of each worker."""
+    from workerlib.keep.kept_errors import KeptStateError
+
+    if _keeps_by:
+        raise KeptStateError(f"{what} came after {_keeps_by}: keep state by ctx.keep, or by KeptReader and KeptWriter")
+    if _planned_end is not None or _by_collective is not None:
+        raise KeptStateError(f"{what} came after should_checkpoint() or checkpointed(): it has to come before")
 
 
 def _connect_if_offered() -> None:

@@ -106,11 +106,10 @@ class Context:
 
         if _keeper is not None:
             raise KeptStateError("keep() was called before: give it all objects at once")
-        if checkpoints.are_asked_for():
-            raise KeptStateError("call keep() before should_checkpoint() and checkpointed()")
+        checkpoints.check_unused("ctx.keep")
         done, _keeper = keeping.keep(self.environment, objects)
         if _keeper is not None:
-            checkpoints.connect(_keeper.planned_end)
+            checkpoints.connect(_keeper.planned_end, "ctx.keep")
             if self.staying is not None:
                 self.staying.note_keeper(_keeper)
         return done

@@ -47,7 +47,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from workerlib import checkpoints
+from workerlib import checkpoints, progress
 from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
@@ -84,6 +84,8 @@ WITHIN_S = 60.0
 
 _NO_LAUNCHER = "this launcher offers no memory for it"
 
+_THESE = "KeptReader or KeptWriter"
+
 _SAVES = count(1)
 """Numbers the saves of this process."""
 
@@ -103,21 +105,32 @@ class _Link:
         self._answered = threading.Event()
         self._answered.set()
         self._warned: set[str] = set()
+        self.step = -1
+        """The step that was saved last in this round."""
         self._channel: AgentChannel | None = None
         if (path := os.environ.get(KEEP)) is None:
             self._refusal = _NO_LAUNCHER
             return
-        if checkpoints.are_asked_for():
-            raise KeptStateError("make the KeptReader or KeptWriter before should_checkpoint() and checkpointed()")
+        checkpoints.check_unused(_THESE)
         try:
             self._channel = AgentChannel(path)
             self._channel.send(Hello(self.environment.local_rank, self.environment.round, os.getpid()))
-        except OSError as error:
-            raise UnreachableError(path, error) from error
-        self.point = restoring.ask(self._channel)
+            self.point = restoring.ask(self._channel)
+        except (OSError, KeptStateError) as error:
+            if self._channel is not None:
+                self._channel.abandon()
+            if isinstance(error, OSError):
+                raise UnreachableError(path, error) from error
+            raise
         planned_end = PlannedEnd(self._channel)
         planned_end.listen(self._take)
-        checkpoints.connect(planned_end)
+        checkpoints.connect(planned_end, _THESE)
+
+    def may_save(self, step: int, length: int) -> bool:
+        """Whether no save had this step or a higher one: if ranks save it different times, its parts do not match."""
+        if step <= self.step and not (step == self.step and checkpoints.are_last()):  # a last one is no mistake
+            self.warn("its step is not higher than that of an earlier save, which has to have all of the state", length)
+        return step > self.step
 
     def reserve(self, length: int, shard: int, shards: int) -> Arena | None:
         """Return memory for generations of this length; warn and return None if there is none."""
@@ -190,7 +203,8 @@ class KeptWriter(StorageWriter):
     """Saves a state dict into the memory of this node, as of a step; all ranks give the same one."""
 
     def __init__(self, step: int) -> None:
-        self._step = step
+        """Take the step, which is higher than that of the save before. Raises `ValueError` for what is no step."""
+        self._step = progress.whole_step(step)
         self._save = 0
         self._own = SavePlan([])
 
@@ -218,7 +232,7 @@ class KeptWriter(StorageWriter):
         length = begin + len(tail)
         rank, world_size = link.environment.rank, link.environment.world_size
         shard, shards = self._part(plan, contents, rank, world_size)
-        arena = link.reserve(length, shard, shards)
+        arena = link.reserve(length, shard, shards) if link.may_save(self._step, length) else None
         if arena is not None:
             began_at = time.monotonic()
             place = arena.begin_generation(last=checkpoints.are_last())
@@ -230,6 +244,7 @@ class KeptWriter(StorageWriter):
                 place.data[begin:length] = tail
                 commit = (link.environment.round, length, rank, world_size, shard, shards)
                 place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE))
+                link.step = self._step
                 link.report(Saved(self._step, time.monotonic() - began_at, length))
         written: Future[list[WriteResult]] = Future()
         written.set_result([WriteResult(item.index, 0, None) for item in plan.items])
@@ -289,6 +304,7 @@ class KeptReader(StorageReader):
         """Wait until all parts are on this host. Raises `KeptStateError`."""
         point = _present_link().point
         self.step = point.step
+        """The step that is kept; -1 if there is none."""
         self._pieces: dict[str, dict[tuple[int, ...], tuple[Piece, torch.Tensor]]] = {}
         for part, place, commit, is_generation in point.places:
             if is_generation and part.big:
@@ -300,7 +316,12 @@ class KeptReader(StorageReader):
         """Do nothing: there is one step to load."""
 
     def read_metadata(self, *_: Any, **__: Any) -> Metadata:
-        """Return the metadata of the kept state, put together from the descriptions of all parts."""
+        """Return the metadata of the kept state, put together from the descriptions of all parts.
+
+        Raises `KeptStateError` if there is none.
+        """
+        if self.step < 0:
+            raise KeptStateError("no step is kept, so there is nothing to load: load only if the reader's step is >= 0")
         known: dict[str, Any] = {}
         for name, pieces in self._pieces.items():
             if name.endswith(_BYTES_MARK):

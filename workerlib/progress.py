@@ -124,6 +124,14 @@ def as_step(number: Any) -> int | None:
     return whole if fits else None
 
 
+def whole_step(number: Any) -> int:
+    """Return a number of any type as a step. Raises `ValueError` if it is no step."""
+    whole = as_step(number)
+    if whole is None:
+        raise ValueError(f"a step must be a whole number from 0 to 2**53 - 1, not {str(number)[:40]!r}")
+    return whole
+
+
 def _refuse(number: object) -> None:
     global _refused  # noqa: PLW0603 - as above
     if not _refused:

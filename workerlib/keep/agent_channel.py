@@ -9,6 +9,9 @@ from contextlib import suppress
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, Message, decode, encode
 from workerlib.packets import PACKET_BYTES, ChannelError
 
+CLOSED = "it has closed the connection, and takes only one from each worker of its round"
+"""Why nodeclient says nothing any more."""
+
 
 class AgentChannel:
     """A connection to the nodeclient of this host. It may be used from several threads."""
@@ -34,13 +37,12 @@ class AgentChannel:
     def receive(self) -> tuple[Message, list[int]]:
         """Wait for a message; return it with its descriptors. Raises `OSError`, and `ChannelError` at the end."""
         packet, files, flags, _ = socket.recv_fds(self._socket, PACKET_BYTES, DESCRIPTORS_MAX)
-        whole = packet and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC)
         try:
-            return decode(packet if whole else b""), files
-        except ChannelError as error:
+            return _message_in(packet, flags), files
+        except ChannelError:
             for file in files:
                 os.close(file)
-            raise error if whole else ChannelError("nodeclient has closed the connection") from None
+            raise
 
     def end(self) -> None:
         """End the connection: a thread that waits for a message gets no more."""
@@ -50,3 +52,11 @@ class AgentChannel:
     def abandon(self) -> None:
         """Close the descriptor. If this is a forked child, its parent keeps the connection."""
         self._socket.close()
+
+
+def _message_in(packet: bytes, flags: int) -> Message:
+    if flags & socket.MSG_CTRUNC:
+        raise ChannelError("this process cannot open more files: raise ulimit -n")
+    if not packet or flags & socket.MSG_TRUNC:
+        raise ChannelError(CLOSED)
+    return decode(packet)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from workerlib.keep.adapter import KeptObject
-from workerlib.keep.agent_channel import AgentChannel
+from workerlib.keep.agent_channel import CLOSED, AgentChannel
 from workerlib.keep.arena import Arena, ArenaError, Commit, Place
 from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom, reason
 from workerlib.keep.generations import read_generation
@@ -78,6 +78,7 @@ def ask(channel: AgentChannel) -> RestorePoint:
                 return RestorePoint(message.round, message.step, tuple(parts))
     except (OSError, ChannelError, ArenaError) as error:
         why = reason(error) if isinstance(error, OSError) else error
+        why = CLOSED if isinstance(error, ConnectionError) else why
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 
 

@@ -131,7 +131,7 @@ def test_a_script_that_writes_checkpoints_begins_to_do_so_anew_in_its_next_round
         checkpoints.connect(keeper.planned_end)
         assert not checkpoints.should_checkpoint()
         assert staying.leaves(RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer"))
-        assert not checkpoints.are_asked_for(), "ctx.keep of the next round is called before"
+        checkpoints.check_unused("ctx.keep")  # of the next round, which is called before
 
 
 def test_an_error_of_the_script_is_said_to_the_node(tmp_path: Path) -> None:
