@@ -18,6 +18,7 @@ comes the read end of a pipe. There are two ways to ask, neither of which the sc
 
 from __future__ import annotations
 
+import _socket  # what Python's own class connects is taken for the script's, see `in_place.group_sockets`
 import _thread
 import atexit
 import faulthandler
@@ -30,7 +31,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from typing import Any
 
@@ -73,8 +74,7 @@ GROUP_NAME_MAX = 8
 """The most characters of a group's name, which is a number, or the digits of a hash."""
 
 ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read: those of several groups, as far back as each has pending
-ones."""
+"""How many of the last entries of a recorder are read: those of several groups, back to what is pending."""
 
 PENDING_MAX = 512
 """The same if a group has many pending entries: parsing these takes a hundredth of a second."""
@@ -83,8 +83,7 @@ ENTRY = '{"collective_seq_id":'
 """The beginning of an entry, whose keys are in order."""
 
 COUNTERS_APART_S = 0.02
-"""The time between two reads of the counters, in which those of a worker that trains change. For a worker with longer
-steps, the entries are read, which costs it little."""
+"""The time between two reads of the counters; those of a worker with longer steps seem to stand, and more is read."""
 
 RECORDERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
 """The functions that dump torch's flight recorders (NCCL; gloo and others), each with its name in torch's server for
@@ -211,7 +210,8 @@ def _network_bytes() -> int:
     for descriptor in range(DESCRIPTORS_LOOKED_AT):
         with suppress(OSError):  # there is no such descriptor, or it is another kind of socket
             if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                with socket.socket(fileno=fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)) as connection:
+                copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR_MIN)
+                with closing(_socket.socket(fileno=copy)) as connection:
                     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_COUNTERS[-1] + 8)
                     total += sum(int.from_bytes(info[at : at + 8], sys.byteorder) for at in TCP_COUNTERS)
     return total

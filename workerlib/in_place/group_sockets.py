@@ -20,7 +20,7 @@ import functools
 import os
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,30 +42,9 @@ def _sockets() -> dict[str, int]:
 
 
 class _Own(socket.socket):
-    """A socket of this module itself, which `_noting` does not take for one of the script."""
+    """A socket of this module itself, which `GroupSockets` does not take for one of the script."""
 
     __init__ = socket.socket.__init__
-
-
-@contextmanager
-def _noting(begun: list[weakref.ref[socket.socket]], made: set[str]) -> Iterator[None]:
-    """Note each socket that Python makes in the block, in any thread, before it has a descriptor.
-
-    Then note its inode, since the object may hand its descriptor on.
-    """
-    original = socket.socket.__init__
-
-    @functools.wraps(original)
-    def note(self: socket.socket, *args: Any, **kwargs: Any) -> None:
-        begun.append(weakref.ref(self))
-        original(self, *args, **kwargs)
-        made.add(_inode(self.fileno()))
-
-    socket.socket.__init__ = note  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        socket.socket.__init__ = original  # type: ignore[method-assign]
 
 
 class GroupSockets:
@@ -84,24 +63,52 @@ class GroupSockets:
         self._begun: list[weakref.ref[socket.socket]] = []
         """The sockets that Python has begun to make while groups were made: they are those of the script."""
         self._made: set[str] = set()
-        """The inodes of those that it has made."""
+        """The inodes of those that it has made. The object may hand its descriptor on."""
+        self._original: Callable[..., None] | None = None
+        """Python's own way to make a socket, while `_note` is in its place."""
+        self._note: Any = None
 
     @contextmanager
     def gathering(self) -> Iterator[None]:
         """Add the sockets that are new at the end of the block: they are the connections of the group made in it.
 
-        A nested block changes nothing.
+        A nested block changes nothing. From the first block on, the sockets that Python makes are noted until `close`.
         """
         if self._before is not None:
             yield
             return
+        self._note_sockets_of_python()
         self._before = set(_sockets())
         try:
-            with _noting(self._begun, self._made):
-                yield
+            yield
         finally:
             self._inodes |= _sockets().keys() - self._before
             self._before = None
+
+    def _note_sockets_of_python(self) -> None:
+        """Note each socket that Python makes, in any thread: they are the script's.
+
+        The kernel may have made one within a block that Python makes an object of only later, as `accept` does. So this
+        goes on after the block.
+        """
+        if self._original is not None:
+            return
+        original = self._original = socket.socket.__init__
+
+        @functools.wraps(original)
+        def note(made: socket.socket, *args: Any, **kwargs: Any) -> None:
+            if self._before is not None:
+                self._begun.append(weakref.ref(made))
+            original(made, *args, **kwargs)
+            if self._original is None:
+                return
+            if self._before is not None:
+                self._made.add(_inode(made.fileno()))
+            else:
+                self._inodes.discard(_inode(made.fileno()))
+
+        self._note = note
+        socket.socket.__init__ = note  # type: ignore[assignment, method-assign]
 
     def shut(self, side: int = socket.SHUT_RD) -> int:
         """Shut one side of the connections, so that reads from them fail; return how many were shut.
@@ -125,10 +132,12 @@ class GroupSockets:
         return number
 
     def close(self) -> None:
-        """Close the connections, when all workers are out of the round. No other thread may use this object then."""
-        for own in self._shut.values():
-            own.close()
-        self._shut.clear()
+        """Close the connections, when all workers are out of the round, and note no more sockets."""
+        while self._shut:
+            self._shut.popitem()[1].close()
+        original, self._original = self._original, None
+        if original is not None and socket.socket.__init__ is self._note:  # somebody else may have replaced it since
+            socket.socket.__init__ = original  # type: ignore[method-assign]
 
 
 def _shut(fd: int, inode: str, side: int) -> socket.socket | None:

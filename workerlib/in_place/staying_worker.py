@@ -118,6 +118,7 @@ class StayingWorker:
             from torch.distributed import distributed_c10d
 
             distributed_c10d._new_process_group_helper = self._make_group  # noqa: SLF001 - see `_watch_groups`
+        self._sockets.close()
         leftovers.take_back()
 
     def leaves(self, error: BaseException) -> bool:

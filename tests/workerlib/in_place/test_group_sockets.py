@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import stopped_peer
 from tests.support.programs import TIMEOUT_S, wait_until
+from workerlib import responder
 from workerlib.in_place.group_sockets import GroupSockets
 
 PROGRAM = Path(stopped_peer.__file__)
@@ -67,6 +68,42 @@ def test_what_python_connects_meanwhile_is_the_scripts() -> None:
     sockets.close()
 
 
+def test_a_connection_that_python_accepts_while_the_block_ends_is_the_scripts() -> None:
+    """The kernel has made it in the block. `accept` makes an object of it a moment later."""
+    sockets = GroupSockets()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        near = socket.create_connection(listener.getsockname())
+        with sockets.gathering():
+            descriptor, _ = listener._accept()  # type: ignore[attr-defined]  # the first half of `accept`
+        far = socket.socket(fileno=descriptor)
+    with near, far:
+        assert sockets.shut() == 0
+        far.sendall(b"x")
+        assert near.recv(1) == b"x"
+    sockets.close()
+
+
+def test_python_makes_sockets_as_before_once_the_round_is_over() -> None:
+    original = socket.socket.__init__
+    sockets = GroupSockets()
+    with sockets.gathering():
+        pass
+    assert socket.socket.__init__ is not original
+    sockets.close()
+    assert socket.socket.__init__ is original
+
+
+def test_a_look_at_the_counters_of_a_connection_does_not_make_it_the_scripts() -> None:
+    """A worker is asked where it stands if its group takes long to be made."""
+    sockets = GroupSockets()
+    with sockets.gathering():
+        near, far = a_pair()
+        responder._network_bytes()
+    with near, far:
+        assert sockets.shut() == 2
+    sockets.close()
+
+
 def test_a_connection_that_python_hands_on_is_the_scripts() -> None:
     """`ssl` hands it to another object, and `multiprocessing.connection` to none."""
     sockets = GroupSockets()
@@ -90,6 +127,7 @@ def test_what_is_no_tcp_connection_is_left_alone() -> None:
         assert sockets.shut() == 0
         near.sendall(b"x")
         assert far.recv(1) == b"x"
+    sockets.close()
 
 
 def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
@@ -105,6 +143,7 @@ def test_a_descriptor_that_has_another_use_by_now_is_left_alone() -> None:
         assert sockets.shut() == 0
         other.sendall(b"x")
         assert peer.recv(1) == b"x"
+    sockets.close()
 
 
 @pytest.mark.parametrize("side", [socket.SHUT_RD, socket.SHUT_WR], ids=["asked", "failed"])
