@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
@@ -76,9 +77,19 @@ def elastic(
     """Decorate a function that trains: it is called with the context of each round, until it returns.
 
     The call returns its result, and passes further arguments on each time. The rules are those of the loop of `rounds`.
+    Raises `TypeError` for a generator function or a coroutine function: its body runs when the call has returned.
     """
     if function is None:
         return functools.partial(elastic, backend=backend, timeout=timeout, steps=steps)
+    if not callable(function):
+        raise TypeError(f"elastic() decorates a function, not an object of type {type(function).__name__}")
+    body = function.__func__ if isinstance(function, staticmethod) else function
+    kinds = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
+    if any(is_kind(body) for is_kind in kinds):
+        raise TypeError(
+            "elastic() decorates a function that trains until it returns, not a generator or coroutine function: "
+            "the round would be over before its first step"
+        )
 
     @functools.wraps(function)
     def train(*args: P.args, **kwargs: P.kwargs) -> R:
