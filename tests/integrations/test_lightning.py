@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.integrations.conftest import Train, need
+from workerlib.stop import REQUEST
 
 pytestmark = need("lightning", "torchdata")
 
@@ -45,6 +48,36 @@ def test_a_killed_node_does_not_change_the_order_of_the_data(train: Train, tmp_p
     learned = re.findall(r"done after step 400: learned (.*)", job.output)
     assert len(learned) == 2, "the output is that of both trainings"
     assert learned[0] == learned[1]
+
+
+@pytest.fixture
+def unsignalled() -> Iterator[None]:
+    """Take back the handlers of signals that a callback installs in this process."""
+    yield
+    REQUEST.close()
+
+
+@pytest.mark.usefixtures("unsignalled")
+@pytest.mark.filterwarnings("ignore")  # Lightning's own
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_checkpoint_of_any_step_goes_on_at_the_right_place_in_the_data(tmp_path: Path, workers: int) -> None:
+    from tests.integrations.lightning_places import fit  # noqa: PLC0415  # Lightning may be missing
+
+    undisturbed = fit(2, 16, tmp_path / "undisturbed")
+    for step in range(1, 9):  # an epoch of two workers has 4 batches
+        epoch, batch = divmod(step, 4)
+        path = tmp_path / "undisturbed" / f"{step}.ckpt"
+        checkpoint = torch.load(path, weights_only=True)
+        # Lightning takes this process for the only worker.
+        checkpoint["loops"]["fit_loop"]["world_size"] = 1 if workers == 2 else 2
+        torch.save(checkpoint, path)
+        begun = fit(workers, step + 8, tmp_path / "again", path)
+        if workers == 2:
+            assert begun == undisturbed[step : step + 8]
+        elif batch < 8 // workers:
+            assert begun[0] == (epoch, batch, 0), "the epoch's first sample comes again"
+        else:
+            assert begun[0] == (epoch, 0, 0), "that would have been more batches than there are now"
 
 
 def test_fabric(train: Train, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ Tried with Lightning 2.6.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -30,6 +31,9 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from workerlib import progress
 from workerlib.agreement import should_stop
 from workerlib.init import Context
+
+WORLD_SIZE = "world_size"
+"""The key of the number of workers in the state of Lightning's loops; Lightning passes over it."""
 
 
 class ElasticCallback(Callback):
@@ -65,6 +69,16 @@ class ElasticCallback(Callback):
             # Lightning would restore optimizers and loops from the checkpoint, which is older, after this.
             trainer._checkpoint_connector._loaded_checkpoint.clear()  # noqa: SLF001 - there is no other way
 
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Note the number of workers in a checkpoint."""
+        del pl_module
+        checkpoint["loops"]["fit_loop"][WORLD_SIZE] = trainer.world_size
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Have Lightning go on at the right place in the data."""
+        del pl_module
+        _correct_place(checkpoint["loops"]["fit_loop"], trainer.world_size)
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note SIGTERM from here on, and the step after which the training goes on.
 
@@ -96,13 +110,28 @@ class _Loops:
     """The place of a Trainer in its training, with that of a data loader that has a state."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._loop = trainer.fit_loop
+        self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place."""
-        state: dict[str, Any] = self._loop.state_dict()
-        return state
+        return {**self._trainer.fit_loop.state_dict(), WORLD_SIZE: self._trainer.world_size}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self._loop.load_state_dict(state)
+        _correct_place(state, self._trainer.world_size)
+        self._trainer.fit_loop.load_state_dict(state)
+
+
+def _correct_place(state: dict[str, Any], world_size: int) -> None:
+    """Have a data loader with a state begin its epoch anew where the state of Lightning's loops would mislead it.
+
+    After the last batch of an epoch, Lightning begins the next one with a loader that is still at its end: this epoch
+    would have no batches. With another number of workers the loader has another number of batches, maybe fewer than
+    those that are done, and would then fail.
+    """
+    batches = state["epoch_loop.batch_progress"]
+    if batches["is_last_batch"]:
+        # Lightning sets these to 0 if they are those of a whole epoch, which may have more batches now than before.
+        batches["current"] = dict.fromkeys(batches["current"], sys.maxsize)
+    if batches["is_last_batch"] or state.get(WORLD_SIZE, world_size) != world_size:
+        state["state_dict"].pop("combined_loader", None)
