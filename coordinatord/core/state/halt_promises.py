@@ -3,7 +3,8 @@
 Each worker promises not to go further than the step that it is in. So no worker has passed the furthest of these steps.
 All of them can come to it, since a worker stands still only when it has given the others what they need for its step.
 The coordinator names that furthest step, and all workers go on to it. A coordinator that was started again names the
-same step, since workers that have received it promise that very step.
+same step, since workers that have received it promise that very step. It has not heard all nodes when the first one
+asks to leave, so it counts on those that it has not heard.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coordinatord.core.state.member import Member
+from coordinatord.core.state.member import UNHEARD, Member
 
 
 @dataclass(slots=True)
@@ -28,5 +29,14 @@ class Halting:
 
 def can_halt(members: Iterable[Member]) -> bool:
     """Whether all workers of these members can halt after a step that is named."""
-    reports = ((member.keeper, member.observed.kept) for member in members)
-    return all(keeper is not None and kept is not None and kept.can_halt for keeper, kept in reports)
+    return all(_can_halt(member) for member in members)
+
+
+def may_halt(members: Iterable[Member]) -> bool:
+    """Whether they can, as far as is known: a member that was not heard yet may be able to."""
+    return all(member.observed is UNHEARD or _can_halt(member) for member in members)
+
+
+def _can_halt(member: Member) -> bool:
+    kept = member.observed.kept
+    return member.keeper is not None and kept is not None and kept.can_halt

@@ -14,7 +14,7 @@ from dataclasses import replace
 from coordinatord.core.policy import Policy
 from coordinatord.core.state.checkpoint_watch import CheckpointWatch
 from coordinatord.core.state.durable import DurableRun, State
-from coordinatord.core.state.halt_promises import Halting, can_halt
+from coordinatord.core.state.halt_promises import Halting, may_halt
 from coordinatord.core.state.hang_watch import HangWatch
 from coordinatord.core.state.kept_index import KeptIndex
 from coordinatord.core.state.lateness_watch import LatenessWatch
@@ -175,7 +175,7 @@ class Run:
         self.consequences_from = at if self.durable.first_failure is None else math.inf
         slowest_s = max((member.offer.stop_timeout_s for member in self.inside), default=0.0)
         self.stop_overdue_at = at + slowest_s + self.policy.stop_limit_s
-        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and can_halt(self.inside))
+        self.halting = Halting(wanted=self.durable.planned and self.durable.stepped and may_halt(self.inside))
 
     def prepare(self, member: Member, now: float) -> None:
         """Note that a member has come, and prepares: it has arrived, and will be ready later."""

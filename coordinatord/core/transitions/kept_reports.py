@@ -10,9 +10,11 @@ from coordinatord.core.queries.copying import plan_for
 from coordinatord.core.queries.persistence import found_by, unusable_to
 from coordinatord.core.state.checkpoint_watch import NONE_YET
 from coordinatord.core.state.durable import State
+from coordinatord.core.state.halt_promises import can_halt
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.kept_state import Holding, Restoring
+from coordinatord.protocol.messages import Phase
 
 
 def note(run: Run, member: Member, now: float) -> None:
@@ -30,9 +32,21 @@ def note(run: Run, member: Member, now: float) -> None:
         _note_checkpoint(run, member, kept, is_newer=is_newer)
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
-    if here and kept is not None and kept.halts_after is not None:
-        run.halting.promised.setdefault(member.node, kept.halts_after)
+    if here:
+        _note_promise(run, member, kept)
     _note_disk(run, member, now)
+
+
+def _note_promise(run: Run, member: Member, kept: Holding | None) -> None:
+    """Take in after which step the workers of a node stand still, or that they cannot.
+
+    The latter is news of a node that was not heard when the round was stopped. Then there is no step that all keep.
+    """
+    if kept is not None and kept.halts_after is not None:
+        run.halting.promised.setdefault(member.node, kept.halts_after)
+    elif run.halting.wanted and member.observed.phase is Phase.RUNNING and not can_halt([member]):
+        run.halting.wanted = False
+        run.revision += 1
 
 
 def _plan_copies(run: Run) -> bool:

@@ -80,6 +80,37 @@ def test_a_coordinator_that_was_started_again_names_the_same_step() -> None:
     assert halts(stage) == [Halt(13)] * 3
 
 
+@pytest.mark.parametrize("change", ["leave n1", "ask drain n1", "ask restart default", "ask stop default"])
+def test_a_coordinator_that_was_started_again_waits_for_the_promises_of_nodes_that_it_has_not_heard(
+    change: str,
+) -> None:
+    """All nodes get SIGTERM while there is no coordinator: the first one that is back is the first one to leave."""
+    stage = train()
+    stage.play("die 1s")
+    stage.play("reconnect n1")
+    stage.play("keep n1 halts=yes")
+    stage.play(change)
+    assert (wanted(stage).goal, wanted(stage).halt) == (Goal.STOP, Halt(None))
+    promise(stage, "n1", 12)
+    stage.play("reconnect n2 n3")
+    promise(stage, "n2", 13)
+    promise(stage, "n3", 12)
+    assert halts(stage) == [Halt(13)] * 3
+
+
+def test_a_node_that_cannot_halt_is_not_waited_for_once_it_is_heard() -> None:
+    stage = train(able="")
+    stage.play("die 1s")
+    stage.play("reconnect n1 n2")
+    stage.play("keep n1 halts=yes")
+    stage.play("leave n1")
+    promise(stage, "n1", 12)
+    assert wanted(stage).halt == Halt(None)
+    stage.play("reconnect n3")
+    stage.play("advance 1s")
+    assert halts(stage) == [None] * 3
+
+
 def test_where_a_node_cannot_halt_each_keeps_what_it_has() -> None:
     stage = train(able="")
     stage.play("leave n2")

@@ -20,6 +20,7 @@ from tests.sim.invariants.candidates import CandidatesInTime
 from tests.sim.invariants.checkpoint_waits import CheckpointWaits
 from tests.sim.invariants.part_sets import came_late, is_whole, ranks_of, shards_of
 from tests.sim.invariants.persisted_state import PersistedStateInvariants
+from tests.sim.invariants.planned_ends import judge_planned_end
 from tests.sim.invariants.useless_steps import UselessSteps
 from tests.sim.kept_copies import Chain
 from tests.sim.kept_memory import KeptMemory
@@ -85,6 +86,7 @@ class KeptStateInvariants:
             can_fail = record.condition != "unrestorable" or self.useless.does_resume((record.run, record.round))
             self._check(can_fail, "round %d cannot resume from nothing", record.round)
             self.persisted.stops(record)
+            judge_planned_end(self._world, run, record, self._heard)
         writes = self._world.scenario.persist_every_s is not None
         if writes and isinstance(record, RunEnded) and record.condition in {"stop_asked", "all_left", "exhausted"}:
             members = [member for member in run.members.values() if member.session is not None and not member.expired]

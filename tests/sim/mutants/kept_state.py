@@ -138,6 +138,13 @@ MUTANTS = tuple(
             "not halting.promised",
         ),
         (
+            "unheard-node-cannot-halt",
+            "coordinatord.core.state.halt_promises",
+            "workers end without a common step if a node that leaves is the first to be heard after a restart",
+            "member.observed is UNHEARD or _can_halt(member)",
+            "_can_halt(member)",
+        ),
+        (
             "protected-once",
             "nodeclient.core.kept_goals",
             "a node goes on protecting the first step that it was sent",
