@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cluster import Cluster, cluster_of_its_own
+from tests.support.cluster import Cluster, Coordinator, cluster_of_its_own
 from tests.support.kept_training import notes_of
 from tests.support.programs import BIN, run, wait_until
 
@@ -130,6 +131,32 @@ def test_a_script_that_writes_checkpoints_writes_one_of_the_same_step_on_all_ran
     lines = (tmp_path / "0.begins").read_text().splitlines()
     assert [int(line.split()[2]) for line in lines] == [-1, *sorted(written)]
     assert not any("in time" in node.output for node in nodes)
+
+
+@pytest.mark.long
+def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpoint_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    """The first node that it hears is about to leave, and it counts on the other one before it has heard that."""
+    notes, state = tmp_path / "notes", tmp_path / "state"
+    notes.mkdir()
+    coordinator = Coordinator("--settle", "10", state_dir=state)
+    cluster = Cluster(coordinator, "planned")
+    try:
+        program = (sys.executable, "-m", "tests.support.checkpoint_program", str(notes))
+        nodes = [cluster.join(name, "--nnodes", "2", command=program) for name in "ab"]
+        await_step(cluster, 30)
+        coordinator.signal(signal.SIGKILL)
+        coordinator.wait()
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+            node.await_line("this node leaves alone if no coordinator is back within")
+        coordinator = Coordinator("--settle", "10", port=coordinator.port, state_dir=state)
+        assert [node.wait() for node in nodes] == [128 + signal.SIGTERM] * 2
+        assert list(checkpoints(notes).values()) == [{0, 1}], "\n".join(node.output for node in nodes)
+    finally:
+        cluster.close()
+        coordinator.close()
 
 
 @pytest.fixture
