@@ -1,4 +1,4 @@
-"""What a process holds that takes part in many rounds: its memory, threads and descriptors stay as they are.
+"""What processes hold that take part in many rounds: their memory, threads and descriptors stay as they are.
 
 python -m benchmarks.rounds --rounds 500
 
@@ -55,6 +55,24 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """What a program beside the workers held in one round."""
+
+    program: str
+    own_kib: int
+    threads: int
+    descriptors: int
+
+    @classmethod
+    def of(cls, program: str, pid: int) -> Beside:
+        """Look at a process."""
+        place = Path("/proc", str(pid))
+        status = dict(line.split(":", 1) for line in (place / "status").read_text().splitlines())
+        descriptors = len(list((place / "fd").iterdir()))
+        return cls(program, int(status["RssAnon"].split()[0]), int(status["Threads"]), descriptors)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One job."""
 
@@ -72,6 +90,9 @@ class Run:
     Threads and connections of the round before may still be about to end, so the most tells little.
     """
     descriptors: list[int]
+    beside_first: list[Beside]
+    """The coordinator and the nodeclients when the workers had settled."""
+    beside_last: list[Beside]
 
 
 def measure(rounds: int) -> Run:
@@ -83,14 +104,26 @@ def measure(rounds: int) -> Run:
         try:
             for node in NODES:
                 cluster.join(node, *FLAGS, command=(sys.executable, str(TRAINING), str(folder)))
+            beside = []
             for number in range(1, rounds + 1):
                 _await_round(cluster, folder, number)
+                if number in {_settled_after(rounds), rounds}:
+                    beside.append(_beside(cluster))
                 if number < rounds:
                     _ask_for_another(coordinator)
-            return _summary(_read(folder), rounds)
+            return _summary(_read(folder), rounds, beside)
         finally:
             cluster.close()
             coordinator.close()
+
+
+def _settled_after(rounds: int) -> int:
+    return min(SETTLED_AFTER, rounds // 2)
+
+
+def _beside(cluster: Cluster) -> list[Beside]:
+    programs = {"coordinator": cluster.coordinator.pid} | {f"node {node.name}": node.pid for node in cluster.nodes}
+    return [Beside.of(program, pid) for program, pid in programs.items()]
 
 
 def _ask_for_another(coordinator: Coordinator) -> None:
@@ -117,10 +150,8 @@ def _read(folder: Path) -> dict[int, list[Held]]:
     return {pid: [Held(**json.loads(line)) for line in found] for pid, found in lines.items() if found}
 
 
-def _summary(processes: dict[int, list[Held]], rounds: int) -> Run:
-    settled = [
-        [sample for sample in held if sample.round > min(SETTLED_AFTER, rounds // 2)] for held in processes.values()
-    ]
+def _summary(processes: dict[int, list[Held]], rounds: int, beside: Sequence[list[Beside]]) -> Run:
+    settled = [[sample for sample in held if sample.round > _settled_after(rounds)] for held in processes.values()]
     settled = [held for held in settled if held]
     gaps = [after.at - before.at for held in settled for before, after in pairwise(held)]
     return Run(
@@ -131,6 +162,8 @@ def _summary(processes: dict[int, list[Held]], rounds: int) -> Run:
         last_kib=sum(held[-1].own_kib for held in settled) // len(settled),
         threads=_halves([[sample.threads for sample in held] for held in settled]),
         descriptors=_halves([[sample.descriptors for sample in held] for held in settled]),
+        beside_first=beside[0],
+        beside_last=beside[-1],
     )
 
 
@@ -144,7 +177,7 @@ def table(runs: Sequence[Run]) -> Table:
     """Return a table of the runs."""
     rounds = runs[0].rounds
     shown = Table(f"{rounds:,} rounds of {len(NODES)} workers, {runs_words(len(runs))}", "")
-    settled = min(SETTLED_AFTER, rounds // 2)
+    settled = _settled_after(rounds)
     shown.add("from a round to the next, s", spread([run.seconds for run in runs], ".3f"))
     shown.add("processes", spread([run.processes for run in runs], "d"))
     shown.add(f"memory after round {settled}, MiB", spread([run.first_kib / 1_024 for run in runs], ".1f"))
@@ -152,6 +185,12 @@ def table(runs: Sequence[Run]) -> Table:
     for what in ("threads", "descriptors"):
         for label, index in ((f"{what} of all, least of the first half", 0), ("  of the second half", 1)):
             shown.add(label, spread([getattr(run, what)[index] for run in runs], "d"))
+    for index, program in enumerate(held.program for held in runs[0].beside_first):
+        pairs = [(run.beside_first[index], run.beside_last[index]) for run in runs]
+        for label, at in ((f"{program} after round {settled}, MiB", 0), ("  in the last round", 1)):
+            shown.add(label, spread([pair[at].own_kib / 1_024 for pair in pairs], ".1f"))
+        for label, at in (("  descriptors", 0), ("  in the last round", 1)):
+            shown.add(label, spread([pair[at].descriptors for pair in pairs], "d"))
     return shown
 
 

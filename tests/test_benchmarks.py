@@ -222,3 +222,7 @@ def test_processes_that_take_part_in_many_rounds_hold_no_more_than_before(tmp_pa
     for what in ("threads", "descriptors"):
         first, last = result[what]
         assert last < first + 12, f"{what} of 2 processes, one more in each round would be 12 more"
+    for before, after in zip(result["beside_first"], result["beside_last"], strict=True):
+        assert after["program"] in printed
+        assert after["own_kib"] < before["own_kib"] + 10 * 1_024, after
+        assert after["descriptors"] < before["descriptors"] + 12, f"{after}: one more in each round would be 14 more"
