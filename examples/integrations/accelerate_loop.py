@@ -38,8 +38,9 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
     accelerator = Accelerator(
         # Needed without GPUs: otherwise accelerate takes each worker for the only one, without a warning.
         cpu=not torch.cuda.is_available(),
-        # torchdata's loader has its place in the epoch as state, so that it can be kept and saved.
-        dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True),
+        # torchdata's loader has its place in the epoch as state, so that it can be kept and saved. So the order of the
+        # data has to follow from the number of the epoch.
+        dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True, use_seedable_sampler=True, data_seed=0),
     )
     torch.manual_seed(0)
     net = nn.Linear(1, 1)
@@ -53,6 +54,7 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
         print(f"goes on after step {step} with {ctx.world_size} workers, from {source}", flush=True)
 
     while step < steps:
+        loader.set_epoch(step // len(loader))
         for inputs, targets in loader:
             optimizer.zero_grad()
             accelerator.backward(mse_loss(model(inputs), targets))
@@ -67,7 +69,8 @@ def train(ctx: workerlib.Context, checkpoints: Path, steps: int) -> None:
             if step == steps:
                 break
     if accelerator.is_main_process:
-        print(f"done after step {step}", flush=True)
+        weight, bias = (parameter.item() for parameter in net.parameters())
+        print(f"done after step {step}: learned y = {weight:.6f}x + {bias:.6f}", flush=True)
     accelerator.end_training()
 
 

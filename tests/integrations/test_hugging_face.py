@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,20 @@ def test_accelerate(train: Train, tmp_path: Path, kept: bool) -> None:
     job.break_twice(kept=kept)
     job.finish()
     assert "done after step 2000" in job.output
+
+
+def test_a_killed_node_does_not_change_the_order_of_the_data(train: Train, tmp_path: Path) -> None:
+    modules = "accelerate,torchdata.stateful_dataloader"
+    for disturbed in (True, False):
+        folder = tmp_path / str(disturbed)
+        job = train("accelerate_loop.py", "--checkpoints", folder, "--steps", "300", preload=modules)
+        if disturbed:
+            job.await_step(1, 50)  # an epoch has 32 steps
+            job.replace_node("b")
+        job.finish()
+    learned = re.findall(r"done after step 300: learned (.*)", job.output)
+    assert len(learned) == 2, "the output is that of both trainings"
+    assert learned[0] == learned[1]
 
 
 def test_trainer(train: Train, tmp_path: Path) -> None:
