@@ -146,8 +146,7 @@ def test_all_nodes_get_sigterm_while_the_coordinator_is_gone_and_write_a_checkpo
         program = (sys.executable, "-m", "tests.support.checkpoint_program", str(notes))
         nodes = [cluster.join(name, "--nnodes", "2", command=program) for name in "ab"]
         await_step(cluster, 30)
-        coordinator.signal(signal.SIGKILL)
-        coordinator.wait()
+        coordinator.close()
         for node in nodes:
             node.signal(signal.SIGTERM)
             node.await_line("this node leaves alone if no coordinator is back within")
