@@ -162,7 +162,11 @@ class Arenas:
         try:
             # The memory is allocated now, since a worker that writes must not meet a lack of it. To zero the pages
             # takes a second for each gigabyte, so a thread does it.
-            file = await asyncio.to_thread(self.allocate_claimed, sizes, size)
+            allocating = asyncio.ensure_future(asyncio.to_thread(self.allocate_claimed, sizes, size))
+            file = await asyncio.shield(allocating)
+        except asyncio.CancelledError:  # a copy is not wanted any more, and the thread goes on
+            allocating.add_done_callback(lambda done: self._free(done, size))
+            raise
         except OSError as error:
             raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
         try:
@@ -173,6 +177,12 @@ class Arenas:
             raise NoMemoryError(f"{demand}, which the system refused: {reason(error)}") from error
         arena.protect(self._protected)
         return _Owned(file, arena, size)
+
+    def _free(self, allocated: asyncio.Future[int], size: int) -> None:
+        """Free memory that nobody waits for any more; a thread that failed has freed its own."""
+        if not allocated.cancelled() and allocated.exception() is None:
+            os.close(allocated.result())
+            self.give_back(size)
 
     async def reserve_copy(self, commit: Commit) -> Place:
         """Empty a place for a copy of another node's part, and return it. Raises `NoMemoryError`.

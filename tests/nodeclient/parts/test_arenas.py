@@ -12,7 +12,7 @@ import pytest
 
 from nodeclient.parts import arenas
 from nodeclient.parts.arenas import COPIES, Arenas, NoMemoryError
-from workerlib.keep.arena import ArenaSizes
+from workerlib.keep.arena import ArenaSizes, Commit
 
 pytestmark = pytest.mark.asyncio
 
@@ -37,6 +37,32 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
         go_on.set()
     await kept.reserve(1, SIZES)
     kept.drop()
+
+
+async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeroing takes a second for each gigabyte, and the coordinator may name other copies within that."""
+    go_on, allocate, files = threading.Event(), arenas.allocate, list[int]()
+
+    def slowly(sizes: ArenaSizes, size: int) -> int:
+        go_on.wait(10)
+        files.append(allocate(sizes, size))
+        return files[-1]
+
+    monkeypatch.setattr(arenas, "allocate", slowly)
+    kept = Arenas(2**40, lambda: 2**40, COPIES)
+    commit = Commit(step=1, round=1, length=1_000, rank=3, world_size=4, shard=3, shards=4, serial=1)
+    copying = asyncio.ensure_future(kept.reserve_copy(commit))
+    await asyncio.sleep(0)
+    assert kept.used_bytes > 0
+    copying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await copying
+    go_on.set()
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()}, timeout=10)
+    await asyncio.sleep(0)
+    assert kept.used_bytes == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
 
 
 async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
