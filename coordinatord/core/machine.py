@@ -78,16 +78,15 @@ class Coordinator:
     def restore(self, past: Iterable[tuple[float, Record]], now: float, tokens: Collection[str] = ()) -> None:
         """Restore the state from the records of earlier lives, with their times in this clock, none after `now`.
 
-        The time since the last record counts as sleep: it puts off all deadlines, and no node is lost before a full
-        grace has passed. A member whose token is not in the valid `tokens` may be back with any. Raises `HistoryError`.
+        All deadlines begin anew, and no node is lost before a full grace has passed. A member whose token is not in the
+        valid `tokens` may be back with any. Raises `HistoryError`.
         """
-        last = now
         self._stalls.begin(self.policy, now)
-        for last, record in past:
-            apply(self.cluster.durable, record, last)
+        for at, record in past:
+            apply(self.cluster.durable, record, at)
         for job, durable in self.cluster.durable.jobs.items():
             run = self.cluster.jobs[job] = self._registry.live[durable.id] = Run(durable, self.policy)
-            run.take_up(now - last, now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)
+            run.take_up(now)
             for member in run.members.values():
                 # It may have gone before the first known failure, and caused it: that one must not be charged.
                 member.heard_at, member.closed_at = now, now - AGE_MAX

@@ -215,10 +215,12 @@ class Run:
         if self.emptied_at is not None:
             self.emptied_at += by
 
-    def take_up(self, away_s: float, until: float, now: float) -> None:
-        """Go on after `away_s` in which the coordinator was away: leave no node behind before `until`.
+    def take_up(self, now: float) -> None:
+        """Go on after the coordinator was away.
 
-        A run without members counts as empty from now.
+        A round that was being stopped has the whole time for that again, which is longer than nodes have to come back
+        (`Policy` sees to that). Its nodes heard of the stop when it was on the disk. That may have been long after the
+        decision, and only the time of the decision is recorded. A run without members counts as empty from now.
 
         What fails in a round that was being stopped, and not for a failure, counts as a consequence of the stop.
         Whether it failed earlier is not known: the time of the stop rests on a clock that may have been set meanwhile.
@@ -227,9 +229,8 @@ class Run:
         self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
-            self.begin_stop(durable.entered_at + away_s)
+            self.begin_stop(now)
             self.halting = Halting(wanted=durable.planned and durable.stepped)  # nodes repeat their promises
-        self.stop_overdue_at = max(self.stop_overdue_at, until)
         if self.consequences_from < math.inf:
             self.consequences_from = -math.inf
         if durable.first_failure is not None:

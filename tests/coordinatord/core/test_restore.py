@@ -279,11 +279,12 @@ def test_a_stall_right_after_the_start_condemns_nobody_and_forgives_no_more_than
     assert [record.node for record in records if isinstance(record, NodeLost)] == ["n2"]
 
 
-def test_to_have_been_away_overdraws_no_deadline() -> None:
+def test_a_round_that_was_being_stopped_has_its_whole_time_after_a_start() -> None:
     first = a_running_pair()
     first.report(1, run="e-1", round=1, phase=Phase.STOPPING, failure=a_failure())
     overdue_in = first.run.stop_overdue_at - first.now
-    second = first.next_life()
+    later = first.now + overdue_in - 1.0  # the disk failed until then, so that nodes heard of the stop no earlier
+    second = Life([*first.past, (later, RunOpened("another", "e-9", "opened by node x", "x", PAIR))], later + AWAY_S)
     assert second.run.stop_overdue_at - second.now == overdue_in
 
 
@@ -293,8 +294,7 @@ def test_after_a_start_nobody_is_left_behind_before_it_could_be_back() -> None:
     first.now = first.run.stop_overdue_at - 1.0
     first.past.append((first.now, RunOpened("another", "e-9", "opened by node x", "x", PAIR)))
     second = Life(list(first.past), first.now + 1.5)
-    grace = second.coordinator.policy.restart_grace_s
-    early = second.tick_until(second.now + grace - 0.1)
+    early = second.tick_until(second.now + second.coordinator.policy.restart_grace_s - 0.1)
     assert not any(isinstance(record, NodeLost | NodeLeftBehind) for record in early)
     second.connect(1, run="e-1", round=1, phase=Phase.FAILED, failure=a_failure(age_s=60.0))
     records = second.connect(2, run="e-1", round=1, phase=Phase.STOPPED).records

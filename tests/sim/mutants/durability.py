@@ -144,10 +144,10 @@ MUTANTS = (
     ),
     Mutant(
         "absence-counts",
-        "coordinatord.core.machine",
+        "coordinatord.core.state.run",
         "the time for which the coordinator was away counts against the nodes",
-        "run.take_up(now - last, now + self.policy.restart_grace_s + self.policy.heartbeat_s, now)",
-        "run.take_up(0.0, 0.0, now)",
+        "self.begin_stop(now)",
+        "self.begin_stop(durable.entered_at)",
     ),
     Mutant(
         "alive-until-start",
