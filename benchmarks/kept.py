@@ -3,11 +3,12 @@
 python -m benchmarks.kept --repeat 3
 
 `kept_training` is what is trained: under nodeclient with `ctx.keep` ("kept"), the same without ("bare"), and under
-torchrun with a `dcp.save` every 50 steps. Beside them stand the projects of `rival_jobs` that are installed. The time
-counts from the last step before until the first step that had not been done before, so it has in it what is done again.
-A bare training begins anew: there its first step counts, so that what is more than that is what kept state costs. Where
-some ranks go on while others are still missing, the time until all train again is said too. `kept_step` has what
-keeping costs while nothing breaks.
+torchrun with a `dcp.save` every 50 steps. `kept_in_place` is the same under nodeclient with workers that outlive a
+round; it has no sharded training, whose parameters are bound to their round. Beside them stand the projects of
+`rival_jobs` that are installed. The time counts from the last step before until the first step that had not been done
+before, so it has in it what is done again. A bare training begins anew: there its first step counts, so that what is
+more than that is what kept state costs. Where some ranks go on while others are still missing, the time until all train
+again is said too. `kept_step` has what keeping costs while nothing breaks.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from pathlib import Path
 
-from launchers import NodeclientJob, prepare, running_job
+from launchers import IN_PLACE, NodeclientJob, prepare, running_job
 from recovery_jobs import Job, TorchrunJob
 from recovery_parts import of_round, steps
 from rival_jobs import RIVALS, add_rivals_flag, without_missing
 from tables import BenchmarkError, Table, add_flags, positive, runs_words, spread, write_report
 
-SIDES = ("torchrun", "bare", "kept")
+SIDES = ("torchrun", "bare", "kept", IN_PLACE)
 
 SCRIPT = Path(__file__).with_name("kept_training.py")
 
@@ -121,11 +122,14 @@ def play(name: str, side: str, programs: Path) -> Run | None:
     with tempfile.TemporaryDirectory(prefix="kept-") as folder:
         mode = {"torchrun": f"dcp-{scenario.mode}", "bare": f"bare-{scenario.mode}"}.get(side, scenario.mode)
         training: Sequence[str] | None = (str(SCRIPT), mode, str(scenario.megabytes), folder)
+        if side == IN_PLACE:
+            in_place = (str(SCRIPT.with_name("kept_in_place.py")), str(scenario.megabytes))
+            training = in_place if scenario.mode == "keep" else None
         if side in RIVALS:
             training = RIVALS[side].training(mode, str(scenario.megabytes), folder)
         if training is None:
             return None
-        flags = ("--topology", "{node}", "--persist", f"{folder}/disk") if side == "kept" else ()
+        flags = ("--topology", "{node}", "--persist", f"{folder}/disk") if side in {"kept", IN_PLACE} else ()
         with running_job(launcher, scenario.nnodes, Path(folder), flags=flags, programs=programs) as job:
             job.training = training
             for node in "abc"[: scenario.begin]:

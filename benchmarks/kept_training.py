@@ -13,6 +13,7 @@ checkpoints takes as long as a whole restart of warm workers.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -35,11 +36,10 @@ SAVE_EVERY = 50
 def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) -> None:
     """Train until the file of the end is there."""
     sharded = mode.endswith("sharded")
-    copies = 3 if sharded else 2  # AdamW keeps two tensors for each parameter, SGD with momentum one
     marks.note("imported")
     with workerlib.init() as ctx:
         marks.note("connected")
-        model: nn.Module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // copies))))
+        model: nn.Module = network(megabytes, sharded=sharded)
         if sharded:
             from torch.distributed.fsdp import fully_shard
 
@@ -53,19 +53,31 @@ def main(mode: str, megabytes: int, folder: Path, marks: Marks, finish: Path) ->
             done = load(folder, model, optimizer)
         elif not mode.startswith("bare"):
             done = ctx.keep(model=model, optimizer=optimizer)
-        over, pause, step = torch.zeros(1), Event(), done
-        while not over:
-            step += 1
-            optimizer.zero_grad()
-            model(torch.randn(4, WIDTH)).square().mean().backward()
-            optimizer.step()
-            over.fill_(finish.exists())
-            dist.all_reduce(over)
-            marks.note("step", step=step)
+        for step in train(model, optimizer, done, marks, finish):
             ctx.step(step)
             if dcp and step % SAVE_EVERY == 0:
                 save(folder / f"step-{step}", model, optimizer)
-            pause.wait(STEP_S)
+
+
+def network(megabytes: int, *, sharded: bool) -> nn.Sequential:
+    """Return a network that has so many megabytes with the state of its optimizer."""
+    copies = 3 if sharded else 2  # AdamW keeps two tensors for each parameter, SGD with momentum one
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(max(1, megabytes // copies))))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, done: int, marks: Marks, finish: Path) -> Iterator[int]:
+    """Yield each step that is done, from the one after `done` on, until the file of the end is there."""
+    over, pause, step = torch.zeros(1), Event(), done
+    while not over:
+        step += 1
+        optimizer.zero_grad()
+        model(torch.randn(4, WIDTH)).square().mean().backward()
+        optimizer.step()
+        over.fill_(finish.exists())
+        dist.all_reduce(over)
+        marks.note("step", step=step)
+        yield step
+        pause.wait(STEP_S)
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
