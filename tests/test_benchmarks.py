@@ -29,7 +29,7 @@ JOIN_MESSAGES_FROM = 2
 JOIN_MESSAGES_TO = (1, 2)
 """The messages to each node: wait, unless a round is formed before that is sent, and run."""
 JOIN_BYTES_FROM = 739
-JOIN_BYTES_TO_MOST = 918
+JOIN_BYTES_TO_MOST = 931
 """A wait has texts of different lengths, by how many have come."""
 
 REFORM_MESSAGES_FROM = 2
@@ -44,7 +44,7 @@ REFORM_COMMITS = 3
 REFORM_RECORDS = 5
 
 BEAT_BYTES = 172
-BEAT_ANSWER_BYTES = {4: 514, 128: 578}
+BEAT_ANSWER_BYTES = {4: 527, 128: 591}
 """The bytes of a heartbeat, and of its answer by the number of nodes that run: its text names some of them."""
 
 HEARTBEAT_COST_MOST = 4.0
