@@ -180,7 +180,7 @@ def test_a_spare_waits_takes_over_and_is_released(job: Job, coordinator: Coordin
 
 def test_one_that_waits_in_vain_gives_up_alone(job: Job) -> None:
     early = job.agent("2", join_timeout="3")
-    with pytest.raises(RendezvousTimeoutError, match=r"not enough nodes .* --rdzv-id and --rdzv-endpoint"):
+    with pytest.raises(RendezvousTimeoutError, match=r"not enough nodes .* --rdzv-conf join_timeout"):
         early.rendezvous().result(TIMEOUT_S)
     early.handler.shutdown()
     assert sorted(ranks(job.agent("2"), job.agent("2"))) == [(0, 2), (1, 2)]
