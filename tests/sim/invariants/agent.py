@@ -126,7 +126,8 @@ class AgentInvariants(NodeInvariants):
         self._judge_held(host, conduct, now)
         if isinstance(event, events.WorkerExited | events.CollectiveFailed | events.StartFailed):
             known = isinstance(event, events.WorkerExited) and event.local_rank in host.workers.staying.failed
-            in_round = event.local_rank in agent._group.alive or not agent._group.begun
+            never_began = isinstance(event, events.StartFailed) and not agent._group.begun
+            in_round = event.local_rank in agent._group.alive or never_began
             fails = event.exit_code and in_round and not known
             if fails:
                 conduct.failed_in.add((agent.run, agent.round))
