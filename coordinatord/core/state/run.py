@@ -229,8 +229,7 @@ class Run:
         self.kept.disk.since = -math.inf  # whether the last step that was due was written is not known
         self.dated = not durable.state.ended or durable.entered_at < now
         if durable.state is State.STOPPING:
-            self.begin_stop(now)
-            self.halting = Halting(wanted=durable.planned and durable.stepped)  # nodes repeat their promises
+            self.begin_stop(now)  # nodes repeat their promises
         if self.consequences_from < math.inf:
             self.consequences_from = -math.inf
         if durable.first_failure is not None:
