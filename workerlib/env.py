@@ -100,7 +100,11 @@ STEP_MAX = 2**53 - 1
 STEPS_TO_COME = 2**64 - 1
 """The value in place of a step of a worker that will report its steps, and has done none yet."""
 
-DEFAULTS = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+"""The variable that sets what torch does by itself when a collective of NCCL has failed: with 0 nothing, else it aborts
+the process group, and with 1 and 3 it ends the process as well (ProcessGroupNCCL.hpp of torch 2.13)."""
+
+DEFAULTS = {ERROR_HANDLING: "1"}
 """Defaults for workers: one gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.
 
 The value is torchrun's: a collective that failed or timed out ends its process instead of hanging."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workerlib import agreement, checkpoints, gloo, progress, store
-from workerlib.env import WorkerEnvironment
+from workerlib.env import DEFAULTS, ERROR_HANDLING, KEEP, WorkerEnvironment
 from workerlib.stop import REQUEST
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def begin(
     device = _set_device(environment)
     if backend is None:
         backend = "gloo" if device.type == "cpu" else "nccl"
+    _outlive_errors()
     if environment.rank > 0:
         store.await_listener(environment)
     with nullcontext() if staying is None else staying.making_group():
@@ -201,6 +202,16 @@ def begin(
             device_id=device if backend == "nccl" else None,
         )
     return Context(environment, device, staying)
+
+
+def _outlive_errors() -> None:
+    """Have torch leave this process alive when a collective of NCCL fails, if it may save its state then.
+
+    Otherwise torch ends the process about a second after the error, or aborts its process groups, so that nobody knows
+    what the GPU has computed since. nodeclient ends workers that hang in any case. A value of the user's stays.
+    """
+    if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
+        os.environ[ERROR_HANDLING] = "0"
 
 
 def _require_torch() -> None:

@@ -1,6 +1,6 @@
 """How state is saved from a GPU: beside a training that is stuck, and not at all once an error has spoilt the context.
 
-What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keep/test_device_order.py`.
+What a worker makes of the answers is tested without a GPU, in `tests/workerlib/keep/test_gate.py`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,33 @@ pytestmark = pytest.mark.slow
 BESIDE = """
 import torch
 from workerlib.keep.device_order import CudaOrder
+from workerlib.keep.gate import Gate
 
 of, to = torch.arange(1_000.0, device="cuda"), torch.zeros(1_000)
 order = CudaOrder(of.device)
-order.note_end()
-assert order.has_ended(60), "the end of the step is not seen"
+gate = Gate(order)
+gate.note_end()
+assert gate.has_ended(60), "the end of the step is not seen"
 torch.cuda._sleep(20_000_000_000)  # some ten seconds, as a collective that hangs
 order.copy([to], [of])
 assert to.tolist() == list(range(1_000)), "something else was copied"
 assert not torch.cuda.current_stream().query(), "the copy waited for what training does"
-order.note_end()
-assert not order.has_ended(0.05), "a step that is on is said to have ended"
+gate.note_end()
+assert not gate.has_ended(0.05), "a step that is on is said to have ended"
 """
 
 SPOILT = """
 import torch
 from workerlib.keep.device_order import CudaOrder
+from workerlib.keep.gate import Gate
 
 few = torch.zeros(1, device="cuda")
 order = CudaOrder(few.device)
 few[torch.tensor([5], device="cuda")]  # a place that is not there: each later call fails
 try:
-    order.note_end()
-    order.has_ended(60)
+    gate = Gate(order)
+    gate.note_end()
+    gate.has_ended(60)
 except RuntimeError:
     raise SystemExit(0)
 raise SystemExit("the context is said to be in order")

@@ -18,6 +18,8 @@ from nodeclient.host.ports import PortReservation
 from tests.support.gloo import BUSY_AT_THE_END, skip_where_gloo_needs_no_python
 from tests.support.programs import TIMEOUT_S
 from workerlib import WorkerEnvironment, store
+from workerlib.env import ERROR_HANDLING, KEEP
+from workerlib.init import _outlive_errors
 
 SOLO = WorkerEnvironment(
     rank=0,
@@ -41,6 +43,18 @@ SOLO = WorkerEnvironment(
 )
 
 WORLD_SIZE = 2
+
+
+@pytest.mark.parametrize(
+    ("offered", "value", "expected"), [(True, "1", "0"), (True, "3", "3"), (True, "0", "0"), (False, "1", "1")]
+)
+def test_a_worker_outlives_errors_of_nccl_where_its_state_can_be_kept(
+    monkeypatch: pytest.MonkeyPatch, offered: bool, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(ERROR_HANDLING, value)
+    monkeypatch.setenv(KEEP, "/run/node") if offered else monkeypatch.delenv(KEEP, raising=False)
+    _outlive_errors()
+    assert os.environ[ERROR_HANDLING] == expected
 
 
 @pytest.fixture

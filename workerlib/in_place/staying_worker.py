@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from workerlib import checkpoints, progress, responder
-from workerlib.env import DEFAULTS, ROUNDS, WorkerEnvironment
+from workerlib.env import ROUNDS, WorkerEnvironment
 from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
 from workerlib.in_place.round_channel import RoundChannel
@@ -38,9 +38,6 @@ AGAIN_S = 0.02
 
 VAIN_MAX = 3
 """The rounds in a row without a step after which this process goes into no further one."""
-
-HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-"""The variable that sets what torch does by itself when a collective of NCCL fails or times out."""
 
 
 class StayingWorker:
@@ -231,10 +228,6 @@ def connect() -> StayingWorker | None:
         LOG.warning("nodeclient cannot be reached at %s, so rounds are not begun in place: %s", path, error.strerror)
         return None
     leftovers.set_aside()
-    if os.environ.get(HANDLING) == DEFAULTS[HANDLING]:
-        # torch recommends this for `_abort_process_group` (distributed_c10d.py of torch 2.13): otherwise a thread of
-        # torch ends the process for the same error. nodeclient ends workers that hang in any case.
-        os.environ[HANDLING] = "0"
     return StayingWorker(channel, environment.round)
 
 

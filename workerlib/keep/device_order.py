@@ -1,13 +1,11 @@
 """Shows how far a GPU has come: the host is ahead of it, so a step that is done on the host may go on there.
 
 A save at the break of a round must not wait behind a collective that hangs, as it would in training's stream. So it has
-a stream of its own, and begins only when the other stream has passed the end of the step.
+a stream of its own.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -15,61 +13,74 @@ import torch
 
 from workerlib.keep.small_state import copy
 
-PAUSE_S = 0.001
-"""How long to wait between two looks at the GPU."""
+
+class Mark(Protocol):
+    """A place in the order of work that training has given to a device."""
+
+    def has_passed(self) -> bool:
+        """Whether the device has done all work before it. Raises `RuntimeError` if an error has spoilt the device."""
 
 
 class DeviceOrder(Protocol):
     """The order in which a device does what training gives it."""
 
-    def note_end(self) -> None:
-        """Note that the device was given all work of a step. The training thread calls this."""
+    @property
+    def is_recording(self) -> bool:
+        """Whether what training gives is only recorded now, as in a CUDA graph, and done later."""
 
-    def has_ended(self, within_s: float | None) -> bool:
-        """Wait until the device is done with that step, for ever if `within_s` is None; return whether it is."""
+    def mark(self) -> Mark:
+        """Set a mark behind all that was given. The training thread calls this."""
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         """Copy beside training; return when it is done."""
 
 
 class CudaOrder:
-    """The order of a GPU. This was not tried on a GPU yet."""
+    """The order of a GPU. It is that of the stream that is training's when `mark` is called."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the stream for copies."""
         self._device = device
         self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
-        self._end: torch.cuda.Event | None = None
 
-    def note_end(self) -> None:
+    @property
+    def is_recording(self) -> bool:
+        """Whether a CUDA graph is being captured."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def mark(self) -> Mark:
         """Record an event in the stream of training."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
         event.record(torch.cuda.current_stream(self._device))
-        self._end = event
-
-    def has_ended(self, within_s: float | None) -> bool:
-        """Wait for the event. Raises `RuntimeError` if an error has spoilt the context of this process."""
-        end = self._end
-        if end is None:
-            return True
-        if within_s is None:
-            end.synchronize()
-            return True
-        until, pause = time.monotonic() + within_s, threading.Event()
-        while not end.query():  # type: ignore[no-untyped-call]  # as above
-            if time.monotonic() >= until:
-                return False
-            pause.wait(PAUSE_S)
-        return True
+        return _CudaMark(event)
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
-        """Copy in the stream for copies. Raises `RuntimeError` as `has_ended` does."""
+        """Copy in the stream for copies. Raises `RuntimeError` as `Mark.has_passed` does."""
         with torch.cuda.stream(self._copies):
             copy(to, of)
         self._copies.synchronize()
+
+
+class _CudaMark:
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self._event = event
+
+    def has_passed(self) -> bool:
+        return bool(self._event.query())  # type: ignore[no-untyped-call]  # as above
 
 
 def order_of(tensors: Iterable[torch.Tensor]) -> DeviceOrder | None:
     """Return the order of the GPU that has tensors; None if all are in the memory of the host."""
     device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
     return None if device is None else CudaOrder(device)
+
+
+def order_of_collectives(order: DeviceOrder | None) -> DeviceOrder | None:
+    """Return the order in which collectives are done that training waits for; None if the host itself waits for them.
+
+    It is that of the GPU that has the state, if there is one. State in the memory of the host, as with FSDP's offload,
+    is trained with gradients that a GPU has reduced: then it is that of the current GPU.
+    """
+    if order is None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # as above
+        return CudaOrder(torch.device("cuda", torch.cuda.current_device()))
+    return order

@@ -9,7 +9,8 @@ import torch
 
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.arena import ALIGNMENT, WHOLE, Arena, Commit, Place
-from workerlib.keep.device_order import order_of
+from workerlib.keep.device_order import DeviceOrder, order_of, order_of_collectives
+from workerlib.keep.gate import Gate
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.manifest import Layout, Piece, lay_out, read_layout
 from workerlib.keep.pieces import local_part, piece_of, views_of
@@ -32,7 +33,10 @@ class NotNowError(Exception):
 class Generations:
     """Writes big states into an arena."""
 
-    def __init__(self, objects: Mapping[str, KeptObject]) -> None:
+    def __init__(
+        self, objects: Mapping[str, KeptObject], order: DeviceOrder | None = None, gate: Gate | None = None
+    ) -> None:
+        """Take the objects whose state is written; `order` and `gate` are by default those of the GPU in use."""
         self._objects = objects
         self._arena: Arena | None = None
         self._layout = lay_out(())
@@ -40,8 +44,11 @@ class Generations:
         self._growth = 0
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
-        self.order = order_of(tensor for _, tensor in self.tensors())
-        """The order of the GPU; None without a GPU."""
+        self._order = order_of(tensor for _, tensor in self.tensors()) if order is None else order
+        """The order of the GPU that has the state; None if the host has it."""
+        collectives = order_of_collectives(self._order)
+        self.gate = Gate(collectives) if gate is None and collectives is not None else gate
+        """What knows how far the GPU has come; None without a GPU."""
 
     def attach(self, arena: Arena) -> None:
         """Write into this arena from now on."""
@@ -62,17 +69,21 @@ class Generations:
     @property
     def on_device(self) -> bool:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
-        return self.order is not None
+        return self._order is not None
 
     def note_step(self) -> None:
         """Note that the present state is that of a whole step, once a GPU has come to it."""
-        if self.order is not None:
-            self.order.note_end()
+        if self.gate is not None:
+            self.gate.note_end()
         if not self._sample:
             tensors = self.tensors()
             self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
+
+    def has_ended(self, within_s: float | None) -> bool:
+        """Whether the last step is whole on the GPU as well: see `Gate.has_ended`, which waits."""
+        return self.gate is None or self.gate.has_ended(within_s)
 
     def have_changed(self) -> bool:
         """Whether the state has changed since `note_step`, by a sample of its tensors."""
@@ -97,8 +108,8 @@ class Generations:
         """
         if self._arena is None:
             raise NotNowError("there is no memory yet")
-        if self.order is not None and not self.order.has_ended(WITHIN_S if last else None):
-            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
+        if not self.has_ended(WITHIN_S if last else None):
+            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s, or not undisturbed")
         tensors = self.tensors()
         layout = self._lay_out(tensors)
         end = after(layout)
@@ -109,7 +120,7 @@ class Generations:
         if place is None:
             raise NotNowError("the steps that are in memory are still needed, so there is no place for another one")
         place.data[: len(layout.manifest)] = layout.manifest
-        beside = copy if self.order is None else self.order.copy
+        beside = copy if self._order is None else self._order.copy
         beside(self._views_of(place), [local_part(tensor) for _, tensor in tensors])
         if small is not None:
             place.data[end:length] = small

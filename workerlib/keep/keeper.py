@@ -30,7 +30,7 @@ from workerlib.keep.channel_messages import (
     at_own_step,
     reason,
 )
-from workerlib.keep.generations import Generations
+from workerlib.keep.generations import WITHIN_S, Generations
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import after_closure
 from workerlib.keep.planned_end import PlannedEnd
@@ -63,6 +63,8 @@ class StepKeeper:
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
+        self._gate = generations.gate if environment.world_size > 1 else None
+        """What optimizers wait for; None without a GPU, and without peers."""
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
@@ -141,9 +143,15 @@ class StepKeeper:
         return wrapped
 
     def _begin_change(self) -> None:
-        """Note that parameters are about to change, so that the state is no longer that of a whole step."""
+        """Note that parameters are about to change, so that the state is no longer that of a whole step.
+
+        Before the first change of a step, a GPU has to be past all collectives. Later ones wait for nothing: the state
+        is that of no step until `ctx.step`. Raises as `Gate.open` does.
+        """
         if self._has_ended:
             return
+        if self._gate is not None and not self._saver.numbers.is_changing:
+            self._gate.open()
         if self._saver.follows:
             self._saver.note_change()
             if not self._lock.is_in_step:
@@ -229,9 +237,16 @@ class StepKeeper:
     # The way into the next round, as the same process
 
     def let_leave(self) -> None:
-        """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step."""
+        """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step.
+
+        Collectives may be aborted when this returns. So a GPU has a moment to come to the end of the present step.
+        """
         self._lock.leave_round()
         self.planned_end.release()
+        if self._gate is not None:
+            if self._lock.take(StateHolder.SAVER, WITHIN_S):
+                self._lock.release()
+            self._gate.shut(WITHIN_S)
 
     def leave_round(self) -> None:
         """Remove everything of this keeper from this process: the next round has another one."""

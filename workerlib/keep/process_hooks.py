@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from workerlib import progress
@@ -29,8 +30,13 @@ class ProcessHooks:
         self._at_end: Callable[..., None] | None = None
 
     def before_optimizers(self, call: Callable[..., Any]) -> None:
-        """Make a call before each step of any optimizer."""
-        self._handles.append(register_optimizer_step_pre_hook(call))
+        """Make a call before each step of any optimizer. Where the step is compiled, the call breaks its graph."""
+
+        @_disable_dynamo  # `torch.compiler.disable` would import torch._dynamo at once, which takes a second
+        def hook(*given: Any) -> Any:
+            return call(*given)
+
+        self._handles.append(register_optimizer_step_pre_hook(hook))
 
     def after_forward(self, modules: Iterable[torch.nn.Module], call: Callable[..., Any]) -> None:
         """Make a call after each forward of these modules."""

@@ -164,6 +164,8 @@ class StepSaver:
             self.at_intervals = self._collectives != _collectives_begun()
         try:
             self._generations.note_step()
+            if self.follows and self._small.on_device and not self._generations.has_ended(None):
+                return  # buffers that no training ever had
             if self.follows:
                 taken = self._small.take()
                 fits = self._write_small(taken)
