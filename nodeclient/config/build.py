@@ -19,7 +19,13 @@ from coordinatord.runtime.settings import SettingsParser
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
 from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, JOIN_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S
+from nodeclient.core.agent_settings import (
+    ABORT_TIMEOUT_S,
+    JOIN_TIMEOUT_S,
+    KEEP_RATE,
+    KEEP_TIMEOUT_S,
+    NCCL_ABORT_TIMEOUT_S,
+)
 from nodeclient.host.addresses import address_of, fresh_node_id, interfaces
 from nodeclient.host.devices import Host, WorkersPerNodeError, workers_per_node
 from nodeclient.host.memory import memory
@@ -94,6 +100,7 @@ def join_config(
         join_timeout_s=_or_default(given.join_timeout, JOIN_TIMEOUT_S),
         stop_timeout_s=_or_default(given.stop_timeout, STOP_TIMEOUT_S),
         abort_timeout_s=_or_default(given.abort_timeout, ABORT_TIMEOUT_S),
+        nccl_abort_timeout_s=_or_default(given.abort_timeout, NCCL_ABORT_TIMEOUT_S),
         log_level=given.log_level or "info",
         command=front_end.command,
         group_rank=_group_rank(parser, given, nodes, from_scheduler, remarks, front_end.group_rank),

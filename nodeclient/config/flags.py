@@ -300,7 +300,7 @@ def add_node(parser: SettingsParser) -> None:
         type=flag_values.seconds_or_none,
         toml=NUMBER,
         metavar="S",
-        help="seconds that workers get in any other stop, where they often hang in a collective (default: 0.5)",
+        help="seconds that workers get in any other stop, and to abort NCCL (defaults: 0.5, and 3 for NCCL)",
     )
 
 

@@ -11,7 +11,13 @@ from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import JobSpec
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import USUAL, AccessSettings
-from nodeclient.core.agent_settings import ABORT_TIMEOUT_S, KEEP_RATE, KEEP_TIMEOUT_S, Settings
+from nodeclient.core.agent_settings import (
+    ABORT_TIMEOUT_S,
+    KEEP_RATE,
+    KEEP_TIMEOUT_S,
+    NCCL_ABORT_TIMEOUT_S,
+    Settings,
+)
 from nodeclient.output.output_settings import OutputSettings
 from nodeclient.persist.persist_settings import PersistSettings
 
@@ -45,6 +51,8 @@ class JoinConfig:
     command: tuple[str, ...]
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in a stop that is not planned."""
+    nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
+    """How long workers get to leave a round for another one once they abort NCCL."""
     group_rank: int | None = None
     """The group rank that this node asks for."""
     output: OutputSettings = field(default_factory=OutputSettings)
@@ -87,6 +95,7 @@ class JoinConfig:
             join_timeout_s=self.join_timeout_s,
             stop_timeout_s=self.stop_timeout_s,
             abort_timeout_s=self.abort_timeout_s,
+            nccl_abort_timeout_s=self.nccl_abort_timeout_s,
             preloads=bool(self.preload),
             keeps=self.keep_bytes > 0,
             persists=self.keep_bytes > 0 and self.persist is not None,

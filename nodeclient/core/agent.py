@@ -37,7 +37,7 @@ class Agent:
         self._port = port
         self._desired: Desired | None = None
         self._group = WorkerGroup()
-        self._staying = Staying()
+        self._staying = Staying(settings.nccl_abort_timeout_s)
         self._without_workers_since = now
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()
@@ -57,6 +57,7 @@ class Agent:
             events.Unreached: self._probed,
             events.WorkersStarted: self._workers_started,
             events.WorkerStays: lambda event, _: self._staying.note_able(event.local_rank, able=event.able),
+            events.WorkerAborts: self._staying.note_abort,
             events.WorkerRefuses: lambda event, _: self._staying.note_refusal(event),
             events.Keeping: lambda event, _: self._departure.note_state(event, self._group),
             events.KeptSaved: self._kept_saved,
@@ -315,8 +316,7 @@ class Agent:
         group = self._group
         assert group.assignment is not None  # noqa: S101 - `_probe` made it with one
         group.begun, group.alive = True, set(range(self._settings.workers))
-        stays = self._staying.begin()
-        self._effects.append(effects.Start(self.run, self.round, group.assignment, group.origin, stays))
+        self._effects += [effects.Start(self.run, self.round, group.assignment, group.origin, self._staying.begin())]
 
     def _stop(self, now: float) -> None:
         """Have the workers save what they keep, and then leave the round or end. A later call goes on from there."""

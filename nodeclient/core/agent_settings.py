@@ -11,6 +11,10 @@ ABORT_TIMEOUT_S = 0.5
 """The time between SIGTERM and SIGKILL in an unplanned stop. A worker that hangs in a collective will not end by
 itself."""
 
+NCCL_ABORT_TIMEOUT_S = 3.0
+"""The same for workers that abort NCCL to leave their round. A new warm worker does its next step after 3 s (one run on
+an H100), so a longer wait for one that stays would gain nothing."""
+
 KEEP_RATE = 100e6
 """How many bytes a second of other nodes' state a node copies: what a network of 1 Gbit/s carries at most. Half of it
 is enough for copies to keep up with saves that take 1 % of the time."""
@@ -53,6 +57,8 @@ class Settings:
     """How long workers get to end in a planned stop."""
     abort_timeout_s: float = ABORT_TIMEOUT_S
     """How long workers get to end in any other stop."""
+    nccl_abort_timeout_s: float = NCCL_ABORT_TIMEOUT_S
+    """How long workers get to leave a round for another one once they abort NCCL."""
     preloads: bool = False
     """Whether the node prepares before it can start workers: see `Prepared`."""
     keeps: bool = False

@@ -145,6 +145,15 @@ class WorkerLeft:
 
 
 @frozen
+class WorkerAborts:
+    """A worker aborts its communicators of NCCL so that it can leave its round, or has done so."""
+
+    local_rank: int
+    took_s: float | None = None
+    """How long it took; None while it goes on."""
+
+
+@frozen
 class WorkerRefuses:
     """A worker was asked to leave its round, and cannot."""
 
@@ -237,6 +246,7 @@ Event = (
     | WorkerStays
     | CollectiveFailed
     | WorkerLeft
+    | WorkerAborts
     | WorkerRefuses
     | Keeping
     | KeptSaved

@@ -7,6 +7,7 @@ nothing: a process cannot undo its training. A worker is held for a while only, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
 
@@ -16,7 +17,7 @@ from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
-from nodeclient.core.events import WorkerRefuses
+from nodeclient.core.events import WorkerAborts, WorkerRefuses
 from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -27,8 +28,6 @@ HELD_IN_VAIN = f"no round followed within {HOLD_S:g} s"
 """The usual reason why a worker is not held any more."""
 
 _LOST_CONNECTION = "a worker has lost its connection to nodeclient"
-
-_NOT_OUT = "a worker was not out of its round in time; see --abort-timeout"
 
 _END_UNKNOWN = "a worker ended without a report in time, so the others could not be kept"
 
@@ -97,9 +96,12 @@ class RoundEnd:
 class Staying:
     """The workers of one node by their local ranks. Times are in the agent's clock."""
 
-    def __init__(self) -> None:
-        """Begin without any."""
+    def __init__(self, nccl_abort_timeout_s: float) -> None:
+        """Begin without any. Workers that abort NCCL have `nccl_abort_timeout_s` from then on to leave their round."""
         self._states: dict[int, StayState] = {}
+        self._nccl_abort_timeout_s = nccl_abort_timeout_s
+        self._aborts: dict[int, float | None] = {}
+        """The seconds in which workers have aborted NCCL in this round; None for one that is still at it."""
         self._leave = Leave.NOT_ASKED
         self._leave_by = 0.0
         self.hold_until: float | None = None
@@ -139,6 +141,12 @@ class Staying:
             self._states[local_rank] = StayState.FAILED
         return new
 
+    def note_abort(self, event: WorkerAborts, now: float) -> None:
+        """Note that a worker aborts NCCL, for which it has more time, or has done so."""
+        if event.local_rank not in self._aborts:
+            self._leave_by = max(self._leave_by, now + self._nccl_abort_timeout_s)
+        self._aborts[event.local_rank] = event.took_s
+
     def note_refusal(self, event: WorkerRefuses) -> None:
         """Note that a worker cannot go into another round."""
         self._why_not = event.why
@@ -174,7 +182,8 @@ class Staying:
         stay = tuple(sorted(self._held))
         self._in_place, self.begun = len(stay), None
         self._states = dict.fromkeys(stay, StayState.ABLE)
-        self._leave, self.hold_until = Leave.NOT_ASKED, None
+        self._leave, self._leave_by, self.hold_until = Leave.NOT_ASKED, 0.0, None
+        self._aborts.clear()
         return stay
 
     def note_started(self, warm: int, workers: int) -> None:
@@ -194,12 +203,12 @@ class Staying:
         """
         grace_s = end.grace_s
         if end.leave_within_s is not None and self._leave is Leave.NOT_ASKED and self._all_may_leave(group.alive):
-            self._leave, self._leave_by = Leave.ASKED, now + end.leave_within_s
+            self._leave, self._leave_by = Leave.ASKED, max(self._leave_by, now + end.leave_within_s)
             return [LeaveRound(end.planned)]
         if self._leave is Leave.NOT_ASKED:
-            self._note_obstacles(group.alive, "")
+            self._note_obstacles(group.alive, lambda _: "")
         if self._leave is Leave.ASKED and now >= self._leave_by:
-            self._note_obstacles(group.alive, _NOT_OUT)
+            self._note_obstacles(group.alive, self._why_late)
             grace_s = grace_s if end.may_save else 0.0
         elif self._leave is Leave.ASKED and end.leave_within_s is not None:
             return []
@@ -207,13 +216,20 @@ class Staying:
         begins = group.end_within(grace_s, now, end.signum, may_save=end.may_save)
         return [Terminate(end.signum)] if begins else []
 
-    def _note_obstacles(self, alive: AbstractSet[int], usual: str) -> None:
-        """Note why workers are ended: a lost connection, or else the `usual` obstacle, which is empty for none."""
+    def _note_obstacles(self, alive: AbstractSet[int], usual: Callable[[int], str]) -> None:
+        """Note why workers are ended: a lost connection, or else their `usual` obstacle, which is empty for none."""
         silent = {rank for rank in alive if self._states.get(rank) is StayState.SILENT}
-        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual for rank in sorted(alive)}
+        obstacles = {rank: _LOST_CONNECTION if rank in silent else usual(rank) for rank in sorted(alive)}
         self._obstacles = {rank: obstacle for rank, obstacle in obstacles.items() if obstacle}
         able = {rank for rank in alive if self._states.get(rank) in _MAY_BE_HELD}
         self._ends_others = bool(able - self._obstacles.keys())
+
+    def _why_late(self, local_rank: int) -> str:
+        took_s = self._aborts.get(local_rank, 0.0)
+        if took_s is None:
+            return f"aborting NCCL took longer than {self._nccl_abort_timeout_s:g} s; see --abort-timeout"
+        part = f" ({took_s:.1f} s of it to abort NCCL)" if took_s else ""
+        return f"a worker was not out of its round in time{part}; see --abort-timeout"
 
     def hasten(self, alive: AbstractSet[int], now: float) -> None:
         """End the wait for workers to leave the round if none that is still in it can leave."""

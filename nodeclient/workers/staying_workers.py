@@ -16,7 +16,15 @@ from pathlib import Path
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, StayOrder
-from nodeclient.core.events import CollectiveFailed, Diagnosis, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import (
+    CollectiveFailed,
+    Diagnosis,
+    Event,
+    WorkerAborts,
+    WorkerLeft,
+    WorkerRefuses,
+    WorkerStays,
+)
 from nodeclient.host.process_state import is_stopped
 from nodeclient.host.worker_socket import WorkerSocket
 from nodeclient.workers.local_workers import LocalWorkers
@@ -24,7 +32,16 @@ from nodeclient.workers.process_tree import UnkillableError
 from nodeclient.workers.spawn import WorkerCommand
 from workerlib.env import ROUNDS, STACKS
 from workerlib.in_place import round_messages
-from workerlib.in_place.round_messages import ROUND_CODEC, Failed, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.round_messages import (
+    ROUND_CODEC,
+    Aborted,
+    Aborting,
+    Failed,
+    Left,
+    NextRound,
+    Refusing,
+    RoundMessage,
+)
 from workerlib.packets import PACKET_BYTES, ChannelError
 
 FAILED = 1
@@ -213,21 +230,27 @@ class StayingWorkers:
                 if rank is None and number == self._round and local_rank < len(self._commands):
                     connection.local_rank, connection.round = local_rank, number
                     self._submit(WorkerStays(local_rank))
-            case Failed(number, error, lines):
-                # Reports wait for the exits before them, so only one of each kind is taken in a round.
-                if rank is not None and number == connection.round and not connection.has_failed:
-                    connection.has_failed = True
-                    diagnosis = Diagnosis(pid=connection.pid, error=error, last_lines=lines)
-                    self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
-            case Left(number):
-                if rank is not None and number == connection.round and not connection.has_left:
-                    connection.has_left = True
-                    (self._submit_in_order if connection.has_failed else self._submit)(WorkerLeft(rank))
-            case Refusing(number, why):
-                if rank is not None and number == connection.round:
-                    self._submit(WorkerRefuses(rank, why))
-            case _:
+            case round_messages.AskToLeave() | NextRound():
                 self._forget(connection)
+            case _ if rank is not None and message.round == connection.round:
+                self._take_report(connection, rank, message)
+
+    def _take_report(self, connection: _Connection, rank: int, message: RoundMessage) -> None:
+        """Take what a worker reports of its round. Some reports wait for exits, so they are taken once in a round."""
+        match message:
+            case Failed(_, error, lines) if not connection.has_failed:
+                connection.has_failed = True
+                diagnosis = Diagnosis(pid=connection.pid, error=error, last_lines=lines)
+                self._submit_in_order(CollectiveFailed(rank, FAILED, diagnosis))
+            case Aborting():
+                self._submit(WorkerAborts(rank))
+            case Aborted(_, took_s):
+                self._submit(WorkerAborts(rank, took_s))
+            case Left() if not connection.has_left:
+                connection.has_left = True
+                (self._submit_in_order if connection.has_failed else self._submit)(WorkerLeft(rank))
+            case Refusing(_, why):
+                self._submit(WorkerRefuses(rank, why))
 
     def _forget(self, connection: _Connection) -> None:
         self._connections.discard(connection)

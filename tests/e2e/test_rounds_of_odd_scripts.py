@@ -83,9 +83,19 @@ def test_a_thread_and_connections_of_the_script_are_untouched_by_a_new_round(clu
         assert worker["thread"] == before["thread"], node.output
 
 
-@pytest.mark.parametrize("kind", ["deaf", pytest.param("native", marks=pytest.mark.long)])
+LATE = "a worker was not out of its round in time; see --abort-timeout"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("deaf", LATE),
+        pytest.param("native", LATE, marks=pytest.mark.long),
+        ("aborting", "aborting NCCL took longer than 1 s; see --abort-timeout"),
+    ],
+)
 def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
-    cluster: Cluster, tmp_path: Path, kind: str
+    cluster: Cluster, tmp_path: Path, kind: str, why: str
 ) -> None:
     flags = ("--nnodes", "1", "--preload", "torch", "--abort-timeout", "1", "--stop-timeout", "1")
     node = cluster.join("a", *flags, command=command(kind, tmp_path))
@@ -96,4 +106,4 @@ def test_a_worker_that_does_not_leave_its_round_is_replaced_and_status_says_why(
     assert second["pid"] != first["pid"], node.output
     begun = cluster.await_state(round=2)["begun"]
     assert (begun["in_place"], begun["warm"], begun["cold"]) == (0, 1, 0)
-    assert begun["why_not"] == "node a: a worker was not out of its round in time; see --abort-timeout"
+    assert begun["why_not"] == f"node a: {why}"

@@ -154,6 +154,7 @@ class Host:
             events.WorkerStays(rank, able=not self._choices.one_in(8)),
             events.WorkerLeft(rank),
             events.CollectiveFailed(rank, 1, of_error, age_s=self._choices.of((0.0, 100.0))),
+            events.WorkerAborts(rank, self._choices.of((None, 0.5))),
             events.WorkerRefuses(rank, "no\n"),
         )
         self._handle(self._choices.of(told))

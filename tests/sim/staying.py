@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from nodeclient.core.effects import Dismiss, Hold, LeaveRound, Start, StayOrder
-from nodeclient.core.events import CollectiveFailed, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, WorkerAborts, WorkerExited, WorkerLeft, WorkerRefuses, WorkerStays
 from tests.support.builders import LOST_PEER, a_diagnosis
 
 if TYPE_CHECKING:  # workers import this
@@ -38,6 +38,7 @@ class StayingWorkers:
         self.failed: set[int] = set()
         """The local ranks of processes in which a collective has failed."""
         self._cuts = random.Random(f"{world.seed} {host.name} connections")  # noqa: S311 - repeatable on purpose
+        self._aborts = random.Random(f"{world.seed} {host.name} aborts")  # noqa: S311 - repeatable on purpose
         self.able = False
         """Whether the processes of the present round can stay."""
 
@@ -68,6 +69,8 @@ class StayingWorkers:
         match order:
             case LeaveRound():
                 for rank in sorted(workers.alive):
+                    if self._aborts.random() < 0.3:
+                        self._plan_after(0.0, self._host.submit, WorkerAborts(rank))
                     answer = self._chance.random()
                     if rank in self.failed:
                         pass  # it leaves already, or is stuck

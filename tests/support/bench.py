@@ -43,6 +43,7 @@ from nodeclient.core.events import (
     Tick,
     TurnedAway,
     Unreached,
+    WorkerAborts,
     WorkerExited,
     WorkerLeft,
     WorkerRefuses,
@@ -153,6 +154,10 @@ class Bench:
     def left(self, local_rank: int) -> list[Effect]:
         """Have a worker be out of the round: it was asked to leave, or a collective has failed in it."""
         return self.submit(WorkerLeft(local_rank))
+
+    def aborts(self, local_rank: int, took_s: float | None = None) -> list[Effect]:
+        """Have a worker begin to abort NCCL, or be done with it."""
+        return self.submit(WorkerAborts(local_rank, took_s))
 
     def refuses(self, local_rank: int, why: str = "it is not in the mood") -> list[Effect]:
         """Have a worker that was asked to leave the round refuse to."""

@@ -3,7 +3,8 @@
 Arguments: the kind of script, and the folder into which each process writes a line of JSON for each of its rounds. A
 `plain` one has a model and nothing else, a `sharded` one a sharded model, a `living` one compiled code and a loader
 that outlives rounds, and a `connected` one a thread and connections of its own. In the first round, a `deaf` one
-catches whatever ends a step, and a `native` one waits in C and keeps the lock of the interpreter.
+catches whatever ends a step, a `native` one waits in C and keeps the lock of the interpreter, and an `aborting` one has
+a group that takes for ever to be aborted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch._C._distributed_c10d import TCPStore
 from torch.utils.data import DataLoader, Dataset
 
 import workerlib
+from tests.support.nccl_like import NCCL_LIKE, register
 
 PAUSE_S = 0.02
 """The pause after each step: nothing is to be measured."""
@@ -147,6 +149,16 @@ def train_plainly(folder: Path) -> None:
             train_steps(ctx, nn.parallel.DistributedDataParallel(model), optimizer, folder, trains=True)
 
 
+def train_aborting(folder: Path) -> None:
+    """Train with groups whose abort waits in C."""
+    register(lambda: ctypes.CDLL(None).sleep(100_000))
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ctx in workerlib.rounds(NCCL_LIKE):
+        with ctx:
+            train_steps(ctx, model, optimizer, folder, trains=True)
+
+
 def train_badly(folder: Path, first_round: Callable[[], None]) -> None:
     """Train, but do something else in the middle of the first round."""
     model = nn.Linear(8, 8)
@@ -168,6 +180,7 @@ if __name__ == "__main__":
         "living": train_living,
         "connected": train_connected,
         "deaf": lambda folder: train_badly(folder, be_deaf),
+        "aborting": train_aborting,
         "native": lambda folder: train_badly(folder, wait_in_c),
     }
     kinds[sys.argv[1]](Path(sys.argv[2]))

@@ -154,14 +154,17 @@ def forget_compiled() -> None:
         torch._dynamo.reset()  # noqa: SLF001 - it does the same as `torch.compiler.reset`, but imports nothing
 
 
-def abort_collectives() -> None:
-    """Abort the collectives of NCCL in which this process waits; gloo has no abort.
-
-    The main thread may destroy its process groups meanwhile.
-    """
+def has_nccl() -> bool:
+    """Whether this process has a group of NCCL, whose collectives can be aborted; gloo has no abort."""
     from torch.distributed import distributed_c10d
 
-    with suppress(ValueError, AssertionError, RuntimeError):  # a group is gone, or is just being made
-        backends = [str(backend) for backend, _ in distributed_c10d._world.pg_map.values()]  # noqa: SLF001
-        if any("nccl" in backend for backend in backends):
-            distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name
+    groups = list(distributed_c10d._world.pg_map.values())  # noqa: SLF001 - no public name tells of all groups
+    return any("nccl" in str(backend) for backend, _ in groups)
+
+
+def abort_collectives() -> None:
+    """Abort the collectives of NCCL in which this process waits, and forget all process groups."""
+    from torch.distributed import distributed_c10d
+
+    with suppress(ValueError, AssertionError, RuntimeError):  # a group is just being made
+        distributed_c10d._abort_process_group()  # noqa: SLF001 - experimental, without a public name

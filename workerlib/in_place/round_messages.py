@@ -8,6 +8,7 @@ environment variable `workerlib.env.ROUNDS` names the socket.
 | worker | `CanStay`, once | |
 | nodeclient | `AskToLeave` | `Left` or `Refusing`; a worker that does not answer in time is ended |
 | worker | `Failed`, if a collective has failed | |
+| worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
 | worker | `Left`, when it is asked to leave, or has failed | |
 | worker | `Refusing`, if it ends by itself, or cannot stay after it has left | |
 | nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
@@ -52,6 +53,22 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Aborting:
+    """The worker aborts its communicators of NCCL, which may take seconds if a peer is gone."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Its communicators of NCCL are aborted."""
+
+    round: int
+    took_s: float
+    """How long that took."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """The worker has left the round: its process groups are gone, and its main thread waits for the next round."""
 
@@ -75,13 +92,15 @@ class NextRound:
     """The variables that change in its environment; None removes a variable."""
 
 
-RoundMessage = CanStay | AskToLeave | Failed | Left | Refusing | NextRound
+RoundMessage = CanStay | AskToLeave | Failed | Aborting | Aborted | Left | Refusing | NextRound
 
 ROUND_CODEC = PacketCodec[RoundMessage](
     {
         "staying": CanStay,
         "leave": AskToLeave,
         "failed": Failed,
+        "aborting": Aborting,
+        "aborted": Aborted,
         "left": Left,
         "refusing": Refusing,
         "next": NextRound,

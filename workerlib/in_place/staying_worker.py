@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from workerlib.env import ROUNDS, WorkerEnvironment
 from workerlib.in_place import leftovers
 from workerlib.in_place.group_sockets import GroupSockets
 from workerlib.in_place.round_channel import RoundChannel
-from workerlib.in_place.round_messages import AskToLeave, Failed, Left, NextRound, Refusing
+from workerlib.in_place.round_messages import Aborted, Aborting, AskToLeave, Failed, Left, NextRound, Refusing
 from workerlib.packets import WORDS_MAX, last_that_fit
 from workerlib.stop import REQUEST
 
@@ -52,6 +53,8 @@ class StayingWorker:
         """Set when nodeclient has asked to leave the round."""
         self._out = threading.Event()
         """Set when the main thread is out of the round."""
+        self._aborting = threading.Lock()
+        """Held while communicators are aborted: no group of them may be destroyed meanwhile."""
         self._turn = threading.Condition()
         """Notified when the main thread has taken a round, or will take no more."""
         self._keeper: StepKeeper | None = None
@@ -143,6 +146,7 @@ class StayingWorker:
             self._keeper.leave_round()
         self._keeper = None
         checkpoints.begin_round()
+        self._abort_collectives()
         leftovers.end_groups()
         torch.set_grad_enabled(self._gradients)
         self.has_left = True
@@ -191,6 +195,19 @@ class StayingWorker:
             return "parameters are sharded, and bound to the process group of this round"
         return f"{VAIN_MAX} rounds in a row have ended without a step" if self._vain_rounds() >= VAIN_MAX else ""
 
+    def _abort_collectives(self) -> None:
+        """Abort the collectives of NCCL, and report how long it takes. Both threads call this, and the later one waits.
+
+        The end of a group would abort it too, and say nothing.
+        """
+        with self._aborting:
+            if not leftovers.has_nccl():
+                return
+            self._channel.send(Aborting(self._round))
+            began = time.monotonic()
+            leftovers.abort_collectives()
+            self._channel.send(Aborted(self._round, time.monotonic() - began))
+
     def _vain_rounds(self) -> int:
         """Return how many rounds in a row had no step, including the one that ends now."""
         return 0 if progress.last_step() >= 0 else self._vain + 1
@@ -210,7 +227,7 @@ class StayingWorker:
         keeper = self._keeper
         if keeper is not None:
             keeper.let_leave()
-        leftovers.abort_collectives()
+        self._abort_collectives()
         while not self._out.is_set():
             self._sockets.shut()
             self._out.wait(AGAIN_S)

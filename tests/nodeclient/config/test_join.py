@@ -51,6 +51,7 @@ def test_the_defaults_need_no_thought() -> None:
     assert config.workers >= 1
     assert config.command == (PYTHON, "train.py", "--nnodes", "9")
     assert (config.join_timeout_s, config.stop_timeout_s, config.abort_timeout_s) == (600, 30, 0.5)
+    assert config.nccl_abort_timeout_s == 3
     assert (config.group_rank, config.numa, config.virtual_local_rank) == (None, None, False)
     assert (config.output, config.log_level) == (OutputSettings(), "info")
     assert (config.own_coordinator, config.error_file) == (False, None)
@@ -122,7 +123,7 @@ def test_what_torchrun_says_of_workers_is_said_in_the_same_words() -> None:
     config = join("--coord", "h", "--virtual-local-rank", "--signals-to-handle", "SIGTERM,SIGUSR1,SIGTERM")
     assert (config.virtual_local_rank, config.signals) == (True, (signal.SIGTERM, signal.SIGUSR1))
     config = join("--coord", "h", "--stop-timeout", "120", "--abort-timeout", "0")
-    assert (config.stop_timeout_s, config.abort_timeout_s) == (120, 0)
+    assert (config.stop_timeout_s, config.abort_timeout_s, config.nccl_abort_timeout_s) == (120, 0, 0)
 
 
 def test_a_host_on_its_own_has_no_rank_to_wish_for() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from coordinatord.runtime.tasks import Tasks
 from nodeclient.core import effects
-from nodeclient.core.events import CollectiveFailed, Event, WorkerLeft, WorkerRefuses, WorkerStays
+from nodeclient.core.events import CollectiveFailed, Event, WorkerAborts, WorkerLeft, WorkerRefuses, WorkerStays
 from nodeclient.host.process_state import is_stopped
 from nodeclient.workers import process_tree
 from nodeclient.workers.local_workers import LocalWorkers
@@ -29,6 +29,8 @@ from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib.env import ROUNDS, STACKS
 from workerlib.in_place.round_messages import (
     ROUND_CODEC,
+    Aborted,
+    Aborting,
     AskToLeave,
     CanStay,
     Failed,
@@ -169,6 +171,16 @@ def test_a_failed_collective_waits_for_the_exits_before_it(tmp_path: Path) -> No
             assert left == WorkerLeft(0)
             worker.close()
             assert await on.event() == WorkerStays(0, able=False)
+
+    asyncio.run(play())
+
+
+def test_how_long_a_worker_aborts_nccl_is_told(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with stage(tmp_path) as on:
+            on.connect(HELLO, Aborting(1), Aborted(1, 0.5), Aborting(7), Left(1))
+            events = [await on.event() for _ in range(4)]
+            assert events == [WorkerStays(0), WorkerAborts(0), WorkerAborts(0, 0.5), WorkerLeft(0)]
 
     asyncio.run(play())
 

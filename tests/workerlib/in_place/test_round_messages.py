@@ -8,6 +8,8 @@ import pytest
 
 from workerlib.in_place.round_messages import (
     ROUND_CODEC,
+    Aborted,
+    Aborting,
     AskToLeave,
     CanStay,
     Failed,
@@ -22,6 +24,8 @@ MESSAGES: list[RoundMessage] = [
     CanStay(0, 3, 4711),
     AskToLeave(3),
     Failed(3, "RuntimeError: Connection closed by peer", ("Traceback:", "  here")),
+    Aborting(3),
+    Aborted(3, 0.75),
     Left(3),
     Refusing(3, "it is busy"),
     NextRound(4, {"RANK": "1", "GONE": None}),
@@ -42,6 +46,7 @@ def test_a_message_is_read_as_it_was_written(message: RoundMessage) -> None:
         (b'{"leave":{"round":-1,"planned":false}}', "AskToLeave.round"),
         (b'{"failed":{"round":1,"error":"","lines":"x"}}', "Failed.lines"),
         (b'{"failed":{"round":1,"error":"","lines":[1]}}', "Failed.lines"),
+        (b'{"aborted":{"round":1,"took_s":-1}}', "Aborted.took_s"),
         (b'{"left":{"round":"x"}}', "Left.round"),
         (b'{"next":{"round":1,"environ":{"RANK":1}}}', "NextRound.environ"),
         (b'{"next":{"round":1,"environ":[]}}', "NextRound.environ"),

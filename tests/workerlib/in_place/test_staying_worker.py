@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
@@ -20,12 +21,23 @@ from torch._C._distributed_c10d import FileStore, HashStore
 from torch.distributed.device_mesh import init_device_mesh
 
 from tests.support.keeping import Keep
+from tests.support.nccl_like import NCCL_LIKE, register
 from tests.support.programs import TIMEOUT_S, wait_until
 from tests.workerlib.test_init import SOLO
 from workerlib import checkpoints, progress
 from workerlib.env import KEEP
 from workerlib.in_place.round_channel import RoundChannel
-from workerlib.in_place.round_messages import ROUND_CODEC, AskToLeave, Failed, Left, NextRound, Refusing, RoundMessage
+from workerlib.in_place.round_messages import (
+    ROUND_CODEC,
+    Aborted,
+    Aborting,
+    AskToLeave,
+    Failed,
+    Left,
+    NextRound,
+    Refusing,
+    RoundMessage,
+)
 from workerlib.in_place.staying_worker import VAIN_MAX, StayingWorker
 from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.keeping import keep
@@ -211,6 +223,43 @@ def test_a_worker_gets_out_of_a_collective_of_a_group_that_the_script_has_made(
         send_to(node, NextRound(2, {}), 1, 2)
         staying.take_next_round()  # lets the connections go
         staying.end()
+
+
+def main_thread_waits_for_the_abort() -> bool:
+    """Whether the main thread has come to where its groups are aborted, while another thread aborts them."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    return frame.f_code.co_name == "_abort_collectives"
+
+
+def test_groups_are_destroyed_when_they_are_aborted_and_the_node_hears_how_long_that_took(
+    tmp_path: Path, keeper: StepKeeper
+) -> None:
+    line, node = connected(tmp_path)
+    register(lambda: wait_until("the main thread waits", main_thread_waits_for_the_abort))
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(keeper)
+        torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
+        send_to(node, AskToLeave(1))
+        assert received(node) == Aborting(1)
+        assert staying.leaves(LeftRoundError())
+        aborted = received(node)
+        assert isinstance(aborted, Aborted)
+        assert aborted.took_s > 0
+        assert received(node) == Left(1)
+        assert not torch.distributed.is_initialized()
+
+
+def test_a_worker_whose_collective_failed_aborts_its_groups_by_itself(tmp_path: Path, keeper: StepKeeper) -> None:
+    line, node = connected(tmp_path)
+    register(lambda: None)
+    with node:
+        staying = StayingWorker(line, 1)
+        staying.note_keeper(keeper)
+        torch.distributed.init_process_group(NCCL_LIKE, store=HashStore(), rank=0, world_size=1)
+        assert staying.leaves(RuntimeError("NCCL error: remote process exited"))
+        said = [type(received(node)) for _ in range(4)]
+        assert said == [Failed, Aborting, Aborted, Left]
 
 
 def test_a_mesh_that_is_dropped_with_its_round_is_no_obstacle(tmp_path: Path, keeper: StepKeeper) -> None:
