@@ -144,7 +144,7 @@ audit: setup  ## ask the public databases for holes in what is locked, and write
 	build/audit/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK) \
 	  --format cyclonedx-json --output build/sbom.json
 
-gpu: setup  ## run what needs an NVIDIA GPU: nccl, CUDA in warm workers, the order of devices
+gpu: setup  ## run what needs an NVIDIA GPU: nccl, losses and hangs of workers that share one, the order of devices
 	$(BIN)/python -m pytest tests/gpu -rs -s
 
 chaos: setup  ## kill, stop and cut off real processes, a few hundred times

@@ -6,19 +6,24 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nodeclient.host.devices import Gpu, Host, visible_gpus
-from tests.support.programs import BIN, clean_environ
+from tests.gpu.jobs import ON_CPU, SharedGpu, memory_used_mib
+from tests.support.cluster import Cluster, cluster_of_its_own
+from tests.support.programs import BIN, clean_environ, wait_until
 
 WORKER = Path(__file__).with_name("worker.py")
 
 WITHIN_S = 150.0
 """nccl's first communicator on a cold machine takes a minute at worst."""
+
+FREE_WITHIN_S = 10.0
+"""The driver takes a moment to free the memory of a process that has ended."""
 
 Run = Callable[..., list[dict[str, Any]]]
 
@@ -45,10 +50,10 @@ def run_node(gpus: list[Gpu]) -> Run:
     """Run `nodeclient join --standalone` with these flags; return the lines of its workers, by rank."""
     del gpus
 
-    def run(*flags: str, worker: tuple[str, ...] = (), **environ: str) -> list[dict[str, Any]]:
-        command = (str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", sys.executable, str(WORKER), *worker)
+    def run(*flags: str) -> list[dict[str, Any]]:
+        command = (str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", sys.executable, str(WORKER))
         ended = subprocess.run(
-            command, env=clean_environ(**environ), capture_output=True, text=True, timeout=WITHIN_S, check=False
+            command, env=clean_environ(), capture_output=True, text=True, timeout=WITHIN_S, check=False
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         assert "workers start cold" not in ended.stderr, ended.stderr
@@ -56,3 +61,29 @@ def run_node(gpus: list[Gpu]) -> Run:
         return sorted((json.loads(line) for line in lines), key=lambda said: int(said["rank"]))
 
     return run
+
+
+@pytest.fixture
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Check that no memory of a GPU is held after a test that was not held before it."""
+    if ON_CPU:
+        yield
+        return
+    request.getfixturevalue("gpus")
+    before = memory_used_mib()
+    yield
+    wait_until("the memory of the GPUs to be free", lambda: memory_used_mib() <= before, FREE_WITHIN_S)
+
+
+@pytest.fixture
+def cluster(nothing_left: None) -> Iterator[Cluster]:
+    """Return a job at a coordinator of its own, whose first round has all nodes, however late they come."""
+    del nothing_left
+    with cluster_of_its_own("shared", "--settle", "10") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def shared_gpu(cluster: Cluster, tmp_path: Path) -> SharedGpu:
+    """Return that job, with a folder for what workers note."""
+    return SharedGpu(cluster.join, tmp_path)

@@ -1,4 +1,4 @@
-"""nccl at the world sizes that the GPUs allow, CUDA in workers that start warm, and a worker that is killed."""
+"""nccl at the world sizes that the GPUs allow, and CUDA in workers that start warm."""
 
 from __future__ import annotations
 
@@ -28,17 +28,6 @@ def test_nccl_sums_over_every_world_size_that_the_gpus_allow(
 def test_a_warm_worker_is_forked_before_cuda_is_initialized(run_node: Run) -> None:
     [said] = run_node("--nproc-per-node", "1", "--preload", "torch")
     assert said["cuda_before_init"] is False
-
-
-@pytest.mark.parametrize("flags", [(), ("--preload", "torch")], ids=["cold", "warm"])
-def test_after_a_worker_is_killed_the_next_round_has_the_gpus_again(
-    flags: tuple[str, ...], gpus: list[Gpu], run_node: Run
-) -> None:
-    """The other workers, if any, are in the collective at that moment, and do not get out of it by themselves."""
-    flags = ("--nproc-per-node", str(len(gpus)), "--max-restarts", "1", *flags)
-    said = run_node(*flags, worker=("--steps", "6", "--die-at", "3"))
-    assert {worker["restarts"] for worker in said} == {1}
-    assert {worker["sum"] for worker in said} == {float(len(gpus))}
 
 
 def test_a_warm_worker_s_first_step_is_earlier_than_a_cold_one_s(

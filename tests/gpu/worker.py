@@ -1,25 +1,17 @@
 """A worker that uses its GPU and prints what it sees: one JSON object a line.
 
-`--steps N` all-reduces so often, by nccl where there are several workers. `--die-at N` kills rank 0 by SIGKILL before
-that step, in the first round alone.
+It all-reduces a few times, by nccl where there are several workers.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import signal
 import sys
 import time
 
 BEGAN = time.monotonic()
 """When this program began: a warm worker has imported torch before."""
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=3)
-parser.add_argument("--die-at", type=int, default=-1)
-given = parser.parse_args()
 
 import torch  # noqa: E402 - part of what a cold worker's first step takes
 import torch.distributed as dist  # noqa: E402
@@ -38,9 +30,7 @@ with workerlib.init() as ctx:
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     tensor = torch.ones(1, device="cuda")
-    for step in range(given.steps):
-        if step == given.die_at and ctx.rank == 0 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            os.kill(os.getpid(), signal.SIGKILL)
+    for step in range(3):
         tensor.fill_(1.0)
         dist.all_reduce(tensor)
         torch.cuda.synchronize()
@@ -57,6 +47,5 @@ with workerlib.init() as ctx:
         devices=torch.cuda.device_count(),
         uuid=str(getattr(properties, "uuid", "")),
         cuda_before_init=initialized,
-        restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]),
         first_step_s=first_step_s,
     )

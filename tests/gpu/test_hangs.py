@@ -1,0 +1,30 @@
+"""One of three workers that share a GPU hangs: it is named and replaced, and no step is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.gpu.jobs import ON_CPU, WARM, SharedGpu
+from tests.support.flight_recorder import needs_flight_recorder
+
+pytestmark = [pytest.mark.slow, needs_flight_recorder]
+
+
+@pytest.mark.parametrize(
+    ("hang", "how", "stay"),
+    [
+        pytest.param("stopped", "kept", 0, id="stopped, kept"),
+        pytest.param("stopped", "in-place", 2, id="stopped, in place"),
+        pytest.param("loop", "kept", 0, id="in Python"),
+        pytest.param(
+            "kernel", "kept", 0, id="in a kernel", marks=pytest.mark.skipif(ON_CPU, reason="a CPU has no kernels")
+        ),
+        pytest.param("skip", "kept", 0, id="a collective is skipped"),
+    ],
+)
+def test_a_worker_hangs(shared_gpu: SharedGpu, hang: str, how: str, stay: int) -> None:
+    nodes = shared_gpu.join("abc", how, f"1:1:8:{hang}", flags=(*WARM, "--hang-timeout", "5"))
+    assert [node.wait() for node in nodes] == [0, 0, 0]
+    assert "round 1 hung: rank 1 on " in nodes[0].output
+    assert shared_gpu.check_states(3) == 0
+    assert shared_gpu.stayed() == stay
