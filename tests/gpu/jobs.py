@@ -46,13 +46,11 @@ class SharedGpu:
         patient = PATIENT if ON_CPU and "in-place" in words else ()
         return [self._start(name, *always, *patient, *flags, command=command) for name in names]
 
-    def processes(self, round_: int) -> set[int]:
-        """Return the processes that were workers of a round."""
-        return {rounds[round_] for rounds in processes_of(self.folder).values() if round_ in rounds}
-
     def stayed(self) -> int:
         """Return how many processes of round 1 were workers of round 2 as well."""
-        return len(self.processes(1) & self.processes(2))
+        by_rank = processes_of(self.folder).values()
+        first, second = ({rounds[number] for rounds in by_rank if number in rounds} for number in (1, 2))
+        return len(first & second)
 
     def check_states(self, workers: int, last_round: int = 2) -> int:
         """Check the states with which rounds began and the last one ended; return how many steps were lost.
