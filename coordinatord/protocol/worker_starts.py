@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from coordinatord.protocol.fields import Count, Sentence
 from coordinatord.protocol.frozen_class import frozen
+
+
+class ColdCause(StrEnum):
+    """What kept workers from being forked from the parent interpreter."""
+
+    COMMAND = "command"
+    """The command line: it begins with no Python that can be a parent."""
+    IMPORT = "import"
+    """A module of `--preload` that cannot be imported."""
+    PROCESS = "process"
+    """A module that starts a process or a thread, which forks lose."""
+    GPU = "gpu"
+    """A module that opens CUDA or ROCm, which forks cannot use."""
+    PARENT = "parent"
+    """The parent interpreter: it could not be started, was too slow, did not fork or has ended."""
+
+
+@frozen
+class WhyCold:
+    """Why workers that were to be forked are cold."""
+
+    cause: ColdCause
+    text: Sentence
 
 
 @frozen
@@ -17,3 +42,5 @@ class WorkerStarts:
     cold: Count
     why_not: Sentence = ""
     """Why workers that could have stayed did not; empty if they did, never could have, or were killed."""
+    why_cold: WhyCold | None = None
+    """Why some are cold though `--preload` names modules; None if none is."""

@@ -178,6 +178,12 @@ STEPS: Steps = (
         WHERE kind IN ('RoundEnded', 'RunEnded') AND json_type(body, '$.report') = 'object'
         """,
     ),
+    (
+        """
+        UPDATE records SET body = json_set(body, '$.begun.why_cold', NULL)
+        WHERE kind = 'RoundStarted' AND json_type(body, '$.begun') = 'object'
+        """,
+    ),
 )
 """The statements that lead from version 0, which is empty, to version 1, and so on. Steps are added and never edited,
 since there are databases of every version."""

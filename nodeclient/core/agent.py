@@ -178,7 +178,7 @@ class Agent:
             self._worker_ended(events.StartFailed(0, ExitCode.UNAVAILABLE, event.message), now)
 
     def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
-        self._staying.note_started(event.warm, self._settings.workers)
+        self._staying.note_started(event, self._settings.workers)
         self._apply(Stimulus.STARTED, now)
 
     def _kept_saved(self, event: events.KeptSaved, now: float) -> None:

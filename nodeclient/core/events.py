@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Degraded, Desired, Refused
+from coordinatord.protocol.worker_starts import WhyCold
 
 
 @frozen
@@ -74,6 +75,8 @@ class WorkersStarted:
 
     warm: int = 0
     """How many of them were forked from the parent interpreter."""
+    why_cold: WhyCold | None = None
+    """Why the others were not; None if none was to be forked."""
 
 
 @frozen

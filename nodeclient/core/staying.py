@@ -17,7 +17,7 @@ from coordinatord.protocol.messages import Phase
 from coordinatord.protocol.text import clip
 from coordinatord.protocol.worker_starts import WorkerStarts
 from nodeclient.core.effects import Dismiss, LeaveRound, Terminate
-from nodeclient.core.events import WorkerAborts, WorkerRefuses
+from nodeclient.core.events import WorkerAborts, WorkerRefuses, WorkersStarted
 from nodeclient.core.table import Stimulus
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -186,12 +186,13 @@ class Staying:
         self._aborts.clear()
         return stay
 
-    def note_started(self, warm: int, workers: int) -> None:
-        """Note that all workers of the round are started, and how many of them warm."""
+    def note_started(self, event: WorkersStarted, workers: int) -> None:
+        """Note that all workers of the round are started, how many of them warm, and why not the others."""
         why_not = self._why_not or next(iter(self._obstacles.values()), "")
-        cold = max(workers - self._in_place - warm, 0)
-        starts = WorkerStarts(self._in_place, warm, cold, clip(why_not, MESSAGE_MAX))
-        self.begun = starts if starts.in_place or starts.warm or starts.why_not else None
+        cold = max(workers - self._in_place - event.warm, 0)
+        why_cold = event.why_cold if cold else None
+        starts = WorkerStarts(self._in_place, event.warm, cold, clip(why_not, MESSAGE_MAX), why_cold)
+        self.begun = starts if starts.in_place or starts.warm or starts.why_not or why_cold else None
         self._why_not = ""
         self._obstacles.clear()
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.worker_starts import ColdCause
 
 _PYTHON = re.compile(r"python[0-9.]*[a-z]?")
 """The file names of interpreters: python, python3, python3.13t."""
@@ -29,7 +30,11 @@ _WITHOUT_HOOK = {"I": "isolated", "E": "set to ignore PYTHONPATH", "S": "set not
 
 
 class ColdError(OperationalError):
-    """This command line cannot be started warm; the text says why, and what to do if there is a remedy."""
+    """Workers cannot be started warm; the text says why, and what to do if there is a remedy."""
+
+    def __init__(self, text: str, cause: ColdCause = ColdCause.COMMAND) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], macro: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from typing import Any
 import workerlib.gloo
 import workerlib.responder
 from coordinatord.protocol.exit_codes import describe_exit
+from coordinatord.protocol.worker_starts import ColdCause
 from nodeclient.forkserver.eligibility import ColdError
 from nodeclient.forkserver.waiting_fork import ForkServerError, WaitingFork, as_bytes
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked
@@ -32,6 +33,10 @@ HOOK = Path(__file__).parent / "hook"
 
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The same name as in `hook/preload_parent.py`."""
+
+CHECKS_BY_NVML = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TRITON_NVML_BASED_CUDA_CHECK": "1"}
+"""Variables with which torch and Triton look for GPUs without CUDA. Some modules look for them when they are imported,
+and after CUDA no fork could use a GPU. Workers see these variables only if the user has set them."""
 
 IMPORT_WITHIN_S = 300.0
 """How long all imports may take. They take seconds, and a minute or two on a network file system under the load of a
@@ -106,8 +111,8 @@ class ForkServer:
                     match await self._receive():
                         case {"importing": name}:
                             importing = name
-                        case {"refused": reason}:
-                            raise ColdError(reason)
+                        case {"refused": reason, "cause": cause}:
+                            raise ColdError(reason, ColdCause(cause))
                         case {"ready": count}:
                             self._link.settimeout(FORK_WITHIN_S)
                             self.usable = True
@@ -203,6 +208,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
     return subprocess.Popen(  # noqa: S603 - the worker's own command
         command.argv,
         env={
+            **CHECKS_BY_NVML,
             **command.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HOOK), pythonpath))),
             SETTINGS_VARIABLE: json.dumps(settings),

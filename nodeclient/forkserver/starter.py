@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from subprocess import SubprocessError
 
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.text import clip
+from coordinatord.protocol.worker_starts import ColdCause, WhyCold
 from nodeclient.core.effects import Level
 from nodeclient.forkserver.eligibility import ColdError, check
 from nodeclient.forkserver.server_process import ForkServer
@@ -69,6 +72,11 @@ class WorkerStarter:
         """The timer for the forks of the next round."""
         self.forked = 0
         """How many workers were forked."""
+        ended = WhyCold(ColdCause.PARENT, "the interpreter of --preload has ended")
+        self._obstacle = ended if self._modules else None
+        """Why there is no parent, if there is none; None if there is to be none."""
+        self.why_cold: WhyCold | None = None
+        """Why the worker that was started last is cold; None if it is warm, or was not to be."""
         self._settled = asyncio.Event()
         self._missed = asyncio.Event()
         """Set when a worker was started cold because there was no parent."""
@@ -102,10 +110,12 @@ class WorkerStarter:
                 except ForkServerError as error:
                     self._failures += 1
                     until = "" if self._failures == FAILURES_MAX else " until there is another one"
+                    self._obstacle = _obstacle(error)
                     self._notify(Level.WARNING, f"--preload: {error}: workers start cold{until}")
                 self._settled.set()
                 await self._missed.wait()
         except (ColdError, OSError, SubprocessError, ValueError) as error:
+            self._obstacle = _obstacle(error)
             self._notify(Level.WARNING, f"--preload: workers start cold: {error}")
         finally:
             self._settled.set()
@@ -147,7 +157,7 @@ class WorkerStarter:
         self, command: WorkerCommand, local_rank: int, stdout: int | None, stderr: int | None, with_stdin: bool
     ) -> int:
         """Start a worker; return its process id, as `nodeclient.workers.spawn.spawn` does. Raises `SpawnError`."""
-        parent = self._parent
+        parent, self.why_cold = self._parent, self._obstacle
         if parent is not None and parent.usable:
             outputs = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
             try:
@@ -155,8 +165,9 @@ class WorkerStarter:
                     pid = parent.fork(command, (stdin, *outputs))
             except ForkServerError as error:
                 self._notify(Level.WARNING, f"worker {local_rank} starts cold: {error}")
+                self.why_cold = _obstacle(error)
             else:
-                self._failures = 0
+                self._failures, self.why_cold = 0, None
                 self.forked += 1
                 self._fork_ahead_later(parent)
                 return pid
@@ -167,3 +178,8 @@ class WorkerStarter:
         if self._ahead is not None:
             self._ahead.cancel()
         self._ahead = asyncio.get_running_loop().call_later(AHEAD_AFTER_S, parent.fork_ahead, self._workers)
+
+
+def _obstacle(error: Exception) -> WhyCold:
+    cause = error.cause if isinstance(error, ColdError) else ColdCause.PARENT
+    return WhyCold(cause, clip(str(error), MESSAGE_MAX))

@@ -155,8 +155,8 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield f"run {job.run}, {_round(job)}, {budget(job.restarts)}{nodes}"
     if work := _work(job):
         yield work
-    if job.begun is not None and job.begun.why_not not in job.reason:
-        yield f"not in place on {job.begun.why_not}"
+    worse = () if job.begun is None else (("not in place", job.begun.why_not), ("cold", job.begun.why_cold))
+    yield from (f"{way} on {why}" for way, why in worse if why not in job.reason)
     if job.laggard is not None:
         yield job.laggard.sentence
     if job.kept is not None and (kept := _kept(job.kept)):

@@ -306,7 +306,7 @@ class Node:
                 Level.INFO, notices.started(place.round, len(own_ranks), folder, len(start.stays)), "workers_started"
             )
             self._started_at = self._loop.time()
-            self.submit(WorkersStarted(self._starter.forked - forked_before))
+            self.submit(WorkersStarted(self._starter.forked - forked_before, self._starter.why_cold))
             self._output.when_settled(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:

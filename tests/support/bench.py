@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from coordinatord.protocol.codec import decode, encode
 from coordinatord.protocol.messages import Degraded, Desired, Goal, Observed, RefusalCode, Refused
+from coordinatord.protocol.worker_starts import WhyCold
 from nodeclient.core.agent import Agent
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import (
@@ -127,10 +128,10 @@ class Bench:
         """Have the master of a round not answer."""
         return self.submit(Unreached("e-1", round_number, message))
 
-    def started(self, warm: int = 0) -> list[Effect]:
-        """Report that all workers are started, so many of them warm."""
+    def started(self, warm: int = 0, why_cold: WhyCold | None = None) -> list[Effect]:
+        """Report that all workers are started, so many of them warm, and why the others are not."""
         self.starting = False
-        return self.submit(WorkersStarted(warm))
+        return self.submit(WorkersStarted(warm, why_cold))
 
     def start_failed(self, local_rank: int = 0) -> list[Effect]:
         """Report that a worker cannot be started, nor those after it."""

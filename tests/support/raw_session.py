@@ -30,6 +30,7 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
+from coordinatord.protocol.worker_starts import WorkerStarts
 from tests.support.programs import TIMEOUT_S
 
 Kind = TypeVar("Kind", Desired, Degraded, Refused, ReadLog, AskStacks)
@@ -76,10 +77,12 @@ class Peer:
         """Send one message."""
         await self.socket.send_bytes(encode(message))
 
-    async def report(self, phase: Phase, desired: Desired, failure: Failure | None = None) -> None:
-        """Report this phase of the round."""
+    async def report(
+        self, phase: Phase, desired: Desired, failure: Failure | None = None, begun: WorkerStarts | None = None
+    ) -> None:
+        """Report this phase of the round, and how its workers were begun."""
         self._observed = dataclasses.replace(
-            IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, beat=False
+            IDLE, run=desired.run, round=desired.round, phase=phase, failure=failure, begun=begun, beat=False
         )
         await self.send(self._observed)
 

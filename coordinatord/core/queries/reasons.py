@@ -56,13 +56,14 @@ class Reasons:
 
     @property
     def starts(self) -> str:
-        """How the workers of the round were begun, why not in place, and why it was formed: the end of a sentence."""
+        """How the workers of the round were begun, why not better, and why it was formed: the end of a sentence."""
         starts, formed = count_starts(self._run), f" ({self.formed_reason})"
         if starts is None:
             return formed
         ways = ((starts.in_place, "in place"), (starts.warm, "warm"), (starts.cold, "cold"))
         why_not = f"; not in place on {starts.why_not}" if starts.why_not else ""
-        return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{formed}"
+        why_cold = f"; cold on {starts.why_cold.text}" if starts.why_cold else ""
+        return f": {', '.join(f'{count} {way}' for count, way in ways if count)}{why_not}{why_cold}{formed}"
 
     @property
     def formed_reason(self) -> str:

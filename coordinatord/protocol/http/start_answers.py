@@ -18,3 +18,6 @@ class WorkerStartsStatus:
     why_not: AnyText
     """Why workers that could have stayed were not begun in place; empty if they were, never could have been, or were
     killed. For a round, it begins with the first node of which that is true."""
+    why_cold: AnyText = ""
+    """Why workers were not forked from the parent interpreter, in the same way; empty if they were, or there is no
+    `--preload`."""

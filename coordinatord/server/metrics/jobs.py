@@ -21,6 +21,7 @@ from coordinatord.core.values.health import Health
 from coordinatord.core.values.time_ledger import Activity
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Launcher
+from coordinatord.protocol.worker_starts import ColdCause
 from coordinatord.server.metrics.rounds import REASONS, JobTally
 
 ENDED_SHOWN_S = 900.0
@@ -43,6 +44,8 @@ class JobFigures:
     rounds: tuple[int, ...]
     """The number of rounds by reason."""
     nodes_lost: int
+    cold_rounds: tuple[int, ...]
+    """The number of rounds that began cold in spite of `--preload`, by cause."""
     restarts: int
     restarts_max: int | None
     """None where torchrun's agents count for themselves."""
@@ -77,6 +80,7 @@ def figures_of(run: Run, tally: JobTally, now: float) -> JobFigures:
         nodes_max=run.spec.nodes_max,
         rounds=tuple(tally.rounds[reason] for reason in REASONS),
         nodes_lost=tally.nodes_lost,
+        cold_rounds=tuple(tally.cold[cause] for cause in ColdCause),
         restarts=run.durable.restarts_used,
         restarts_max=None if run.spec.launcher is Launcher.TORCHRUN else run.spec.max_restarts,
         seconds=tuple(seconds[activity] for activity in Activity),
@@ -129,6 +133,8 @@ class JobsCollector(Collector):
         yield _gauge("job_nodes_max", "The greatest number of nodes of a round.", _plain(live, "nodes_max"))
         yield _counter("rounds", "Rounds that ended, by reason.", _rounds(shown), "reason")
         yield _counter("nodes_lost", "Nodes that were lost, in a round or not.", _plain(shown, "nodes_lost"))
+        cold = "Rounds that began with cold workers in spite of --preload, by what kept these from being forked."
+        yield _counter("cold_rounds", cold, _cold_rounds(shown), "cause")
         yield _counter("restarts", "Restarts of the run that were charged to its budget.", _plain(shown, "restarts"))
         budget = "The budget of restarts, unless torchrun counts them."
         yield _gauge("job_restarts_max", budget, _plain(live, "restarts_max"))
@@ -199,6 +205,10 @@ def _nodes(jobs: Iterable[JobFigures]) -> Rows:
 
 def _rounds(jobs: Iterable[JobFigures]) -> Rows:
     return (((job.job, reason), count) for job in jobs for reason, count in zip(REASONS, job.rounds, strict=True))
+
+
+def _cold_rounds(jobs: Iterable[JobFigures]) -> Rows:
+    return (((job.job, cause), count) for job in jobs for cause, count in zip(ColdCause, job.cold_rounds, strict=True))
 
 
 def _seconds_by_activity(jobs: Iterable[JobFigures]) -> Rows:

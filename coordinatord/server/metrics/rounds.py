@@ -28,6 +28,7 @@ from coordinatord.core.values.records import (
     TrainingBegan,
 )
 from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.protocol.worker_starts import ColdCause
 from coordinatord.store.interface import Entry
 
 WORKER_FAILED = conditions.NAMES[conditions.worker_failed]
@@ -72,6 +73,8 @@ class JobTally:
     rounds: Counter[str] = field(default_factory=Counter)
     """Rounds that ended, by the name of the reason."""
     nodes_lost: int = 0
+    cold: Counter[ColdCause] = field(default_factory=Counter)
+    """Rounds that began with cold workers in spite of `--preload`, by the first cause."""
 
     reason: str | None = None
     """Why the current round is being stopped, if it is."""
@@ -152,6 +155,8 @@ class RoundMeter:
         tally.in_round, tally.formed, tally.reason = True, record.spent, None
 
     def _start(self, tally: JobTally, record: RoundStarted | TrainingBegan) -> None:
+        if isinstance(record, RoundStarted) and record.begun is not None and record.begun.why_cold is not None:
+            tally.cold[record.begun.why_cold.cause] += 1
         if isinstance(record, RoundStarted) and record.steps_awaited:
             return  # the workers train from their first step on
         if tally.formed is not None:

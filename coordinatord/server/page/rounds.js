@@ -108,7 +108,9 @@ function entry() {
 }
 
 function begunText(begun) {
-  return begun?.why_not ? `${begunWords(begun)}; not in place on ${begun.why_not}` : begunWords(begun);
+  if (!begun) return null;
+  const whyNot = begun.why_not ? `; not in place on ${begun.why_not}` : "";
+  return begunWords(begun) + whyNot + (begun.why_cold ? `; cold on ${begun.why_cold}` : "");
 }
 
 function line(label) {

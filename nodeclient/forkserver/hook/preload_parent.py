@@ -37,7 +37,7 @@ RARELY = 1_000_003
 """The threshold of garbage collections while modules are imported, a number that no module sets. Most of their objects
 are no garbage, and without it the collections take a sixth of the time of an import of torch."""
 
-DRIVERS = ("/dev/nvidia-uvm", "/dev/kfd")
+DRIVERS = {"/dev/nvidia-uvm": "CUDA", "/dev/kfd": "ROCm"}
 """The devices that a process has open if it has initialised CUDA (cuInit opens it, NVML does not) or ROCm. No fork of
 such a process can use a GPU."""
 
@@ -55,7 +55,14 @@ NAMED_WITHIN_S = 0.2
 
 
 class PreloadError(Exception):
-    """The modules cannot be preloaded, so that workers have to be started cold; the text says why."""
+    """The modules cannot be preloaded, so that workers have to be started cold; the text says why.
+
+    `cause` is a value of `ColdCause` in `coordinatord.protocol.worker_starts`.
+    """
+
+    def __init__(self, cause: str, text: str) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 def serve(needed: frozenset[str]) -> bool:
@@ -80,7 +87,7 @@ def serve(needed: frozenset[str]) -> bool:
     try:
         _preload(link, needed, settings["modules"], settings["along"])
     except PreloadError as error:
-        _send(link, {"refused": str(error)})
+        _send(link, {"refused": str(error), "cause": error.cause})
         os._exit(0)
     if gc.get_threshold()[0] == RARELY:  # no module has set a threshold for the workers
         gc.set_threshold(*usual)
@@ -145,7 +152,8 @@ def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], al
             importlib.import_module(name)
         except BaseException as error:
             reason = str(error).partition("\n")[0][:REASON_MAX]
-            raise PreloadError(f"module {name} cannot be imported: {type(error).__name__}: {reason}") from error
+            text = f"module {name} cannot be imported: {type(error).__name__}: {reason}"
+            raise PreloadError("import", text) from error
         _check(name)
     for name in along:
         _send(link, {"importing": name})
@@ -179,7 +187,8 @@ def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
         for name in needed - set(HOOK_MODULES):
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
             if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
-                raise PreloadError(f"{path} hides a module of Python's that --preload needs: give it another name")
+                text = f"{path} hides a module of Python's that --preload needs: give it another name"
+                raise PreloadError("import", text)
 
 
 def _is_importable(path: str) -> bool:
@@ -196,13 +205,14 @@ def _is_importable(path: str) -> bool:
 def _check(name: str) -> None:
     """Raise `PreloadError` if the module makes a fork of this process differ from a new process."""
     if _has_children():
-        raise PreloadError(f"module {name} starts a process, which would not end with the workers")
+        raise PreloadError("process", f"module {name} starts a process, which would not end with the workers")
     started = _threads_lost()
     if started:
-        raise PreloadError(f"module {name} starts a thread ({', '.join(started)}), which forks lose")
+        raise PreloadError("process", f"module {name} starts a thread ({', '.join(started)}), which forks lose")
     opened = [path for path in map(_target, os.listdir("/proc/self/fd")) if path in DRIVERS]  # noqa: PTH208
     if opened:
-        raise PreloadError(f"module {name} initialises the GPU ({opened[0]} is open), which forked workers cannot use")
+        what = f"{DRIVERS[opened[0]]} ({opened[0]} is open)"
+        raise PreloadError("gpu", f"module {name} opened {what}, which forked workers cannot use")
 
 
 def _threads_lost() -> list[str]:

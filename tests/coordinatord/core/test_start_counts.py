@@ -1,4 +1,4 @@
-"""Each answer about a round that runs says how its workers were begun, and why not in place."""
+"""Each answer about a round that runs says how its workers were begun, and why not in place or warm."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import pytest
 from coordinatord.core.queries.job_view import whole_view
 from coordinatord.protocol.http.api import JobStatus
 from coordinatord.protocol.http.start_answers import WorkerStartsStatus
-from coordinatord.protocol.worker_starts import WorkerStarts
+from coordinatord.protocol.worker_starts import ColdCause, WhyCold, WorkerStarts
 from tests.support.ledgers import run_of
 from tests.support.script import Stage
 
 FORMED = " (formed of nodes n1, n2, all that --nnodes allows)"
+
+
+OPENS_CUDA = WhyCold(ColdCause.GPU, "module x opened CUDA")
 
 
 @pytest.mark.parametrize(
@@ -26,9 +29,13 @@ FORMED = " (formed of nodes n1, n2, all that --nnodes allows)"
             (WorkerStarts(1, 0, 0), WorkerStarts(0, 0, 1, "it was not out in time")),
             ": 1 in place, 1 cold; not in place on node n2: it was not out in time",
         ),
+        (
+            (WorkerStarts(0, 0, 1, "it was not out in time", OPENS_CUDA), WorkerStarts(0, 0, 1, "", OPENS_CUDA)),
+            ": 2 cold; not in place on node n1: it was not out in time; cold on node n1: module x opened CUDA",
+        ),
     ],
 )
-def test_it_counts_each_way_and_says_why_not_in_place(
+def test_it_counts_each_way_and_says_why_not_in_place_and_why_cold(
     begun: tuple[WorkerStarts | None, WorkerStarts | None], said: str
 ) -> None:
     stage = Stage()
@@ -51,19 +58,27 @@ def test_a_job_its_nodes_and_its_rounds_say_it_in_a_field_of_its_own() -> None:
     stage = Stage()
     for name in ("n1", "n2"):
         stage.play(f"join {name} min=2 max=2")
-    ways = WorkerStarts(1, 0, 0), WorkerStarts(0, 1, 0, "it was not out in time")
+    ways = WorkerStarts(1, 0, 0), WorkerStarts(0, 0, 1, "it was not out in time", OPENS_CUDA)
     for name, way in zip(("n1", "n2"), ways, strict=True):
         puppet = stage.puppets[name]
         puppet.observed = dataclasses.replace(puppet.observed, begun=way)
         assert shown(stage).begun is None
         stage.play(f"running {name}")
-    whole = WorkerStartsStatus(in_place=1, warm=1, cold=0, why_not="node n2: it was not out in time")
+    whole = WorkerStartsStatus(
+        in_place=1,
+        warm=0,
+        cold=1,
+        why_not="node n2: it was not out in time",
+        why_cold="node n2: module x opened CUDA",
+    )
     view = shown(stage)
     assert view.begun == whole
     assert [round_.begun for round_ in view.rounds] == [whole]
     assert [node.begun for node in view.nodes] == [
         WorkerStartsStatus(in_place=1, warm=0, cold=0, why_not=""),
-        WorkerStartsStatus(in_place=0, warm=1, cold=0, why_not="it was not out in time"),
+        WorkerStartsStatus(
+            in_place=0, warm=0, cold=1, why_not="it was not out in time", why_cold="module x opened CUDA"
+        ),
     ]
 
 

@@ -26,6 +26,7 @@ from coordinatord.core.values.time_ledger import Spent
 from coordinatord.protocol.messages import Follower
 from coordinatord.protocol.schema import fields_of
 from coordinatord.protocol.worker_ends import SecondaryFailure
+from coordinatord.protocol.worker_starts import WorkerStarts
 from coordinatord.store import migrations
 from coordinatord.store.database import Database
 from coordinatord.store.interface import Entry, StoreError, UnreadableStoreError
@@ -366,15 +367,25 @@ def test_a_job_from_before_laggards_could_be_drained_drains_none(tmp_path: Path)
     assert entry.record.spec.drain_laggards == 0
 
 
-BEFORE_BEGUN = 16
-"""The last version of the tables in which no round says how its workers were begun."""
+SLOW = "it was not out in time"
 
 
-def test_a_round_from_before_that_does_not_say_how_its_workers_were_begun(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "before", "now"),
+    [
+        (16, {}, None),
+        (18, {"begun": None}, None),
+        (18, {"begun": {"in_place": 0, "warm": 0, "cold": 2, "why_not": SLOW}}, WorkerStarts(0, 0, 2, SLOW)),
+    ],
+    ids=["nothing", "nothing to be said", "no reason of cold ones"],
+)
+def test_what_older_rounds_say_of_how_their_workers_were_begun_is_read(
+    tmp_path: Path, version: int, before: dict[str, object], now: WorkerStarts | None
+) -> None:
     path = tmp_path / "state.db"
-    Database.open(path, migrations.STEPS[:BEFORE_BEGUN]).close()
+    Database.open(path, migrations.STEPS[:version]).close()
     opened = {"reason": "r", "opener": "a", "spec": fields_of(an_opening().spec)}
-    started = {"reason": "r", "steps_awaited": True, "spent": fields_of(Spent())}
+    started = {"reason": "r", "steps_awaited": True, "spent": fields_of(Spent()), **before}
     with closing(sqlite3.connect(path)) as connection, connection:
         for kind, number, body in (("RunOpened", None, opened), ("RoundStarted", 3, started)):
             values = (1.0, "job", "e-1", kind, number, json.dumps(body))
@@ -385,4 +396,4 @@ def test_a_round_from_before_that_does_not_say_how_its_workers_were_begun(tmp_pa
     _, entry = database.load()
     database.close()
     assert isinstance(entry.record, RoundStarted)
-    assert (entry.record.round, entry.record.begun) == (3, None)
+    assert (entry.record.round, entry.record.begun) == (3, now)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from coordinatord.protocol.messages import Goal, Phase
-from coordinatord.protocol.worker_starts import WorkerStarts
+from coordinatord.protocol.worker_starts import ColdCause, WhyCold, WorkerStarts
 from nodeclient.core.agent_settings import ABORT_TIMEOUT_S
 from nodeclient.core.effects import (
     Dismiss,
@@ -195,6 +195,19 @@ def test_a_node_says_how_its_workers_were_begun_and_why_not_in_place() -> None:
 
 def test_workers_that_are_all_cold_are_nothing_to_speak_of() -> None:
     assert Bench().running().observed.begun is None
+
+
+def test_workers_that_are_cold_though_they_were_to_be_forked_are_reported_with_the_reason() -> None:
+    why = WhyCold(ColdCause.GPU, "module x opened CUDA")
+    bench = held()
+    bench.receive(Goal.RUN, round=2, resume=RESUME)
+    bench.started(why_cold=why)
+    assert bench.observed.begun == WorkerStarts(2, 0, 0), "none was started"
+    bench = Bench()
+    bench.receive(Goal.RUN)
+    bench.reached()
+    bench.started(why_cold=why)
+    assert bench.observed.begun == WorkerStarts(0, 0, bench.settings.workers, "", why)
 
 
 def test_where_one_worker_cannot_stay_all_end_as_ever() -> None:

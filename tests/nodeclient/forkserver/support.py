@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinatord.protocol.worker_starts import ColdCause
 from tests.support.cluster import Coordinator
 from tests.support.fixtures import NODE_TRACEBACK
 from tests.support.programs import BIN, TIMEOUT_S, TOKEN_VARIABLE, carriers, clean_environ, kill_quietly, wait_until
+from tests.support.scrapes import Scrape
 
 LIBRARY = Path(__file__).with_name("library")
 """Modules that every script here can import."""
@@ -103,6 +105,8 @@ class Stage:
     def __init__(self, folder: Path, coordinator: Coordinator) -> None:
         self.folder = folder
         self._coordinator = coordinator
+        self._job = ""
+        """The job that was run last."""
 
     @property
     def loaded_by(self) -> list[int]:
@@ -135,6 +139,7 @@ class Stage:
     ) -> tuple[str, ...]:
         """Return the command line of a nodeclient that is alone in a job; `subcommand` has its first words."""
         job, where = f"preload-{secrets.token_hex(4)}", self._coordinator.endpoint
+        self._job = job
         if subcommand[0] == "join":
             where_and_what: tuple[str, ...] = ("--coord", where, "--job-id", job, "--nnodes", "1")
             separator: tuple[str, ...] = ("--",)
@@ -204,6 +209,12 @@ class Stage:
         assert not any(report.warm for report in cold.reports)
         assert all(report.warm for report in warm.reports), "\n".join(warm.log)
         return cold, warm
+
+    def cold_rounds(self) -> dict[ColdCause, float]:
+        """Return how many rounds of the last job have begun cold in spite of `--preload`, by the causes that were."""
+        shown = Scrape(self._coordinator.fetch("/metrics"))
+        counts = {cause: shown("cold_rounds_total", job_id=self._job, cause=cause) for cause in ColdCause}
+        return {cause: count for cause, count in counts.items() if count}
 
     def clear(self) -> None:
         """Remove what the last run has left."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import nodeclient
+from coordinatord.protocol.worker_starts import ColdCause
 from tests.nodeclient.forkserver.support import DESCRIBE, LIBRARY, Stage, assert_same_start, python
 
 pytestmark = pytest.mark.slow
@@ -42,24 +43,38 @@ with open(f"/proc/self/task/{{task}}/comm", "w") as file:
 """A thread of native code, as far as Python shows: the kernel alone knows its name."""
 
 MODULES = {
-    "broken": ("raise ValueError('no such\\nGPU')", "module broken cannot be imported: ValueError: no such"),
-    "leaving": ("import sys; sys.exit('I leave')", "module leaving cannot be imported: SystemExit: I leave"),
+    "broken": (
+        "raise ValueError('no such\\nGPU')",
+        "module broken cannot be imported: ValueError: no such",
+        ColdCause.IMPORT,
+    ),
+    "leaving": (
+        "import sys; sys.exit('I leave')",
+        "module leaving cannot be imported: SystemExit: I leave",
+        ColdCause.IMPORT,
+    ),
     "threaded": (
         "import threading, time; threading.Thread(target=time.sleep, args=[1e6], daemon=True, name='pump').start()",
         r"module threaded starts a thread \(pump\), which forks lose",
+        ColdCause.PROCESS,
     ),
-    "nameless": (NAMELESS, r"module nameless starts a thread \(without a name\)"),
-    "named": (NAMED.format(name="native pump"), r"module named starts a thread \(native pump\)"),
-    "stopped": ("raise KeyboardInterrupt", "module stopped cannot be imported: KeyboardInterrupt"),
-    "starting": ("import subprocess; subprocess.Popen(['sleep', '1000'])", "module starting starts a process"),
+    "nameless": (NAMELESS, r"module nameless starts a thread \(without a name\)", ColdCause.PROCESS),
+    "named": (NAMED.format(name="native pump"), r"module named starts a thread \(native pump\)", ColdCause.PROCESS),
+    "stopped": ("raise KeyboardInterrupt", "module stopped cannot be imported: KeyboardInterrupt", ColdCause.IMPORT),
+    "starting": (
+        "import subprocess; subprocess.Popen(['sleep', '1000'])",
+        "module starting starts a process",
+        ColdCause.PROCESS,
+    ),
     "hiding": (
         "import subprocess; subprocess.Popen(['sleep', '1000'], start_new_session=True)",
         "module hiding starts a process",
+        ColdCause.PROCESS,
     ),
-    "endless": ("raise ValueError('x' * 10_000)", "ValueError: x{200} "),
-    "missing": (None, "module missing cannot be imported: ModuleNotFoundError"),
+    "endless": ("raise ValueError('x' * 10_000)", "ValueError: x{200} ", ColdCause.IMPORT),
+    "missing": (None, "module missing cannot be imported: ModuleNotFoundError", ColdCause.IMPORT),
 }
-"""The content of a module, and the error about it."""
+"""The content of a module, the error about it, and its cause."""
 
 ENDINGS = {
     "leaping": ("import os; os._exit(3)", "exit code 3"),
@@ -84,11 +99,17 @@ def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str
 
 
 def assert_cold(
-    stage: Stage, *command: str | Path, why: str, preload: str = "beacon", prefix: tuple[str, ...] = ()
+    stage: Stage,
+    *command: str | Path,
+    why: str,
+    cause: ColdCause,
+    preload: str = "beacon",
+    prefix: tuple[str, ...] = (),
 ) -> None:
-    """Check that a job runs cold, and logs why once."""
+    """Check that a job runs cold, logs why once, and is counted."""
     [line] = cold_run(stage, *command, preload=preload, prefix=prefix)
     assert re.search(rf"--preload: workers start cold: .*{why}", line)
+    assert stage.cold_rounds() == {cause: 1}
 
 
 @pytest.mark.parametrize(
@@ -106,15 +127,15 @@ def test_a_command_that_cannot_be_started_warm_runs_cold(stage: Stage, words: tu
     stage.write("train.py", REPORT)
     stage.write("executable.py", f"#!{sys.executable}\n{REPORT}").chmod(0o755)
     stage.write("cold.py", f"import os, sys\nsys.path.insert(0, {str(LIBRARY)!r})\n{REPORT}")
-    assert_cold(stage, *words, why=why)
+    assert_cold(stage, *words, why=why, cause=ColdCause.COMMAND)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_that_cannot_be_preloaded_leaves_workers_cold(stage: Stage, module: str) -> None:
-    text, why = MODULES[module]
+    text, why, cause = MODULES[module]
     if text is not None:
         stage.write(f"{module}.py", text)
-    assert_cold(stage, *python(stage.write("train.py", REPORT)), why=why, preload=f"json,{module}")
+    assert_cold(stage, *python(stage.write("train.py", REPORT)), why=why, cause=cause, preload=f"json,{module}")
 
 
 def test_the_thread_of_jemalloc_which_comes_with_pyarrow_and_pandas_leaves_workers_warm(stage: Stage) -> None:
@@ -131,13 +152,14 @@ def test_a_module_that_ends_the_interpreter_leaves_workers_cold(stage: Stage, mo
     said = f"--preload: the interpreter ended ({how}) in the import of module {module}: workers start cold"
     assert lines
     assert all(line.startswith(said) for line in lines)
+    assert stage.cold_rounds() == {ColdCause.PARENT: 1}
 
 
 @pytest.mark.parametrize("namesake", ["socket.py", "socket/__init__.py"])
 def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, namesake: str) -> None:
     stage.write(namesake, "ours = True")
     script = stage.write("train.py", f"import socket\nassert socket.ours\n{REPORT}")
-    assert_cold(stage, *python(script), why="socket hides a module of Python's")
+    assert_cold(stage, *python(script), why="socket hides a module of Python's", cause=ColdCause.IMPORT)
 
 
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
@@ -148,7 +170,8 @@ def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:
 
 def test_with_a_safe_path_a_module_beside_the_program_is_not_found(stage: Stage) -> None:
     stage.write("mine.py", "")
-    assert_cold(stage, *python("-P", stage.write("train.py", REPORT)), why="No module named 'mine'", preload="mine")
+    script = stage.write("train.py", REPORT)
+    assert_cold(stage, *python("-P", script), why="No module named 'mine'", cause=ColdCause.IMPORT, preload="mine")
 
 
 def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> None:
@@ -160,13 +183,16 @@ def test_a_module_that_initialises_a_gpu_leaves_workers_cold(stage: Stage) -> No
         pytest.skip("a file system of its own needs root")
     stage.write("gpu.py", "driver = open('/dev/nvidia-uvm')")
     script = stage.write("train.py", REPORT)
-    assert_cold(stage, *python(script), why="module gpu initialises the GPU", preload="json,gpu", prefix=prefix)
+    why = r"module gpu opened CUDA \(/dev/nvidia-uvm is open\)"
+    assert_cold(stage, *python(script), why=why, cause=ColdCause.GPU, preload="json,gpu", prefix=prefix)
 
 
 def test_a_module_that_leaves_threads_of_openmp_leaves_workers_cold(stage: Stage) -> None:
     stage.write("parallel.py", "import torch\ntorch.set_num_threads(2)\ntorch.ones(4_000_000).sum()")
     script = stage.write("train.py", f"import torch\ntorch.ones(4_000_000).sum()\n{REPORT}")
-    assert_cold(stage, *python(script), why="module parallel starts a thread", preload="parallel")
+    assert_cold(
+        stage, *python(script), why="module parallel starts a thread", cause=ColdCause.PROCESS, preload="parallel"
+    )
 
 
 def test_the_program_never_runs_in_the_parent_even_if_nothing_works_there_and_nothing_can_be_said(stage: Stage) -> None:

@@ -51,3 +51,14 @@ def test_what_a_module_does_when_it_is_imported_stays_done(stage: Stage) -> None
         del facts["shown"]  # what a process does to its own environment, others see of a warm worker alone
     assert cold.stdout == "the last word of the module\n"
     assert_same_start(cold, warm)
+
+
+CHECKS = ("PYTORCH_NVML_BASED_CUDA_CHECK", "TRITON_NVML_BASED_CUDA_CHECK")
+
+
+def test_modules_look_for_gpus_without_cuda_unless_the_user_wants_it_otherwise(stage: Stage) -> None:
+    stage.write("looking.py", f"import os\nfound = [os.environ.get(name) for name in {CHECKS}]")
+    own = f"own=[os.environ.get(name) for name in {CHECKS}]"
+    script = stage.write("train.py", f"import os, looking, report\nreport.report(imported=looking.found, {own})")
+    job = stage.run(*python(script), preload="looking", environ={"TRITON_NVML_BASED_CUDA_CHECK": "0"})
+    assert job.facts == [{"imported": ["1", "0"], "own": [None, "0"]}], job.log

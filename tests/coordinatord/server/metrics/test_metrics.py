@@ -20,6 +20,7 @@ from coordinatord.core.values.records import (
 from coordinatord.core.values.shards import ResumePoint
 from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 from coordinatord.protocol.messages import Desired, Goal, JobSpec, Phase, Refused
+from coordinatord.protocol.worker_starts import ColdCause, WhyCold, WorkerStarts
 from coordinatord.runtime import __version__
 from coordinatord.server import driver
 from coordinatord.server.app import Server
@@ -142,6 +143,19 @@ async def test_a_failed_worker_is_a_round_a_restart_and_a_recovery(start: Start)
 
 
 @asynchronous
+async def test_rounds_that_begin_cold_in_spite_of_preload_are_counted_by_cause(start: Start) -> None:
+    async with start() as server, connect(server.url, join("a")) as a:
+        desired = await a.receive_goal(Goal.RUN)
+        why = WhyCold(ColdCause.GPU, "module x opened CUDA")
+        await a.report(Phase.RUNNING, desired, begun=WorkerStarts(0, 0, 1, why_cold=why))
+        await until(lambda: server.driver.machine.jobs["job"].durable.state is State.RUNNING)
+        shown = await scraped(server)
+        assert {cause: shown("cold_rounds_total", job_id="job", cause=cause) for cause in ColdCause} == {
+            cause: float(cause is ColdCause.GPU) for cause in ColdCause
+        }
+
+
+@asynchronous
 async def test_a_worker_that_failed_because_a_node_had_gone_is_a_node_lost(start: Start) -> None:
     async with (
         start(reconnect_grace_s=0.0) as server,
@@ -190,7 +204,7 @@ async def test_a_job_has_as_many_series_whatever_its_nodes(start: Start) -> None
                 await node.receive_goal(Goal.WAIT)
             shown = await scraped(server)
         small, large = ([1 for _, labels in shown.samples if ("job_id", job) in labels] for job in ("small", "large"))
-        assert len(small) == len(large) < 50
+        assert len(small) == len(large) < 60
         assert shown("nodes", job_id="large", state="ready") == 20
 
 
