@@ -14,6 +14,7 @@ import select
 import signal
 import time
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from coordinatord.protocol.errors import OperationalError
@@ -33,7 +34,11 @@ _SHELLS = frozenset({"ash", "bash", "busybox", "dash", "fish", "ksh", "sh", "zsh
 """A shell runs its trap only when its child has ended (POSIX, Shell Command Language, 2.11)."""
 
 _DEAD_STATES = frozenset("ZX")
-"""Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped."""
+"""Zombie and dead, after proc_pid_stat(5): such a process only waits to be reaped, unless another of its threads lives.
+A killed process may be in a driver with one thread, for a while, when its main thread has ended."""
+
+_THREADS = 17
+"""The field of /proc/PID/stat with the number of threads, counted after the name."""
 
 
 class UnkillableError(OperationalError):
@@ -56,7 +61,7 @@ class ProcessStatus(NamedTuple):
     parent: int
     group: int
     dead: bool
-    """Whether it is a zombie: it has ended, and its parent has not reaped it."""
+    """Whether it is a zombie: all its threads have ended, and its parent has not reaped it."""
 
 
 def statuses() -> Iterator[ProcessStatus]:
@@ -68,8 +73,9 @@ def statuses() -> Iterator[ProcessStatus]:
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended; or it is another user's, and /proc is mounted with hidepid=1
         # The second field is the program's name in parentheses, which may itself hold blanks and parentheses.
-        state, parent, group = text[text.rindex(b")") + 2 :].split(maxsplit=3)[:3]
-        yield ProcessStatus(pid, int(parent), int(group), state.decode() in _DEAD_STATES)
+        fields = text[text.rindex(b")") + 2 :].split(maxsplit=_THREADS + 1)
+        dead = fields[0].decode() in _DEAD_STATES and int(fields[_THREADS]) <= 1
+        yield ProcessStatus(pid, int(fields[1]), int(fields[2]), dead)
 
 
 def marked(mark: str) -> list[int]:
@@ -198,12 +204,25 @@ def _pids() -> list[int]:
 
 
 def _carries(pid: int, mark: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  # as in `statuses`
-            environ = file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    return f"{MARK_VARIABLE}={mark}".encode() in environ.split(b"\0")
+    return f"{MARK_VARIABLE}={mark}".encode() in _environ(pid).split(b"\0")
+
+
+def _environ(pid: int) -> bytes:
+    """Return the environment of a process, as far as /proc shows it."""
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        for thread in _threads(pid):
+            with (
+                suppress(FileNotFoundError, ProcessLookupError),
+                open(f"/proc/{pid}/task/{thread}/environ", "rb") as file,  # noqa: PTH123  # as in `statuses`
+            ):
+                return file.read()
+    return b""
+
+
+def _threads(pid: int) -> Iterator[str]:
+    """Yield the threads of a process; the main one comes first, and shows nothing if it has ended before the others."""
+    yield str(pid)
+    yield from os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # as in `statuses`
 
 
 def _group(pid: int) -> int:

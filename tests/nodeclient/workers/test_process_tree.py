@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from nodeclient.workers.process_tree import MARK_VARIABLE, UnkillableError, kill_marked, marked, signal_groups, statuses
+from tests.support.programs import wait_until
 
 
 @pytest.fixture
@@ -50,6 +52,31 @@ def test_descendants_are_found_wherever_they_went(mark: str) -> None:
     process = _start(script, {MARK_VARIABLE: mark})
     assert process.pid in marked(mark)
     kill_marked(mark)
+    assert marked(mark) == []
+    _reap(process)
+
+
+LEADERLESS = """
+import ctypes, os, platform, threading, time
+threading.Thread(target=time.sleep, args=[1e6]).start()
+print("ready", flush=True)
+exit_thread = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+ctypes.CDLL(None).syscall(exit_thread, 0)
+"""
+"""A process whose main thread ends and whose other thread lives, as one that is killed does in a driver for a while."""
+
+
+def test_a_process_lives_until_its_last_thread_has_ended(mark: str) -> None:
+    process = _start(f"exec {sys.executable} -c '{LEADERLESS}'", {MARK_VARIABLE: mark})
+
+    def status() -> str:
+        return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    wait_until("the end of its main thread", lambda: status() == "Z")
+    assert [status.dead for status in statuses() if status.pid == process.pid] == [False]
+    assert marked(mark) == [process.pid]
+    kill_marked(mark)
+    assert [status.dead for status in statuses() if status.pid == process.pid] == [True]
     assert marked(mark) == []
     _reap(process)
 
