@@ -1,12 +1,15 @@
 """Background tasks that are named, kept from the garbage collector and ended with their owner.
 
-Callbacks of the event loop belong to the same owner: if one of them fails, the owner ends as well.
+Callbacks of the event loop belong to the same owner: if one of them fails, the owner ends as well. Work that may hang
+has a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import errno
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
@@ -91,3 +94,36 @@ def _called_back(error: BaseException) -> str:
             return package
         trace = trace.tb_next
     return ""
+
+
+def in_thread(work: Callable[[], Result], name: str) -> asyncio.Future[Result]:
+    """Begin work that may hang in a daemon thread of this name; return a future of the result.
+
+    The end of the program does not wait for it, as it does for the threads of an executor.
+
+    Raises `OSError` if the system refuses a thread.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+
+    def finish(result: Result | None, error: Exception | None) -> None:
+        if not done.done():
+            if error is None:
+                done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
+            else:
+                done.set_exception(error)
+
+    def run() -> None:
+        result, problem = None, None
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - the future carries it to the task that waits
+            problem = error
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, result, problem)
+
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError as error:  # Python raises this one instead of EAGAIN
+        raise OSError(errno.EAGAIN, "the system has no thread to give") from error
+    return done

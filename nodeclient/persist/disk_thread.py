@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from coordinatord.protocol.errors import OperationalError
+from coordinatord.runtime.tasks import in_thread
 from nodeclient.persist.durable_file import Progress
+
+THREAD = "persist"
+"""The name of the threads."""
 
 STALL_S = 30.0
 """How long a thread may make no progress before the disk counts as hanging. The coordinator's own limit is longer."""
@@ -42,7 +44,7 @@ class DiskThread:
         """
         await self._end_of_last(progress)
         self._hangs = False
-        self._working = thread = in_thread(work)
+        self._working = thread = in_thread(work, THREAD)
         thread.add_done_callback(_retrieve)
         try:
             await _end_of(thread, progress, note_bytes, "written")
@@ -71,7 +73,7 @@ async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Resu
 
     Raises `DiskHangsError` if the work makes no progress, and what the work raises.
     """
-    thread = in_thread(work)
+    thread = in_thread(work, THREAD)
     thread.add_done_callback(_retrieve)
     await _end_of(thread, progress, lambda _: None, "read")
     return thread.result()
@@ -101,34 +103,3 @@ async def _end_of(
             note_bytes(seen)
         elif loop.time() >= seen_at + STALL_S:
             raise DiskHangsError(f"the disk hangs: nothing was {participle} for {STALL_S:g} s")
-
-
-def in_thread(work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Begin work in a daemon thread, for which the end of the program does not wait; return a future of the result.
-
-    Raises `OSError` if the system refuses a thread.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def finish(result: Result | None, error: Exception | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(result)  # type: ignore[arg-type]  # it is the result where there is no error
-            else:
-                done.set_exception(error)
-
-    def run() -> None:
-        result, problem = None, None
-        try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - the future carries it to the task that waits
-            problem = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, problem)
-
-    try:
-        threading.Thread(target=run, name="persist", daemon=True).start()
-    except RuntimeError as error:  # Python raises this one instead of EAGAIN
-        raise OSError(errno.EAGAIN, "the system has no thread to give") from error
-    return done

@@ -17,7 +17,7 @@ from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_parts import WantedParts
 from coordinatord.protocol.persisted_state import PersistOffer, PersistOrder, PersistReport
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.tasks import Tasks
+from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core.disk_retention import superfluous
 from nodeclient.core.effects import Level
 from nodeclient.core.persist_attempt import PersistAttempt
@@ -25,7 +25,7 @@ from nodeclient.parts.arenas import Arenas, Held
 from nodeclient.parts.digests import withdraw
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
-from nodeclient.persist.disk_thread import DiskThread, in_thread
+from nodeclient.persist.disk_thread import THREAD, DiskThread
 from nodeclient.persist.durable_file import GivenUpError, Progress
 from nodeclient.persist.part_writer import DamagedPartError, file_name, write_big, write_small
 from nodeclient.persist.persist_settings import PersistSettings
@@ -171,7 +171,7 @@ class Persister:
         await self.steps.look()
         dropped = superfluous(self.steps.whole, self.offer.keep, attempt.order.in_use) | unfinished
         try:
-            await in_thread(lambda: step_folder.drop(folder, dropped))
+            await in_thread(lambda: step_folder.drop(folder, dropped), THREAD)
         except OSError as error:
             self._complaints.complain(f"older steps cannot be deleted: {error.strerror or error}")
 

@@ -16,13 +16,13 @@ from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Resume
 from coordinatord.protocol.persisted_state import PERSISTED_MAX, PERSISTED_PARTS_MAX, DiskStep, PersistedStep
 from coordinatord.protocol.text import clip
-from coordinatord.runtime.tasks import Tasks
+from coordinatord.runtime.tasks import Tasks, in_thread
 from nodeclient.core import kept_groups
 from nodeclient.core.disk_retention import StepOnDisk
 from nodeclient.core.effects import Level
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import disk_thread, step_folder
-from nodeclient.persist.disk_thread import in_thread, read_in_thread
+from nodeclient.persist.disk_thread import THREAD, read_in_thread
 from nodeclient.persist.durable_file import Progress
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.persist_settings import PersistSettings
@@ -125,7 +125,7 @@ class StepsOnDisk:
         async with self._looking:
             known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
             try:
-                looking = in_thread(lambda: step_folder.find_whole(self.folder, known))
+                looking = in_thread(lambda: step_folder.find_whole(self.folder, known), THREAD)
                 await self._complain_of_silence(looking)
                 whole, problems = await looking
             except OSError as error:
