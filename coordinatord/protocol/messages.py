@@ -264,6 +264,8 @@ class Observed:
     """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
     begun: WorkerStarts | None = None
     """How its workers of the round were begun; None before that, or if all are cold and could not be otherwise."""
+    held_up: Sentence = ""
+    """What is in the way of the end of the round on this node when its workers are dead; empty if nothing is."""
 
 
 @frozen

@@ -22,6 +22,7 @@ from nodeclient.core.connection_state import ConnectionState
 from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Level
 from nodeclient.core.staying import RoundEnd, Staying
+from nodeclient.core.sweeping import Sweeping
 from nodeclient.core.table import TABLE, WORKING, Act, Stimulus, stimulus_of
 from nodeclient.core.worker_group import WorkerGroup
 
@@ -38,6 +39,7 @@ class Agent:
         self._desired: Desired | None = None
         self._group = WorkerGroup()
         self._staying = Staying(settings.nccl_abort_timeout_s)
+        self._sweeping = Sweeping()
         self._without_workers_since = now
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()
@@ -65,6 +67,7 @@ class Agent:
             events.PersistedAlone: lambda _, __: self._departure.note_written(),
             events.Swept: self._swept,
             events.SweepFailed: self._sweep_failed,
+            events.GpusInUse: lambda event, now: self._effects.extend(self._sweeping.note_gpus(event.gpus, now)),
             events.EmbeddedCoordinatorEnded: self._embedded_coordinator_ended,
             events.LeaveRequested: self._leave_requested,
             events.Tick: self._ticked,
@@ -125,6 +128,7 @@ class Agent:
             ended=self._group.ended(now),
             killed=self._group.killed,
             begun=self._staying.begun,
+            held_up=self._sweeping.held_up,
         )
 
     # Events
@@ -187,13 +191,14 @@ class Agent:
 
     def _swept(self, event: events.Swept, now: float) -> None:
         self._port = event.port
+        self._sweeping.end()
         self._apply(Stimulus.SWEPT, now)
 
     def _sweep_failed(self, event: events.SweepFailed, now: float) -> None:
         if self._departure.leaves and self._departure.hurry:
             self._exit(effects.Exit(ExitCode.OS_ERROR, event.message))
         else:
-            self._notice(Level.ERROR, "sweep_failed", event.message)
+            self._effects.append(self._sweeping.fail(event.message))
             self._sweep(now)
 
     def _ticked(self, _: events.Tick, now: float) -> None:
@@ -252,11 +257,14 @@ class Agent:
         workers = (*self._group.deadlines(), *self._staying.deadlines())
         dues += [(at, partial(self._apply, stimulus)) for at, stimulus in workers]
         if self._staying.hold_until is not None and not self.phase.has_workers:
-            dues.append((self._staying.hold_until, self._dismiss))
+            dues.append((self._staying.hold_until, lambda _: self._effects.extend(self._staying.dismiss())))
+        if self._sweeping.again_at is not None:
+            dues.append((self._sweeping.again_at, self._sweep))
         connection = self._connection
         dues += self._departure.deadlines(self.phase, connection, self._abandon)
         if connection.connected:
-            dues.append((connection.heard_at + connection.lease_s, self._reconnect))
+            lapse_at = connection.heard_at + connection.lease_s
+            dues.append((lapse_at, lambda now: self._effects.append(connection.lapse(now))))
             dues.append((connection.beat_at, lambda _: None))  # `_report` sends it
         elif self.phase is not Phase.STOPPING and self._departure.write_by is None:
             dues.append((self._limit_alone(), self._cut_off if self.phase in WORKING else self._give_up))
@@ -266,10 +274,6 @@ class Agent:
         """Return until when the node goes on without a coordinator."""
         patience_s = endings.patience_s(self._settings.join_timeout_s, self.phase, self._group, self._goal)
         return self._connection.limit_alone(self.phase, self._without_workers_since, patience_s)
-
-    def _reconnect(self, now: float) -> None:
-        self._connection.heard_at = now  # no second one before the shell answers with `SessionClosed`
-        self._effects.append(effects.Reconnect(notices.silent(self._connection.lease_s)))
 
     # The goal
 
@@ -329,7 +333,7 @@ class Agent:
         if first and not departure.hurry and group.save(now, self._halt, grace_s):
             self._effects.append(kept_goals.first_order(group, planned=patient))
         elif departure.hurry or not group.saves:
-            ends = departure.ending is not None or departure.leaves or departure.hurry or group.cut_off
+            ends = departure.is_certain or group.cut_off
             within_s = None if ends or self._goal is Stimulus.EXIT else self._settings.abort_timeout_s
             end = RoundEnd(within_s, grace_s, signum, patient and self._settings.kills, planned=patient)
             self._effects += self._staying.end_workers(group, end, now)
@@ -361,9 +365,7 @@ class Agent:
             self._notice(Level.WARNING, "workers_killed", notices.killed(killed, self._group.signum))
 
     def _sweep(self, now: float) -> None:
-        self._group.dissolve(now)
-        self._staying.settle(now)
-        self._effects.append(effects.Sweep())
+        self._effects.append(self._sweeping.begin(self._group, self._staying, self._departure, now))
 
     def _settle(self, now: float) -> None:
         self.phase = self._group.ending
@@ -380,11 +382,8 @@ class Agent:
             self._group = WorkerGroup()
         return desired
 
-    def _dismiss(self, _: float) -> None:
-        self._effects += self._staying.dismiss()
-
     def _exit(self, ending: effects.Exit) -> None:
-        self._dismiss(0.0)
+        self._effects += self._staying.dismiss()
         self.exited = True
         self._effects.append(ending)
 

@@ -8,7 +8,7 @@ from coordinatord.protocol.exit_codes import ExitCode, shell_exit_code
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.messages import Desired, Failure, Goal, Observed, Phase, RefusalCode, Refused, Report
 from nodeclient.core import notices
-from nodeclient.core.effects import Exit, Level, Notice, Show, Waiting
+from nodeclient.core.effects import Exit, Level, Notice, Reconnect, Show, Waiting
 
 HEARTBEAT_S = 1.0
 LEASE_S = 5.0
@@ -79,6 +79,11 @@ class ConnectionState:
     def probe_s(self) -> float:
         """How long to probe the master of a round."""
         return PROBE_LEASES * self.lease_s
+
+    def lapse(self, now: float) -> Reconnect:
+        """Give up a session whose coordinator was silent for a lease."""
+        self.heard_at = now  # no second time before the shell answers with `SessionClosed`
+        return Reconnect(notices.silent(self.lease_s))
 
     def heard_s(self, now: float) -> float:
         """Return how many seconds ago the coordinator was last heard in this session; 0 outside a session."""

@@ -36,6 +36,11 @@ class Departure:
         """Whether the node was asked to leave."""
         return self.signum is not None
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether no round follows for the node: it was asked to leave, or has decided on its exit."""
+        return self.leaves or self.ending is not None
+
     def request(self, signum: int) -> bool:
         """Note a signal that asks the node to leave; return whether it is the first one."""
         first = not self.leaves

@@ -145,6 +145,10 @@ class Kill:
 class Sweep:
     """End everything that the workers left behind, then reserve a port; answered by `Swept`."""
 
+    looks_at_gpus: bool = True
+    """Whether to look for memory of GPUs that is still in use before that; if there is some, `GpusInUse` is the
+    answer."""
+
 
 @frozen
 class SendObserved:

@@ -214,6 +214,37 @@ class SweepFailed:
 
 
 @frozen
+class GpuProcess:
+    """A process that uses GPUs, and is no worker of the node that sees it."""
+
+    pid: int
+    user: str
+    """The name of its user, or the number if there is no name."""
+    left_behind: bool
+    """Whether it may be left of a round: it is ending, or its parent has ended."""
+
+
+@frozen
+class GpuUse:
+    """A GPU with memory in use."""
+
+    name: str
+    used_bytes: int
+    processes: tuple[GpuProcess, ...] = ()
+    """Those that may have the memory, as far as the node sees them."""
+
+
+@frozen
+class GpusInUse:
+    """Memory of GPUs of this node is in use, though no worker lives: it is not given back yet, or others'.
+
+    It comes once before the first round, and then as an answer to `Sweep`.
+    """
+
+    gpus: tuple[GpuUse, ...]
+
+
+@frozen
 class EmbeddedCoordinatorEnded:
     """The coordinator that serves this host alone has ended, and nothing starts another."""
 
@@ -257,6 +288,7 @@ Event = (
     | PersistedAlone
     | Swept
     | SweepFailed
+    | GpusInUse
     | EmbeddedCoordinatorEnded
     | LeaveRequested
     | Tick

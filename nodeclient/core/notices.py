@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from signal import Signals
 
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase
 from coordinatord.protocol.worker_ends import Killed
 from nodeclient.core.agent_settings import Settings
+from nodeclient.core.effects import Start
+from nodeclient.core.events import GpuUse
 
 LOOKING = "looking for the coordinator"
 """The notice while no coordinator is found."""
+
+GPU_PROCESSES_MAX = 4
+"""How many processes that use a GPU are named; a few are enough to see whose they are."""
 
 NOT_LET_IN = "not let in"
 """The notice while the coordinator does not let the node in yet."""
@@ -24,6 +30,13 @@ def failed(failure: Failure) -> str:
     if not failure.pid:
         return f"the workers cannot be started: {failure.message}"
     return f"worker of rank {failure.rank} failed: {describe_exit(failure.exit_code)}"
+
+
+def starting(start: Start, workers: int) -> str:
+    """Return the notice that the workers of this node are to be started."""
+    place = start.assignment
+    master = f"master {place.master_address}:{place.master_port}"
+    return f"starting round {start.round}: {ranks(place, workers)}, {master}: {start.reason}"
 
 
 def ranks(assignment: Assignment, workers: int) -> str:
@@ -101,6 +114,17 @@ def killed(workers: Killed, signum: int) -> str:
     subject, were, they = (f"ranks {listed}{more}", "were", "they") if are_several else (f"rank {listed}", "was", "it")
     lost = f"what {they} had not saved is lost; see --stop-timeout"
     return f"{subject} did not end within {workers.after_s:g} s of {Signals(signum).name} and {were} killed: {lost}"
+
+
+def gpus_in_use(gpus: Sequence[GpuUse]) -> str:
+    """Return which GPUs have memory in use though the workers are dead, and who has it."""
+    return f"memory of GPUs is in use: {', '.join(map(_gpu_in_use, gpus))}"
+
+
+def _gpu_in_use(gpu: GpuUse) -> str:
+    users = " and ".join(f"process {process.pid} of {process.user}" for process in gpu.processes[:GPU_PROCESSES_MAX])
+    more = f" and {rest} more" if (rest := len(gpu.processes) - GPU_PROCESSES_MAX) > 0 else ""
+    return f"{gpu.used_bytes / 2**30:.1f} GiB of {gpu.name} by {f'{users}{more}' or 'no process that this node sees'}"
 
 
 def step_not_common(step: int | None, *, writes_checkpoints: bool) -> str:

@@ -19,6 +19,12 @@ _UUID_BYTES = 96
 _PCI_INFO = struct.Struct("=16s5I32s")
 """`nvmlPciInfo_t` in nvml.h; domain, bus and device are the second to the fourth."""
 
+_MEMORY = struct.Struct("@I4Q")
+"""`nvmlMemory_v2_t` in nvml.h: its version, then all memory, and what of it is reserved, free and used."""
+
+_MEMORY_VERSION = _MEMORY.size | 2 << 24
+"""The value of `nvmlMemory_v2`, by the macro NVML_STRUCT_VERSION."""
+
 _INTEGER = re.compile(r"[+-]?\d+")
 
 _DEVICE_MINOR = re.compile(r"^Device Minor:\s*(\d+)$", re.MULTILINE)
@@ -47,6 +53,10 @@ class Gpu:
     """Its UUID, or another unique name where that is unknown."""
     pci_address: str | None
     """Its place in `/sys/bus/pci/devices`; None if that is unknown."""
+    file: str = ""
+    """Its device file, such as `nvidia0`; empty if that is unknown."""
+    used_bytes: int = 0
+    """How much of its memory processes have, or the driver still has for them; 0 if that is unknown."""
 
 
 def workers_per_node(spec: str | None, environ: Mapping[str, str], host: Host | None = None) -> int:
@@ -185,7 +195,8 @@ def _nvml_gpu(nvml: ctypes.CDLL, index: int) -> Gpu:
     ):
         # The GPU counts all the same, and can still be chosen by its number.
         return Gpu(f"unknown-{index}", None)
-    return Gpu(uuid.value.decode("ascii", "replace"), _nvml_pci_address(nvml, device))
+    name = uuid.value.decode("ascii", "replace")
+    return Gpu(name, _nvml_pci_address(nvml, device), _nvml_file(nvml, device), _nvml_used_bytes(nvml, device))
 
 
 def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
@@ -195,6 +206,22 @@ def _nvml_pci_address(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str | None:
         return None
     _, domain, bus, slot, *_ = _PCI_INFO.unpack(info.raw)
     return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
+
+
+def _nvml_file(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> str:
+    get = getattr(nvml, "nvmlDeviceGetMinorNumber", None)
+    minor = ctypes.c_uint()
+    return f"nvidia{minor.value}" if get is not None and get(device, ctypes.byref(minor)) == 0 else ""
+
+
+def _nvml_used_bytes(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> int:
+    """Return the memory that is in use, without what the driver has reserved for itself: from driver 510 on."""
+    get = getattr(nvml, "nvmlDeviceGetMemoryInfo_v2", None)
+    memory = ctypes.create_string_buffer(_MEMORY.pack(_MEMORY_VERSION, 0, 0, 0, 0), _MEMORY.size)
+    if get is None or get(device, memory) != 0:
+        return 0
+    used: int = _MEMORY.unpack(memory.raw)[-1]
+    return used
 
 
 def _amd_gpus(system: Path) -> list[Gpu]:

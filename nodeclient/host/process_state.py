@@ -66,14 +66,14 @@ class ProcessState:
 
 def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
     """Look at a process; None if it is gone."""
-    fields = _stat(pid, proc)
+    fields = stat_fields(pid, proc)
     if not fields:
         return None
     letter, waits_in = fields[_STATE], read_if_there(proc / str(pid) / "wchan")
     ticks, io_bytes, threads = 0, 0, set[str]()
     for descendant in _with_descendants(pid, proc):
         threads |= _thread_states(descendant, proc)
-        ticks += sum(map(int, _stat(descendant, proc)[_TIMES]))
+        ticks += sum(map(int, stat_fields(descendant, proc)[_TIMES]))
         io_bytes += _io_bytes(descendant, proc)
     state = STATES.get(letter, letter)
     return ProcessState(
@@ -88,7 +88,7 @@ def look_at(pid: int, proc: Path = Path("/proc")) -> ProcessState | None:
 
 def is_stopped(pid: int, proc: Path = Path("/proc")) -> bool:
     """Whether a signal has stopped a process; one that a debugger has stopped does not count."""
-    return _stat(pid, proc)[:1] == ["T"]
+    return stat_fields(pid, proc)[:1] == ["T"]
 
 
 def _io_bytes(pid: int, proc: Path) -> int:
@@ -110,7 +110,8 @@ def _thread_states(pid: int, proc: Path) -> set[str]:
     return {state for stat in stats for state in stat.rpartition(")")[2].split()[:1]}
 
 
-def _stat(pid: int, proc: Path) -> list[str]:
+def stat_fields(pid: int, proc: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat after the name (proc_pid_stat(5)); none if the process is gone."""
     return read_if_there(proc / str(pid) / "stat").rpartition(")")[2].split()
 
 

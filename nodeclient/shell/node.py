@@ -39,6 +39,7 @@ from nodeclient.core.events import (
     Diagnosis,
     EmbeddedCoordinatorEnded,
     Event,
+    GpusInUse,
     LeaveRequested,
     Prepared,
     SearchBegan,
@@ -51,6 +52,7 @@ from nodeclient.diagnosis import error_file, oom
 from nodeclient.diagnosis.diagnose import diagnose
 from nodeclient.diagnosis.stack_service import StackService
 from nodeclient.forkserver.starter import WorkerStarter
+from nodeclient.host.gpu_memory import look_at_gpus
 from nodeclient.host.ports import PortReservation, reached_at
 from nodeclient.keep.state_keeper import StateKeeper
 from nodeclient.output.log_paths import LogPaths
@@ -196,9 +198,10 @@ class Node:
             await self._logs.await_followers()
 
     async def _attend(self) -> None:
-        await self._guard.await_ready_in_loop()
+        gpus, _ = await asyncio.gather(look_at_gpus(os.environ), self._guard.await_ready_in_loop())
         await self._keeper.look_at_disk()
         self.submit(SearchBegan())  # from here on the agent's deadlines count
+        self.submit(GpusInUse(gpus))
         await self._session.run()
 
     async def _prepare(self) -> None:
@@ -242,8 +245,8 @@ class Node:
             case Kill():
                 self._exit_reporter.expect_exits()
                 self._workers.kill()
-            case Sweep():
-                self._tasks.spawn(self._sweep(), name="sweep")
+            case Sweep(looks_at_gpus):
+                self._tasks.spawn(self._sweep(looks_at_gpus=looks_at_gpus), name="sweep")
             case SendObserved(observed):
                 self._session.send(self._note_steps(self._completed(observed)))
                 self._end_lingering()
@@ -269,10 +272,7 @@ class Node:
 
     def _start(self, start: Start) -> None:
         assignment = start.assignment
-        ranks = notices.ranks(assignment, self._config.workers)
-        master = f"master {assignment.master_address}:{assignment.master_port}"
-        text = f"starting round {start.round}: {ranks}, {master}: {start.reason}"
-        self._console.notify(Level.INFO, text, "round_starting")
+        self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
         place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
         several_hosts = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
@@ -300,11 +300,9 @@ class Node:
         except OSError as error:
             self._fail_start(0, ExitCode.OS_ERROR, f"the system refused what the workers need: {error.strerror}")
         else:
-            log_dir = self._config.output.log_dir
-            folder = "" if log_dir is None else str(place.folder(log_dir.absolute()))
-            self._console.notify(
-                Level.INFO, notices.started(place.round, len(own_ranks), folder, len(start.stays)), "workers_started"
-            )
+            folder = "" if (logs := self._config.output.log_dir) is None else str(place.folder(logs.absolute()))
+            text = notices.started(place.round, len(own_ranks), folder, len(start.stays))
+            self._console.notify(Level.INFO, text, "workers_started")
             self._started_at = self._loop.time()
             self.submit(WorkersStarted(self._starter.forked - forked_before, self._starter.why_cold))
             self._output.when_settled(self._logs.delete_old)
@@ -337,8 +335,7 @@ class Node:
         pid, file = self._workers.pid_of(local_rank), self._error_files[local_rank]
         # In a thread: it reads files, and the worker made one of them.
         diagnosis = await asyncio.to_thread(diagnose, exit_code, pid, file, stderr, self._kills)
-        log = self._output.stderr_log(local_rank)
-        return diagnosis if log is None else replace(diagnosis, log=str(log))
+        return diagnosis if (log := self._output.stderr_log(local_rank)) is None else replace(diagnosis, log=str(log))
 
     def _end(self, ending: Exit) -> None:
         self._console.notify(ending.level, ending.message, "ended", exit_code=int(ending.code))
@@ -356,12 +353,15 @@ class Node:
     def _remark(self, level: Level, text: str) -> None:
         self._console.notify(level, text, "remark")
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, *, looks_at_gpus: bool) -> None:
         try:
             await self._staying.settled()
             await self._workers.sweep()
         except UnkillableError as error:
             self.submit(SweepFailed(str(error)))
+            return
+        if looks_at_gpus and (gpus := await look_at_gpus(os.environ)):
+            self.submit(GpusInUse(gpus))
             return
         self._keeper.note_end()
         await self._exit_reporter.settled()

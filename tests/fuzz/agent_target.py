@@ -139,11 +139,17 @@ class Host:
             case effects.Terminate() | effects.Kill():
                 if self._alive and self._has_started:
                     self._end_worker(self._choices.of((-15, 0, 143)))
-            case effects.Sweep():
-                if self._choices.one_in(8):
-                    self._handle(events.SweepFailed("a process does not die"))
-                else:
-                    self._handle(events.Swept(PORT + self._choices.byte()))
+            case effects.Sweep(looks_at_gpus):
+                self._end_sweep(looks_at_gpus)
+
+    def _end_sweep(self, looks_at_gpus: bool) -> None:
+        if looks_at_gpus and self._choices.one_in(8):
+            process = events.GpuProcess(7, "n\n", left_behind=self._choices.one_in(2))
+            self._handle(events.GpusInUse((events.GpuUse("nvidia0", 1 << 36, (process,)),)))
+        elif self._choices.one_in(8):
+            self._handle(events.SweepFailed("a process does not die"))
+        else:
+            self._handle(events.Swept(PORT + self._choices.byte()))
 
     def _report_kept_state(self) -> None:
         within_s = self._choices.of((1.0, 0.0, 30.0))

@@ -56,6 +56,8 @@ class Workers:
     """The share that ignores SIGTERM."""
     slow_to_die: float = 0.02
     """The share that takes seconds to die of SIGKILL."""
+    gpu_held_s: float = 0.0
+    """How long at most the driver holds memory of the GPU after their ends."""
     breaks: float = 1.0
     """The share that fails when a peer is gone; the others hang, as in a collective without a timeout."""
     stay: float = 0.0

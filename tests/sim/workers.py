@@ -13,7 +13,7 @@ from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.section import Section
 from nodeclient.core.effects import Start
-from nodeclient.core.events import StartFailed, SweepFailed, Swept, WorkersStarted
+from nodeclient.core.events import GpusInUse, GpuUse, StartFailed, SweepFailed, Swept, WorkersStarted
 from tests.sim.standstills import Doing, Standstills
 from tests.sim.staying import StayingWorkers
 from tests.support.builders import LOST_PEER
@@ -213,6 +213,8 @@ class LocalWorkers:
         self._stubborn: set[int] = set()
         self._slow: set[int] = set()
         self._sweeping = False
+        self.ended_at = self.gpu_free_at = 0.0
+        """When the workers of the last round had ended, and when the memory of the GPU is free that they had."""
         self.staying = StayingWorkers(host, world, self)
 
     # Effects of the agent
@@ -261,17 +263,17 @@ class LocalWorkers:
         for rank in sorted(self.alive):
             self._end_later(rank, self._death_s(rank), -9)
 
-    def sweep(self) -> None:
-        """Kill all workers that are left, and notify the agent when none is."""
+    def sweep(self, *, looks_at_gpus: bool) -> None:
+        """Kill all workers that are left, and notify the agent when none is, or memory of the GPU is in use."""
         takes = max((self._death_s(rank) for rank in sorted(self.alive)), default=0.0)
         takes += 0.005 * self._world.chance.random()
-        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes)
+        self._world.queue.plan(min(takes, UNKILLABLE_S), self._swept, self.starts, takes, looks_at_gpus)
 
     def _death_s(self, rank: int) -> float:
         quick = 0.005 * self._world.chance.random()
         return quick + (25.0 * self._world.chance.random() if rank in self._slow else 0.0)
 
-    def _swept(self, start: int, takes: float) -> None:
+    def _swept(self, start: int, takes: float, looks_at_gpus: bool) -> None:
         if start != self.starts or self._host.agent is None:
             return
         if takes > UNKILLABLE_S:
@@ -279,7 +281,13 @@ class LocalWorkers:
             return
         for rank in sorted(self.alive):
             self._end(rank, -9)
+        if self.training is not None and self._traits.gpu_held_s:
+            self.ended_at = self._world.queue.now
+            self.gpu_free_at = self.ended_at + self._traits.gpu_held_s * self._world.chance.random()
         self.training = None
+        if looks_at_gpus and self._world.queue.now < self.gpu_free_at:
+            self._host.submit(GpusInUse((GpuUse("nvidia0", 1 << 36),)))
+            return
         self._host.submit(Swept(self._host.draw_port()))
 
     # Reports

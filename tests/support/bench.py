@@ -31,6 +31,8 @@ from nodeclient.core.events import (
     CoordinatorDegraded,
     DesiredReceived,
     Event,
+    GpusInUse,
+    GpuUse,
     Keeping,
     KeptSaved,
     LeaveRequested,
@@ -179,6 +181,13 @@ class Bench:
         self.sweeping = False
         self.ports += 1
         return self.submit(Swept(self.ports))
+
+    def gpus_in_use(self, *gpus: GpuUse) -> list[Effect]:
+        """Report that nothing of the round lives, and that memory of GPUs is in use."""
+        assert self.sweeping, "no sweep is under way"
+        assert self.last(Sweep).looks_at_gpus, "GPUs do not matter to this sweep"
+        self.sweeping = False
+        return self.submit(GpusInUse(gpus))
 
     def sweep_failed(self, message: str = "process 7 outlives SIGKILL") -> list[Effect]:
         """Report that something of the round cannot be ended."""

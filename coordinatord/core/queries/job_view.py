@@ -338,7 +338,8 @@ def _reason(member: Member, now: float) -> str:
         return "its workers are to start"
     since = member.preparing_since if member.state is MemberState.PREPARING else None
     so_far = "" if since is None else f", for {lasted(now - since)} so far"
-    return _BY_PHASE[member.observed.phase] + so_far
+    held_up = f": {member.observed.held_up}" if member.observed.held_up else ""
+    return _BY_PHASE[member.observed.phase] + so_far + held_up
 
 
 _BY_PHASE = {

@@ -261,15 +261,18 @@ def test_whoever_waits_for_the_coordinator_sees_what_becomes_of_the_workers() ->
 
 def test_a_sweep_that_fails_is_said_and_begun_again() -> None:
     bench = Bench().running()
+    bench.receive(Goal.STOP)
     bench.all_exited(0)
     for _ in range(3):
         effects = bench.sweep_failed("process 7 outlives SIGKILL")
         assert effects == [Notice(Level.ERROR, "process 7 outlives SIGKILL", "sweep_failed"), Sweep()]
     assert bench.agent.phase is Phase.STOPPING
+    assert bench.observed.held_up == "process 7 outlives SIGKILL"
     bench.receive(Goal.RUN, round=2)
     assert bench.count(Start) == 1, "no round begins before the old one is swept"
     bench.swept()
     assert bench.count(Start) == 2
+    assert not bench.observed.held_up
 
 
 def test_a_node_that_is_asked_once_to_leave_keeps_trying_to_end_all() -> None:
@@ -277,7 +280,7 @@ def test_a_node_that_is_asked_once_to_leave_keeps_trying_to_end_all() -> None:
     bench.leave()
     bench.receive(Goal.STOP, planned=True)
     bench.all_exited(0)
-    assert Sweep() in bench.sweep_failed()
+    assert Sweep(looks_at_gpus=False) in bench.sweep_failed()
     assert not bench.agent.exited
 
 

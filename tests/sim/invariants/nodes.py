@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.messages import Desired, Goal, Phase, Result
 from nodeclient.core.effects import Exit, Start
+from nodeclient.core.sweeping import FREE_WITHIN_S
 from tests.sim.durable_replica import DurableReplica
 from tests.sim.workers import Round
 
@@ -58,6 +59,9 @@ class NodeInvariants:
         alive = host.workers.alive
         self.check(host.prepared, "%s starts round %d, and still imports", host.name, start.round)
         self.check(not alive, "%s starts round %d over workers of %s", host.name, start.round, host.workers.round)
+        waited = self.world.queue.now - host.workers.ended_at
+        is_free = self.world.queue.now >= host.workers.gpu_free_at or waited >= FREE_WITHIN_S
+        self.check(is_free, "%s starts round %d over memory of the last one", host.name, start.round)
         latest = self._sent[host.name, host.incarnation, start.run]
         self.check(start.round == latest, "%s starts round %d, and was sent %d", host.name, start.round, latest)
         once = (host.name, host.incarnation, key)

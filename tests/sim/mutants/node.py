@@ -240,8 +240,8 @@ MUTANTS = (
         "node-never-doubts",
         "nodeclient.core.agent",
         "a node keeps a connection on which nothing comes any more",
-        "self._effects.append(effects.Reconnect(",
-        'self._notice(Level.INFO, "looking", str(',
+        "self._effects.append(connection.lapse(now))",
+        "connection.lapse(now)",
     ),
     Mutant(
         "node-doubts-the-held",

@@ -92,8 +92,8 @@ MUTANTS = (
         "node-leaves-who-waits",
         "nodeclient.core.agent",
         "a node ends, and processes wait for a round",
-        "        self._dismiss(0.0)\n",
-        "",
+        "        self._effects += self._staying.dismiss()\n        self.exited = True\n",
+        "        self.exited = True\n",
         PLAYS,
     ),
     Mutant(

@@ -1,0 +1,81 @@
+"""What is in the way of the end of a round when its workers are dead, and how long the node waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coordinatord.protocol.fields import MESSAGE_MAX
+from coordinatord.protocol.messages import Phase
+from coordinatord.protocol.text import clip
+from nodeclient.core import notices
+from nodeclient.core.departure import Departure
+from nodeclient.core.effects import Level, Notice, Sweep
+from nodeclient.core.events import GpuUse
+from nodeclient.core.staying import Staying
+from nodeclient.core.worker_group import WorkerGroup
+
+FREE_BYTES = 512 << 20
+"""A GPU of which no more than this is in use is free. NVRx tolerates as much."""
+
+FREE_WITHIN_S = 50.0
+"""How long a node waits for GPUs to be free: as long as NVRx. A coordinator goes on without a node that needs 30 s more
+than its stop timeout for the end of a round."""
+
+LOOK_EVERY_S = 0.5
+"""The time between two looks at the GPUs. Most are free at the first one."""
+
+
+class Sweeping:
+    """The sweeps of one node. Times are in the agent's clock.
+
+    Memory of a GPU that is not free would cost the next round a restart. So the node waits, as long as that may help:
+    not for a process that somebody else has started and that lives.
+    """
+
+    def __init__(self) -> None:
+        self.held_up = ""
+        """What is in the way; empty if nothing is known to be."""
+        self.again_at: float | None = None
+        """When to sweep again; None if a sweep is under way or none is needed."""
+        self._until: float | None = None
+        """The end of the wait for GPUs; None if the node does not wait."""
+        self._is_under_way = False
+        self._usual: dict[str, int] = {}
+        """The memory that was in use before the node had workers: nobody waits for that."""
+
+    def begin(self, group: WorkerGroup, staying: Staying, departure: Departure, now: float) -> Sweep:
+        """Begin a sweep. Memory of GPUs matters if another round may follow, and no worker is held that has some."""
+        self._is_under_way, self.again_at = True, None
+        group.dissolve(now)
+        staying.settle(now)
+        is_last = group.ending is Phase.SUCCEEDED or departure.is_certain
+        return Sweep(looks_at_gpus=not is_last and staying.hold_until is None)
+
+    def fail(self, why: str) -> Notice:
+        """Note that processes cannot be ended; return the notice of it."""
+        self.held_up = clip(why, MESSAGE_MAX)
+        return Notice(Level.ERROR, why, "sweep_failed")
+
+    def note_gpus(self, gpus: Sequence[GpuUse], now: float) -> list[Notice | Sweep]:
+        """Note that memory of GPUs is in use while no worker lives: wait, or end the sweep all the same.
+
+        Before the first round nobody waits: the memory is others'.
+        """
+        if not self._is_under_way:
+            self._usual = {gpu.name: gpu.used_bytes for gpu in gpus}
+            return [Notice(Level.WARNING, notices.gpus_in_use(gpus), "gpu_memory_in_use")] if gpus else []
+        taken = [gpu for gpu in gpus if gpu.used_bytes > self._usual.get(gpu.name, 0) + FREE_BYTES]
+        first, until = self._until is None, now + FREE_WITHIN_S if self._until is None else self._until
+        self.held_up = clip(notices.gpus_in_use(taken), MESSAGE_MAX) if taken else ""
+        waits = all(process.left_behind for gpu in taken for process in gpu.processes)
+        if taken and waits and now < until:
+            self._until, self.again_at = until, now + LOOK_EVERY_S
+            text = f"{self.held_up}; the next round waits for {FREE_WITHIN_S:g} s at most"
+            return [Notice(Level.INFO, text, "gpu_memory_in_use")] if first else []
+        text = f"{self.held_up}; the next round begins all the same, and may lack that memory"
+        complaint = [Notice(Level.WARNING, text, "gpu_memory_in_use")] if taken else []
+        return [*complaint, Sweep(looks_at_gpus=False)]
+
+    def end(self) -> None:
+        """Note that the sweep is over: nothing is in the way any more."""
+        self.held_up, self._until, self._is_under_way = "", None, False

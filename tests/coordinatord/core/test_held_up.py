@@ -1,0 +1,22 @@
+"""What is in the way of the end of a round on a node is said as the reason of its state, and charged to nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.support.ledgers import PAIR, play, run_of, shown
+
+IN_USE = "memory of GPUs is in use: 2.0 GiB of nvidia0 by process 7 of ann"
+
+
+def test_a_node_whose_round_cannot_end_yet_says_why_and_the_others_wait() -> None:
+    stage = play(PAIR, "fail n1", "stopped n1")
+    puppet = stage.puppets["n2"]
+    puppet.observed = dataclasses.replace(puppet.observed, held_up=IN_USE)
+    stage.play("stopping n2")
+    reasons = {node.node: node.reason for node in shown(stage).nodes}
+    assert reasons["n2"] == f"its workers are ending: {IN_USE}"
+    puppet.observed = dataclasses.replace(puppet.observed, held_up="")
+    stage.play("stopped n2")
+    assert run_of(stage).durable.round == 2
+    assert run_of(stage).durable.restarts_used == 1, "the failure's own"

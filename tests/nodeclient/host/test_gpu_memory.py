@@ -1,0 +1,186 @@
+"""GPUs whose memory is in use, by a library with NVML's functions, and real processes that have device files open."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from nodeclient.core.events import GpuProcess, GpuUse
+from nodeclient.host.devices import Host
+from nodeclient.host.gpu_memory import gpus_in_use, look_at_gpus
+from nodeclient.host.process_state import stat_fields
+from tests.support.programs import wait_until
+
+NVML = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } nvmlMemory_v2_t;
+int nvmlInit_v2(void) {
+    while (getenv("TEST_NVML_HANGS")) pause();
+    return 0;
+}
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(long)(index + 1); return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-%ld", (long)device);
+    return 0;
+}
+int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
+    *minor = 2 - (long)device;
+    return getenv("TEST_NO_MINOR") ? 3 : 0;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *device, nvmlMemory_v2_t *memory) {
+    if (memory->version != (sizeof(nvmlMemory_v2_t) | 2 << 24)) return 25;
+    memory->used = (unsigned long long)(long)device << 30;
+    return getenv("TEST_NO_MEMORY_INFO") ? 3 : 0;
+}
+"""
+"""GPU-1 is /dev/nvidia1, with 1 GiB in use; GPU-2 is /dev/nvidia0, with 2 GiB."""
+
+HOLDER = "import sys, time; files = [open(path) for path in sys.argv[1:]]; print('ready', flush=True); time.sleep(1e6)"
+
+LEADERLESS = """
+import ctypes, platform, sys, threading, time
+files = [open(path) for path in sys.argv[1:]]
+threading.Thread(target=time.sleep, args=[1e6]).start()
+print("ready", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+"""
+"""Its main thread ends, and another one lives."""
+
+BLOCKED = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **paths) {
+    while (--count) open(paths[count], O_RDONLY);
+    puts("ready");
+    fflush(stdout);
+    if (vfork() == 0) { for (int file = 3; file < 9; ++file) close(file); pause(); _exit(0); }
+    return 0;
+}
+"""
+"""It waits in the kernel (state D) for the end of a child, as a process that was killed does for a driver."""
+
+GIB = 1 << 30
+
+ME = getpass.getuser()
+
+
+def compile_c(text: str, *flags: str | Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs a C compiler to build what speaks like NVML")
+    subprocess.run([compiler, "-x", "c", "-", *flags], input=text, text=True, check=True)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Make a host with two GPUs, whose processes are real."""
+    library = tmp_path / "libnvidia-ml.so.1"
+    compile_c(NVML, "-shared", "-fPIC", "-o", library)
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    return Host(tmp_path, tmp_path, str(library))
+
+
+Hold = Callable[..., int]
+
+
+@pytest.fixture
+def hold(host: Host) -> Iterator[Hold]:
+    """Start processes that have device files open, as children of a shell that lives; return the id of each."""
+    shells: list[subprocess.Popen[str]] = []
+
+    def start(*names: str, program: Sequence[str | Path] = (sys.executable, "-c", HOLDER)) -> int:
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", '"$@" & echo $!; wait', "sh", *program, *(host.devices / name for name in names)],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        shells.append(shell)
+        assert shell.stdout
+        lines = {shell.stdout.readline().strip(), shell.stdout.readline().strip()}
+        [pid] = lines - {"ready"}
+        return int(pid)
+
+    yield start
+    for shell in shells:
+        os.killpg(shell.pid, signal.SIGKILL)
+        assert shell.stdout
+        shell.stdout.close()
+        shell.wait()
+
+
+def test_processes_that_have_a_gpu_open_are_named_with_their_users(host: Host, hold: Hold) -> None:
+    one, both = hold("nvidia-uvm", "nvidia0"), hold("nvidia-uvm", "nvidia0", "nvidia1")
+    hold("nvidia1", "nvidiactl")  # as a monitor does by NVML
+    assert [(use.name, use.used_bytes, {*use.processes}) for use in gpus_in_use({}, host)] == [
+        ("nvidia1", GIB, {GpuProcess(both, ME, left_behind=False)}),
+        ("nvidia0", 2 * GIB, {GpuProcess(one, ME, left_behind=False), GpuProcess(both, ME, left_behind=False)}),
+    ]
+
+
+@pytest.mark.parametrize("state", ["Z", "D"])
+def test_a_process_that_is_ending_is_left_behind(host: Host, hold: Hold, tmp_path: Path, state: str) -> None:
+    program: tuple[str | Path, ...] = (sys.executable, "-c", LEADERLESS)
+    if state == "D":
+        program = (tmp_path / "blocked",)
+        compile_c(BLOCKED, "-o", *program)
+    pid = hold("nvidia-uvm", "nvidia0", program=program)
+    wait_until(f"its state {state}", lambda: stat_fields(pid, host.processes)[0] == state)
+    assert gpus_in_use({"CUDA_VISIBLE_DEVICES": "1"}, host) == (
+        GpuUse("nvidia0", 2 * GIB, (GpuProcess(pid, ME, left_behind=True),)),
+    )
+
+
+def test_an_orphan_that_this_process_has_adopted_is_left_behind(host: Host) -> None:
+    command: list[str | Path] = [sys.executable, "-c", HOLDER, host.devices / "nvidia-uvm", host.devices / "nvidia1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout
+        child.stdout.readline()
+        found = gpus_in_use({"CUDA_VISIBLE_DEVICES": "0"}, host)
+        child.kill()
+    assert found == (GpuUse("nvidia1", GIB, (GpuProcess(child.pid, ME, left_behind=True),)),)
+
+
+def test_only_gpus_that_workers_see_are_looked_at(host: Host) -> None:
+    assert gpus_in_use({"CUDA_VISIBLE_DEVICES": ""}, host) == ()
+    assert gpus_in_use({"CUDA_VISIBLE_DEVICES": "GPU-2"}, host) == (GpuUse("nvidia0", 2 * GIB),)
+
+
+def test_where_the_device_file_is_unknown_any_user_of_cuda_may_have_the_memory(
+    host: Host, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_NO_MINOR", "1")
+    pid = hold("nvidia-uvm", "nvidia0")
+    process = GpuProcess(pid, ME, left_behind=False)
+    assert gpus_in_use({}, host) == (GpuUse("GPU-1", GIB, (process,)), GpuUse("GPU-2", 2 * GIB, (process,)))
+
+
+def test_a_gpu_whose_memory_is_unknown_is_in_nobody_s_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_NO_MEMORY_INFO", "1")
+    assert gpus_in_use({}, host) == ()
+
+
+def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:
+    (host.devices / "nvidiactl").unlink()
+    assert gpus_in_use({}, host) == ()
+
+
+@pytest.mark.asyncio
+async def test_a_driver_that_hangs_is_in_nobody_s_way(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await look_at_gpus({}, host) == (GpuUse("nvidia1", GIB), GpuUse("nvidia0", 2 * GIB))
+    monkeypatch.setenv("TEST_NVML_HANGS", "1")
+    assert await look_at_gpus({}, host, within_s=0.01) == ()
