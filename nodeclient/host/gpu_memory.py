@@ -40,9 +40,12 @@ left to the workers: they meet it too, and their error says more."""
 async def look_at_gpus(
     environ: Mapping[str, str], host: Host | None = None, within_s: float = LOOK_WITHIN_S
 ) -> tuple[GpuUse, ...]:
-    """Return what `gpus_in_use` finds; nothing if that takes too long, or the system refuses it."""
+    """Return what `gpus_in_use` finds: nothing where NVIDIA's driver is missing, hangs, or may not be asked."""
+    host = host or Host()
+    if not (host.devices / "nvidiactl").exists():
+        return ()
     with suppress(OSError):
-        look = in_thread(partial(gpus_in_use, environ, host or Host()), "gpus")
+        look = in_thread(partial(gpus_in_use, environ, host), "gpus")
         look.add_done_callback(lambda look: look.exception())  # a look that is given up may fail later
         await asyncio.wait([look], timeout=within_s)
         return look.result() if look.done() else ()
@@ -50,12 +53,7 @@ async def look_at_gpus(
 
 
 def gpus_in_use(environ: Mapping[str, str], host: Host) -> tuple[GpuUse, ...]:
-    """Return those of the GPUs that workers will see of which more than `FREE_BYTES` are in use.
-
-    On a host without NVIDIA's driver, or without its library, there are none.
-    """
-    if not (host.devices / "nvidiactl").exists():
-        return ()
+    """Return those of the GPUs that workers will see of which more than `FREE_BYTES` are in use, as NVML says."""
     used = [gpu for gpu in visible_gpus(environ, host) if gpu.used_bytes > FREE_BYTES]
     users = list(_users_of_cuda(host)) if used else []
     return tuple(

@@ -174,9 +174,10 @@ def test_a_gpu_whose_memory_is_unknown_is_in_nobody_s_way(host: Host, monkeypatc
     assert gpus_in_use({}, host) == ()
 
 
-def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:
+@pytest.mark.asyncio
+async def test_without_the_driver_s_device_its_library_is_not_asked(host: Host) -> None:
     (host.devices / "nvidiactl").unlink()
-    assert gpus_in_use({}, host) == ()
+    assert await look_at_gpus({}, host) == ()
 
 
 @pytest.mark.asyncio
