@@ -44,7 +44,7 @@ def _init():
 
 MOST_OF_WORKERLIB = (
     '"""`agreement` `checkpoints` `elastic` `env` `init` `integrations` `in_place` `keep` `kept_storage` `packets` '
-    '`progress` `record` `responder` `sampler` `stop` `store`"""'
+    '`progress` `record` `recorders` `responder` `sampler` `stop` `store`"""'
 )
 
 CONTRACT_TORCH = "def f():\n    import torch"

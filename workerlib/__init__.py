@@ -11,14 +11,14 @@ checkpoint of its own, `stop` notes a signal that asks the worker to end, and `a
 `keep` keeps state that outlives the workers, also for `kept_storage`, which takes the place of a disk under
 `torch.distributed.checkpoint`. `in_place` lets a worker outlive its round, for `elastic`, which calls a script's
 function again with each. `packets` has the messages between a worker and nodeclient. `responder` answers nodeclient
-where the worker stands, from the import of this package on. `gloo` lets gloo's threads end before Python does, and
-`store` is for scripts that expect a launcher's store. `integrations` has callbacks for frameworks. Importing this
-package imports no torch.
+where the worker stands, from the import of this package on, and `recorders` reads in which collectives. `gloo`
+lets gloo's threads end before Python does, and `store` is for scripts that expect a launcher's store. `integrations`
+has callbacks for frameworks. Importing this package imports no torch.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from workerlib import responder
+from workerlib import recorders, responder
 from workerlib.agreement import should_stop
 from workerlib.checkpoints import checkpointed, should_checkpoint
 from workerlib.elastic import elastic, rounds
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-responder.start()
+responder.start(recorders)
 
 
 def __getattr__(name: str) -> Any:

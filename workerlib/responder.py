@@ -6,9 +6,10 @@ comes the read end of a pipe. There are two ways to ask, neither of which the sc
 
 * A packet on the connection. A thread that does nothing else answers with a JSON object.
   The answer to `WHERE` has `threads`, each with its name and its frames (file, line, function; the innermost first). It
-  has `collectives`, by process group, from torch's flight recorder: the one that the worker waits in, or the last one
-  that is done, or only their number if the worker gets on. If it does not get on, the answer also has `network_bytes`,
-  the bytes that its connections have sent and received.
+  has `collectives`, by process group, from torch's flight recorders: the first one in which the worker waits, or the
+  last one that is done, or only their number if the worker gets on. An exchange with a peer for which the worker waits
+  is one, too. Those in which it waits come first, in the order in which it began them. If it does not get on, the
+  answer also has `network_bytes`, the bytes that its connections have sent and received.
   The answer to `ARRIVALS` and a number has `arrivals`: when the worker arrived in so many of its last collectives.
 * The signal, if there is no answer because code in C holds the interpreter's lock. faulthandler then writes the stacks
   to the pipe, without that lock. Meanwhile no thread runs Python, so no stack changes.
@@ -29,10 +30,7 @@ import signal
 import socket
 import stat
 import sys
-import time
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from itertools import islice
 from typing import Any
 
 STACKS = "COORDINATORD_STACKS"
@@ -68,48 +66,23 @@ FRAMES_MAX = 150
 OUTERMOST = 5
 """How many of these frames are the outermost ones, if the stack is longer."""
 
-GROUPS_MAX = 32
-
-GROUP_NAME_MAX = 8
-"""The most characters of a group's name, which is a number, or the digits of a hash."""
-
-ENTRIES_MAX = 64
-"""How many of the last entries of a recorder are read: those of several groups, back to what is pending."""
-
-PENDING_MAX = 512
-"""The same if a group has many pending entries: parsing these takes a hundredth of a second."""
-
-ENTRY = '{"collective_seq_id":'
-"""The beginning of an entry, whose keys are in order."""
-
-COUNTERS_APART_S = 0.02
-"""The time between two reads of the counters; those of a worker with longer steps seem to stand, and more is read."""
-
-RECORDERS = {"_dump_nccl_trace_json": "dump_nccl_trace_json", "_dump_fr_trace_json": "fr_trace_json"}
-"""The functions that dump torch's flight recorders (NCCL; gloo and others), each with its name in torch's server for
-workers (torch/csrc/distributed/c10d/control_plane). They are not public: a torch may have one, both or none of them."""
-
-C10D = "torch._C._distributed_c10d"
-
-_over: set[tuple[str, str]] = set()
-"""The recorder and the number of each process group of earlier rounds: a later group may have the same name."""
-
 _held: list[Any] = []
 """The connection and the two ends of the pipe, for the round that this process is in."""
+
+_recorder: Any = None
+"""The module `recorders`."""
 
 _hooked = False
 """Whether the functions for forks and for the end of the process are registered."""
 
-_dumping = _thread.allocate_lock()
-"""Held while torch's code runs without the interpreter's lock, and for ever once this process comes to its end."""
 
-DUMP_WITHIN_S = 10.0
-"""How long the end of a process waits for a dump, which takes a tenth of a second; longer on a busy host."""
+def start(recorder: Any) -> None:
+    """Begin to answer, if the environment names a socket, with what the module `recorders` reads.
 
-
-def start() -> None:
-    """Begin to answer, if the environment names a socket. No error here ends the script."""
-    global _hooked  # noqa: PLW0603 - one process has one responder
+    No error here ends the script.
+    """
+    global _hooked, _recorder  # noqa: PLW0603 - one process has one responder
+    _recorder = recorder
     path = os.environ.pop(STACKS, None)
     if path is None:
         return
@@ -125,7 +98,7 @@ def start() -> None:
         socket.send_fds(connection, [json.dumps(hello).encode()], [reader])
         if not _hooked:
             os.register_at_fork(after_in_child=_withdraw)
-            atexit.register(_await_dump)
+            atexit.register(recorder.await_dump)
             _hooked = True
         _close()
         _held[:] = connection, reader, writer
@@ -136,8 +109,8 @@ def start() -> None:
 
 def begin_round() -> None:
     """Answer in another round from now on, without the process groups of earlier rounds."""
-    _over.update((recorder, number) for recorder in RECORDERS for number in _counters(sys.modules.get(C10D), recorder))
-    start()
+    _recorder.begin_round()
+    start(_recorder)
 
 
 def _withdraw() -> None:
@@ -145,19 +118,9 @@ def _withdraw() -> None:
 
     A child of that child calls this function as well, and finds nothing held, so that it closes no files of others.
     """
-    global _dumping  # noqa: PLW0603 - as above
-    _dumping = _thread.allocate_lock()
+    _recorder.withdraw()
     faulthandler.unregister(SIGNAL)
     _close()
-
-
-def _await_dump() -> None:
-    """Wait for a dump that is under way, and let none begin: this process ends.
-
-    During its finalization, Python ends each thread that requests its lock. In torch's code that does not end the
-    thread alone: C++ calls `std::terminate`, and a worker that has done its work dies of SIGABRT.
-    """
-    _dumping.acquire(timeout=DUMP_WITHIN_S)
 
 
 def _close() -> None:
@@ -191,7 +154,10 @@ def _serve(connection: socket.socket) -> None:
 
 def _answer() -> bytes:
     """Return the answer; if it does not fit a packet, with fewer threads, or else with fewer groups."""
-    answer: dict[str, Any] = {"threads": (threads := _threads()), "collectives": (collectives := _collectives())}
+    answer: dict[str, Any] = {
+        "threads": (threads := _threads()),
+        "collectives": (collectives := _recorder.collectives()),
+    }
     if collectives and all(collective["state"] != "moves" for collective in collectives):
         answer["network_bytes"] = _network_bytes()
     while len(packet := json.dumps(answer).encode()) > PACKET_BYTES:
@@ -242,159 +208,5 @@ def _places(frame: Any) -> list[tuple[str, int, str]]:
     return places
 
 
-def _collectives() -> list[dict[str, Any]]:
-    """Return where this worker is in each process group, with those first in which it waits; none if that is not known.
-
-    The counters cost 20 microseconds, and all entries a twentieth of a second. So the entries are not read if the
-    counters of any recorder show that the worker gets on.
-    """
-    c10d = sys.modules.get(C10D)
-    before = {recorder: _counters(c10d, recorder) for recorder in RECORDERS}
-    if not any(before.values()):
-        return []
-    time.sleep(COUNTERS_APART_S)  # noqa: TID251 - this thread waits for nothing else
-    moves = any(_counters(c10d, recorder) != counters for recorder, counters in before.items())
-    found: list[dict[str, Any]] = []
-    for recorder, counters in before.items():
-        with suppress(Exception):  # its interface is not public, so it may have changed in any way
-            if counters:
-                entries = [] if moves else _pending_entries(_dump(c10d, recorder), recorder)
-                found += _counted(counters) if moves else _by_group(entries)
-    return sorted(found, key=lambda collective: collective["state"] != "waits")
-
-
-def _counters(c10d: Any, recorder: str) -> dict[str, Any]:
-    """Return how many collectives a recorder counts, by process group; none if torch has no such recorder."""
-    try:
-        status = json.loads(getattr(c10d, recorder)(False))["pg_status"]
-        return {number: counters for number, counters in status.items() if (recorder, number) not in _over}
-    except Exception:  # noqa: BLE001 - its interface is not public, so it may have changed in any way
-        return {}
-
-
-def _dump(c10d: Any, recorder: str) -> str:
-    """Return the content of a recorder; only if there is no other way, with Python's lock, which stops the script."""
-    if _dumping.acquire(blocking=False):
-        try:
-            return _dump_beside(c10d, recorder)
-        except Exception:  # noqa: BLE001, S110 - this torch has no such handlers
-            pass
-        finally:
-            _dumping.release()
-    return str(getattr(c10d, recorder)(True).decode())
-
-
-def _dump_beside(c10d: Any, recorder: str) -> str:
-    """Return the content of a recorder, while the script goes on; the caller holds `_dumping`.
-
-    The handlers of torch's server for workers can be called without that server. They run without the interpreter's
-    lock for a tenth of a second, so the script does not pause.
-    """
-    contents: list[str] = []
-    request = type("Request", (c10d._Request,), {"body": lambda _: b"", "params": lambda _: {}})  # noqa: SLF001
-    setters = {"set_content": lambda _, content, __: contents.append(content), "set_status": lambda _, __: None}
-    response = type("Response", (c10d._Response,), setters)  # noqa: SLF001 - none of it is public
-    c10d._get_handler(RECORDERS[recorder])(request(), response())  # noqa: SLF001 - as above
-    return contents[0]
-
-
-def _counted(status: dict[str, dict[str, str]]) -> list[dict[str, Any]]:
-    """Return how many collectives were begun in each group of a worker that gets on."""
-    return [
-        {"group": name, "number": counters["last_enqueued_collective"], "state": "moves"}
-        for name, counters in list(status.items())[:GROUPS_MAX]
-    ]
-
-
-def _pending_entries(text: str, recorder: str) -> list[dict[str, Any]]:
-    """Return the last entries of a recorder, as far back as each group among them has one that is over."""
-    found: list[dict[str, Any]] = []
-    pending: set[str] = set()
-    for entry in islice(_backwards(text, recorder), PENDING_MAX):
-        if len(found) >= ENTRIES_MAX and not pending:
-            break
-        found.append(entry)
-        if not entry["is_p2p"]:
-            (pending.discard if entry["retired"] else pending.add)(entry["process_group"][0])
-    return found[::-1]
-
-
-def _backwards(text: str, recorder: str) -> Iterator[dict[str, Any]]:
-    """Yield the entries of this round in the content of a recorder, the last one first; it may have a megabyte."""
-    decoder, at = json.JSONDecoder(), len(text)
-    while (at := text.rfind(ENTRY, 0, at)) >= 0:
-        entry = decoder.raw_decode(text, at)[0]
-        if (recorder, str(entry.get("pg_id"))) in _over:
-            return
-        yield entry
-
-
-def _by_group(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first collective of each group that is not over, or else its last one, without `send` and `recv`."""
-    chosen: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        name = entry["process_group"][0]
-        if not entry["is_p2p"] and chosen.get(name, {"retired": True})["retired"]:
-            chosen[name] = entry
-    return [
-        {
-            "group": _group(*entry["process_group"]),
-            "members": _members(entry["process_group"][0]),
-            "number": entry["collective_seq_id"],
-            "state": "done" if entry["retired"] else "waits",
-            "operation": entry["profiling_name"],
-            "sizes": entry["input_sizes"],
-            "types": entry["input_dtypes"],
-            "age_s": (time.time_ns() - entry["time_created_ns"]) / 1e9,
-        }
-        for entry in list(chosen.values())[:GROUPS_MAX]
-    ]
-
-
-def _group(name: str, description: str) -> str:
-    """Return a name for a group. A description is enough only for the default group: others may share one."""
-    if description == "default_pg":
-        return description
-    return f"{'group' if description in {'', 'undefined'} else description} {name[:GROUP_NAME_MAX]}"
-
-
-def _members(name: str) -> int:
-    """Return how many ranks a group has; 0 if that is not known."""
-    try:
-        return int(sys.modules[C10D]._resolve_process_group(name).size())  # noqa: SLF001 - not public
-    except Exception:  # noqa: BLE001 - it may have changed in any way
-        return 0
-
-
 def _arrivals(question: bytes) -> bytes:
-    """Return when this worker arrived in its last collectives, by process group; none if that is not known."""
-    c10d, most = sys.modules.get(C10D), int(question.removeprefix(ARRIVALS))
-    found: list[dict[str, Any]] = []
-    for recorder in RECORDERS:
-        with suppress(Exception):  # its interface is not public, so it may have changed in any way
-            if _counters(c10d, recorder):
-                with _dumping:
-                    text = _dump_beside(c10d, recorder)
-                found += _series([*islice(_backwards(text, recorder), most)][::-1])
-    found.sort(key=lambda series: -len(series["times_ns"]))
-    return json.dumps({"arrivals": found[:GROUPS_MAX]}).encode()
-
-
-def _series(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the arrivals of each group in its last collectives, as far back as their numbers have no gap.
-
-    A group with two backends counts the collectives of each backend by itself, so it is two groups here.
-    """
-    groups: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        if entry["is_p2p"]:
-            continue
-        name, number = entry["process_group"][0], entry["collective_seq_id"]
-        series = groups.get(name)
-        if series is not None and number == series["first"] + len(series["times_ns"]) - 1:
-            continue  # several operations may be one collective
-        if series is None or number != series["first"] + len(series["times_ns"]):
-            backend, group = entry["profiling_name"].partition(":")[0], _group(*entry["process_group"])
-            series = groups[name] = {"group": f"{backend} {group}", "first": number, "times_ns": []}
-        series["times_ns"].append(entry["time_created_ns"])
-    return list(groups.values())
+    return json.dumps({"arrivals": _recorder.arrivals(int(question.removeprefix(ARRIVALS)))}).encode()

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from coordinatord.core.policy import Policy
 from coordinatord.core.values.admin_requests import Request
-from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Join, Observed
 

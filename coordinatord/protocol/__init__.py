@@ -3,8 +3,8 @@
 Sessions: `messages` has most of their messages. `log_messages` has those that read a log, `stack_messages` those about
 where workers stand, and `arrival_messages` those about when workers came to collectives. `node_offer`, `kept_state`,
 `kept_parts`, `persisted_state`, `worker_ends`, `worker_starts`, `scale_up`, `section`, `hang_kind` and `fields` are
-parts of messages. `schema` checks that received data is a message, `codec` turns a message into bytes and back, and
-`versions` has the fields of each version.
+parts of messages; `group_places` writes where a worker is in its groups. `schema` checks that received data is a
+message, `codec` turns a message into bytes and back, and `versions` has the fields of each version.
 
 The HTTP API: `http` has its requests and answers, which the same schema writes and reads.
 

@@ -29,7 +29,7 @@ from coordinatord.protocol.text import clip
 WORKERS_ASKED_MAX = 64
 """The workers in one answer: more than any common host has. A larger node gets several questions."""
 
-STACK_BYTES_MAX = 1_024
+STACK_BYTES_MAX = 1_000
 """The limit of the stacks of one worker that are accepted; nodes of this release send less."""
 
 PACKED_BYTES_MAX = 640
@@ -37,6 +37,10 @@ PACKED_BYTES_MAX = 640
 
 BRIEF_BYTES_MAX = 400
 """The same limit for a brief look: the innermost frames show whether a worker gets on, and the outermost the script."""
+
+PLACES_BYTES_MAX = 240
+"""The limit of the places of one worker in its groups, of which each takes some 16 bytes: Megatron has 13 groups with
+four kinds of parallelism. They and the stacks keep to the limit of stacks together."""
 
 FRAME_MAX = 160
 """The length of one frame in characters: a function, a file and a line."""
@@ -72,7 +76,7 @@ class CollectiveState(StrEnum):
 
 @frozen
 class Collective:
-    """The collective at which a worker is, by torch's flight recorder; of several groups, the one it waits in."""
+    """What a worker does in a process group, by torch's flight recorder: a collective, or an exchange with one peer."""
 
     group: Annotated[str, Length(0, 32)]
     """The process group, such as `default_pg`, or `mesh_tp 3` for one of several with that description."""
@@ -80,7 +84,7 @@ class Collective:
     """The number of the collective in that group."""
     state: CollectiveState
     operation: Annotated[str, Length(0, 64)] = ""
-    """What it is, such as `gloo:all_reduce`; empty if the worker gets on."""
+    """What it is, such as `gloo:all_reduce`, or `nccl:recv from 12` with the peer's rank; empty if it gets on."""
     shape: Annotated[str, Length(0, 64)] = ""
     """The input of the worker, such as `1024x3 Float`."""
     age_s: Seconds = 0.0
@@ -102,6 +106,7 @@ class WorkerStacks:
     cpus: Annotated[float, Range(0, COUNTER_MAX)]
     """How many CPUs it used during the look, with the processes that it has started, such as those that load data."""
     collective: Collective | None
+    """The first one that it has begun of those that it waits in, or else the last one that is over."""
     problem: Line
     """Why there is no stack; empty if there is one."""
     pid: Annotated[int, Range(0, 2**31 - 1)] = 0
@@ -112,8 +117,8 @@ class WorkerStacks:
     """How much its open TCP connections have carried so far; 0 if that is not known, or it trains."""
     members: Annotated[int, Range(0, COUNTER_MAX)] = 0
     """How many ranks the process group of its collective has; 0 if that is not known."""
-    places: Annotated[int, Range(0, STEP_MAX)] = 0
-    """A number that changes when the worker begins or ends a collective of any group; 0 if unknown."""
+    places: Annotated[bytes, Length(0, PLACES_BYTES_MAX)] = b""
+    """Where it is in its other process groups, as `pack_places` writes it."""
     stands_at: Annotated[str, Length(0, FRAME_MAX)] = ""
     """Where its main thread stands, by the whole stack: the function that the script has called, with the script's own
     line, such as `get (train.py:41)`; empty if it is not known."""

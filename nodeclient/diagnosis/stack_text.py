@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coordinatord.protocol.arrival_messages import AGE_US_MAX, ARRIVALS_MAX, GROUPS_MAX, GroupArrivals, pack_ages
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.fields import COUNTER_MAX, DURATION_S_MAX, STEP_MAX
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.group_places import pack_places
 from coordinatord.protocol.stack_messages import FRAME_MAX, Collective, CollectiveState, Thread
 from coordinatord.protocol.stack_place import find_place
 from coordinatord.protocol.text import clip
@@ -54,11 +55,11 @@ class WorkerAnswer:
 
     threads: tuple[Thread, ...] = ()
     collective: Collective | None = None
-    """The collective that it waits in, or else the last one of its first group."""
+    """The first one that it has begun of those that it waits in, or else the last one that is over."""
     members: int = 0
     """How many ranks the group of that collective has; 0 if that is not known."""
-    places: int = 0
-    """A checksum of its places in all of its groups; 0 if they are not known."""
+    places: bytes = b""
+    """Where it is in its other groups, as `pack_places` writes it."""
     network_bytes: int = 0
     """The bytes that its connections have sent and received; 0 if they are not known."""
     stands_at: str = ""
@@ -73,24 +74,21 @@ def read_answer(packet: bytes, folder: str) -> WorkerAnswer:
         shown = [*given[:1], *(thread for thread in given[1:] if not _awaits_nodeclient(thread["frames"]))]
         threads = tuple((clip(str(thread["name"]), NAME_MAX), _frames(thread["frames"], folder)) for thread in shown)
         stands_at = _stands_at(shown[0]["frames"], folder) if shown else ""
-        found = [
-            (_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in answer["collectives"]
-        ]
+        place = locate(answer["collectives"])
         network_bytes = _whole(answer.get("network_bytes", 0))
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise MalformedAnswerError("the worker's answer is not what workerlib sends: is it another release?") from error
+    return replace(place, threads=threads, network_bytes=network_bytes, stands_at=stands_at)
+
+
+def locate(collectives: Iterable[dict[str, Any]]) -> WorkerAnswer:
+    """Return where a worker is by its collectives, without its stacks. Raises any error if they are malformed."""
+    found = [(_collective(entry), min(_whole(entry.get("members", 0)), COUNTER_MAX)) for entry in collectives]
     if not found:
-        return WorkerAnswer(threads, network_bytes=network_bytes, stands_at=stands_at)
-    waiting = [(collective, members) for collective, members in found if collective.state is CollectiveState.WAITS]
-    collective, members = (waiting or found)[0]
-    places = _places(collective for collective, _ in found)
-    return WorkerAnswer(threads, collective, members, places, network_bytes, stands_at)
-
-
-def _places(collectives: Iterable[Collective]) -> int:
-    """Return a number that changes when a worker gets on in any of its groups."""
-    places = sorted((collective.group, collective.number, collective.state.value) for collective in collectives)
-    return zlib.crc32(json.dumps(places).encode())
+        return WorkerAnswer()
+    found.sort(key=lambda pair: pair[0].state is not CollectiveState.WAITS)
+    collective, members = found[0]
+    return WorkerAnswer((), collective, members, pack_places([collective for collective, _ in found]))
 
 
 def read_arrivals(packet: bytes, now_s: float) -> tuple[GroupArrivals, ...]:

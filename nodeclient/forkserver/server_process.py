@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import workerlib.gloo
+import workerlib.recorders
 import workerlib.responder
 from coordinatord.protocol.exit_codes import describe_exit
 from coordinatord.protocol.worker_starts import ColdCause
@@ -202,6 +203,7 @@ def _start(command: WorkerCommand, mark: str, settings: dict[str, Any]) -> subpr
         "hook": as_bytes(str(HOOK)),
         "gloo": as_bytes(workerlib.gloo.__file__),
         "responder": as_bytes(workerlib.responder.__file__),
+        "recorder": as_bytes(workerlib.recorders.__file__),
         "pythonpath": None if pythonpath is None else as_bytes(pythonpath),
         "room": " " * ROOM_BYTES,
     }

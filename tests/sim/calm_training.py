@@ -9,12 +9,11 @@ worker at its own time, and groups of workers have collectives of their own. A s
 from __future__ import annotations
 
 import random
-import zlib
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from coordinatord.core.values.hang_verdict import DEFAULT_GROUP
+from coordinatord.hints.hang_verdict import DEFAULT_GROUP
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
 WATCHED_S = 0.2
@@ -251,7 +250,6 @@ class CalmTraining:
             *(rank, StackOrigin.WORKER, _STACKS[frame], kernel, "", cpus, collective, "", rank + 1, written),
             network_bytes=1 + sent,
             members=len(place.ranks),
-            places=zlib.crc32(f"{place.group} {place.number} {place.state}".encode()),
         )
 
 

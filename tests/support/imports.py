@@ -117,7 +117,15 @@ def node_imports(source: Source) -> Iterator[Finding]:
     torchrun's backend may import torch: it is loaded by torchrun, which has done so already, and never by nodeclient.
     """
     shared = ["coordinatord.protocol", "coordinatord.runtime", "coordinatord.hints"]
-    allowed = [*shared, "workerlib.env", "workerlib.gloo", "workerlib.responder", *KEEP_CONTRACT, *PACKET_CONTRACT]
+    allowed = [
+        *shared,
+        "workerlib.env",
+        "workerlib.gloo",
+        "workerlib.recorders",
+        "workerlib.responder",
+        *KEEP_CONTRACT,
+        *PACKET_CONTRACT,
+    ]
     if source.is_in(TORCHRUN_ROOM):
         allowed.append("torch")
     for imported in source.imports:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.lateness import NodeArrivals
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.arrival_messages import GroupArrivals, WorkerArrivals, pack_ages
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks, pack_stacks
 
@@ -34,7 +34,7 @@ KINDS = {
     "stands": replace(_WAITING, stacks=LOADS, collective=DONE),
     "saves": replace(_WAITING, stacks=LOADS, collective=DONE, state="waiting for IO"),
     "computes": replace(_WAITING, stacks=EVALUATES, collective=DONE, cpus=1.0, state="running"),
-    "skipped": replace(_WAITING, collective=replace(WAITS, number=8, operation="gloo:barrier")),
+    "skipped": replace(_WAITING, collective=replace(WAITS, operation="gloo:barrier")),
     "stopped": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="stopped", problem="x"),
     "traced": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="traced", problem="traced"),
     "ended": replace(_WAITING, origin=StackOrigin.NONE, stacks=b"", collective=None, state="", problem="ended", pid=0),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from coordinatord.core.queries.log_sources import merged, ranks_of
 from coordinatord.core.state.run import Run
-from coordinatord.core.values.hang_verdict import SeenWorker
 from coordinatord.core.values.ranks import Ranks
 from coordinatord.core.values.stack_source import StackSource
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.http.stack_answers import CollectiveStatus, StackedWorker, StackGroup, ThreadStatus
 from coordinatord.protocol.messages import Launcher

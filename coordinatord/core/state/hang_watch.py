@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coordinatord.core.values.hang_verdict import HangVerdict, SeenWorker
 from coordinatord.core.values.look_comparison import ANSWERED_WITHIN_S, APART_S, PAUSE_MAX_S, PAUSE_S
+from coordinatord.hints.hang_verdict import HangVerdict
+from coordinatord.hints.seen_worker import SeenWorker
 
 Look = tuple[SeenWorker, ...]
 

@@ -14,7 +14,6 @@ from coordinatord.core.queries.hanging import (
 from coordinatord.core.queries.stack_groups import NoStacksError, stack_sources
 from coordinatord.core.state.run import Run
 from coordinatord.core.transitions.decision import Decision
-from coordinatord.core.values.hang_verdict import longest_wait_s, notice_of
 from coordinatord.core.values.look_comparison import (
     DISK_PATIENCE_S,
     UNASKED,
@@ -28,6 +27,7 @@ from coordinatord.core.values.look_comparison import (
 )
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
+from coordinatord.hints.hang_verdict import longest_wait_s, notice_of
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from coordinatord.core.values.hang_verdict import WAITS_FOR_DISK, HangVerdict, SeenWorker, find_hang
+from coordinatord.hints.hang_verdict import WAITS_FOR_DISK, HangVerdict, find_hang
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import CollectiveState, StackOrigin, WorkerStacks
 

@@ -27,8 +27,8 @@ from preload_worker import StartSocket, become_worker, decoded
 SETTINGS_VARIABLE = "COORDINATORD_PRELOAD"
 """The variable with the settings of this process as JSON: `socket` (a descriptor), `modules` (null: only report that
 Python runs the hook), `along` (modules that are imported as well, if they exist), `hook` (our directory on PYTHONPATH),
-`pythonpath` (its value without that directory, or null), `gloo` and `responder` (the paths of workerlib's files of
-these names), and `room`, which only makes the environment larger.
+`pythonpath` (its value without that directory, or null), `gloo`, `responder` and `recorder` (the paths of workerlib's
+`gloo`, `responder` and `recorders`), and `room`, which only makes the environment larger.
 
 Paths, arguments and variables may be no text. They come as bytes, each as the character of that number, because the
 node may decode them in another way than the user's interpreter."""
@@ -80,7 +80,8 @@ def serve(needed: frozenset[str]) -> bool:
     if settings["modules"] is None:  # the node only checks that Python runs the hook
         _send(link, {"ready": 0})
         os._exit(0)
-    ending, responder = Ending(decoded(settings["gloo"])), load(decoded(settings["responder"]))
+    ending = Ending(decoded(settings["gloo"]))
+    responder, recorder = load(decoded(settings["responder"])), load(decoded(settings["recorder"]))
     customized = _customize()
     usual = gc.get_threshold()
     gc.set_threshold(RARELY, *usual[1:])
@@ -101,7 +102,7 @@ def serve(needed: frozenset[str]) -> bool:
         if _fork(link, descriptor):
             ending.begin()
             become_worker(StartSocket(descriptor), inherited)
-            responder.start()
+            responder.start(recorder)
             if handler is not None:  # a handler that was not installed from Python cannot be restored
                 signal.signal(signal.SIGCHLD, handler)
             return customized

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import BUSY_BYTES, SeenWorker, find_hang, notice_of
 from coordinatord.core.values.look_comparison import (
     compare,
     first_named,
@@ -15,6 +14,8 @@ from coordinatord.core.values.look_comparison import (
     may_hang,
     why_unseen,
 )
+from coordinatord.hints.hang_verdict import find_hang, notice_of
+from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from tests.support.looks import seen
 
@@ -112,7 +113,7 @@ def test_a_worker_that_waits_for_a_cpu_alone_computes() -> None:
 def test_a_worker_that_gets_on_in_another_group_than_the_one_it_is_shown_in_gets_on() -> None:
     first, second = look("waits", "stands"), look("waits", "stands")
     assert second[0].now is not None
-    second[0] = replace(second[0], now=replace(second[0].now, places=57))
+    second[0] = replace(second[0], now=replace(second[0].now, places=b"dp.gloo=57;"))
     assert compare(first, second) is None
     assert compare(second, second) is not None
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import WAITS_FOR_DISK, SeenWorker, find_hang
 from coordinatord.hints.closed_connection import lost_connection
+from coordinatord.hints.hang_verdict import WAITS_FOR_DISK, find_hang
 from coordinatord.hints.match import CAUSES, _advice, cause_of, hint
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Report
 from coordinatord.protocol.stack_messages import Collective, CollectiveState, StackOrigin, WorkerStacks

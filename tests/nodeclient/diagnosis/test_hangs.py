@@ -17,8 +17,9 @@ from typing import IO
 
 import pytest
 
-from coordinatord.core.values.hang_verdict import BUSY_BYTES, HangVerdict, SeenWorker, find_hang
 from coordinatord.core.values.look_comparison import judge_again, may_be_slow
+from coordinatord.hints.hang_verdict import HangVerdict, find_hang
+from coordinatord.hints.seen_worker import BUSY_BYTES, SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import AskStacks, CollectiveState, Stacks, WorkerStacks
 from coordinatord.runtime.tasks import Tasks
@@ -34,7 +35,7 @@ import ctypes, json, os, signal, subprocess, sys, threading, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from workerlib import responder
+from workerlib import recorders, responder
 
 CULPRIT = 2
 
@@ -121,7 +122,7 @@ for line in sys.stdin:
         child = os.fork()
         if child == 0:
             os.environ.update(variables)
-            responder.start()
+            responder.start(recorders)
             try:
                 work(order["kind"], rank, len(order["variables"]), order["store"])
             except BaseException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,16 +74,17 @@ def test_of_several_groups_the_one_that_is_waited_in_counts() -> None:
     assert (found.group, found.number, found.state) == ("default_pg", 9, CollectiveState.DONE)
 
 
-def test_the_number_of_its_places_is_another_one_when_a_worker_gets_on_in_any_group() -> None:
-    def places(*collectives: dict[str, Any]) -> int:
-        return read_answer(an_answer(collectives=collectives), "/").places
+def test_the_places_of_a_worker_are_others_when_it_gets_on_in_any_group() -> None:
+    def places(*collectives: dict[str, Any]) -> tuple[Collective | None, bytes]:
+        found = read_answer(an_answer(collectives=collectives), "/")
+        return found.collective and replace(found.collective, age_s=0.0), found.places
 
     control, gradients = collective("control 1", 1, "waits"), collective("default_pg", 50, "done")
     known = places(control, gradients)
     assert known == places(gradients, {**control, "age_s": 13.0})
     others = [{**gradients, "number": 57}, {**gradients, "state": "waits"}, {**gradients, "group": "dp 1"}]
     assert len({known, places(), *(places(control, other) for other in others)}) == 5
-    assert places() == 0
+    assert places() == (None, b"")
 
 
 def test_how_many_ranks_the_group_has_that_is_waited_in_is_told() -> None:

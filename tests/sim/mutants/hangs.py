@@ -14,7 +14,8 @@ CALM = "calm_runs.calm_run"
 
 LOOKS = "coordinatord.core.transitions.hang_looks"
 COMPARISON = "coordinatord.core.values.look_comparison"
-VERDICT = "coordinatord.core.values.hang_verdict"
+VERDICT = "coordinatord.hints.hang_verdict"
+SEEN = "coordinatord.hints.seen_worker"
 
 MUTANTS = (
     Mutant(
@@ -133,13 +134,13 @@ MUTANTS = (
         "slow-collective-is-a-hang",
         VERDICT,
         "a collective of many bytes over a slow network is taken for a network that is cut",
-        "    if any(_moves_bytes(worker) for worker in waiting):\n        return None\n",
+        "    if any(moves_bytes(worker) for worker in waiting):\n        return None\n",
         "",
         CALM,
     ),
     Mutant(
         "only-writers-move-data",
-        VERDICT,
+        SEEN,
         "data that leaves the kernel's buffers, or comes from another worker, is not seen to move",
         "    return max(now.io_bytes - before.io_bytes, sent) >= BUSY_BYTES",
         "    return now.io_bytes - before.io_bytes >= BUSY_BYTES",
@@ -155,15 +156,15 @@ MUTANTS = (
     ),
     Mutant(
         "who-writes-stands",
-        VERDICT,
+        SEEN,
         "a checkpoint to a slow disk is taken for a hang",
-        "    return moved or _moves_bytes(worker)",
+        "    return moved or moves_bytes(worker)",
         "    return moved",
         CALM,
     ),
     Mutant(
         "who-gets-no-cpu-stands",
-        VERDICT,
+        SEEN,
         "an evaluation on a host that is busy is taken for a hang",
         '    if "running" in {now.state, "" if before is None else before.state}:',
         '    if "running" in {""}:',

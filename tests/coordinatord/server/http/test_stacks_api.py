@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinatord.core.queries import stack_groups
-from coordinatord.core.values.hang_verdict import BUSY_BYTES
+from coordinatord.hints.seen_worker import BUSY_BYTES
 from coordinatord.protocol.codec import encode
 from coordinatord.protocol.messages import Goal, Phase
 from coordinatord.protocol.stack_messages import (

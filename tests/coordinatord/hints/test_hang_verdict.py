@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinatord.core.values.hang_verdict import SeenWorker, find_hang
+from coordinatord.hints.hang_verdict import find_hang
+from coordinatord.hints.seen_worker import SeenWorker
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.stack_messages import (
     Collective,
@@ -185,11 +186,15 @@ def test_where_no_place_has_most_of_the_workers_all_of_them_are_named() -> None:
 
 
 def test_all_who_wait_elsewhere_than_most_are_named() -> None:
-    found = find_hang(job(seen_worker(5, stands(5, BARRIER)), seen_worker(9, stands(9, replace(BARRIER, number=3)))))
+    found = find_hang(
+        job(
+            seen_worker(5, stands(5, replace(BARRIER, number=4))), seen_worker(9, stands(9, replace(BARRIER, number=3)))
+        )
+    )
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5, 9))
     assert found.sentence == (
-        "rank 5 on node gpu0 waits in barrier 1,204 and rank 9 on node gpu1 in barrier 3, "
+        "rank 5 on node gpu0 waits in barrier 4 and rank 9 on node gpu1 in barrier 3, "
         "where 14 others wait in all_reduce 1,204, for 12 s"
     )
 
@@ -226,7 +231,7 @@ def test_who_waits_for_a_member_of_a_whole_group_is_no_part_of_the_trouble(membe
 
 
 def test_where_no_group_is_whole_the_workers_wait_for_each_other() -> None:
-    found = find_hang(of_groups("tp 0", "dp 1", "dp 0"))
+    found = find_hang(of_groups("tp 2", "dp 1", "dp 0"))
     assert found is not None
     assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (0, 8, 16))
 

@@ -1,0 +1,213 @@
+"""Finds the workers for which all others wait in the end: each waits for some, which wait for others.
+
+A worker waits for the members of a process group that have not come as far as it has. Those that have come as far may
+have something before that: a GPU carries out what was begun in the order in which it was begun. With NCCL a worker
+begins dozens of operations ahead. So it is no fault to be behind, as long as the worker waits for others. It is one if
+a collective is over for another worker that is over for none before all have come: then this worker waits for nobody,
+and its collective should be over as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+
+from coordinatord.protocol.frozen_class import frozen
+from coordinatord.protocol.group_places import PAIRED, GroupPlace, GroupStage
+
+Node = int | tuple[str, str, int]
+"""A worker by its index, or some members of a group: those `at` a level, those `not yet at` it as they wait for
+something else before, or those `below` it."""
+
+BACKENDS_MAX = 4
+"""The most backends of a group that count; torch gives one to each kind of device."""
+
+SILENT: Node = ("silent", "", 0)
+"""All workers of which no place is known."""
+
+
+@frozen
+class WorkerPlaces:
+    """How far one worker is."""
+
+    rank: int
+    places: tuple[GroupPlace, ...]
+    """Those at which it waits come first, in the order in which it began them. A worker that is silent has none."""
+    members: int = 0
+    """How many members the group of its first place has; 0 if that is not known."""
+
+    @property
+    def first(self) -> GroupPlace | None:
+        """The place at which it waits; None if it waits nowhere."""
+        return next((place for place in self.places if place.stage is not GroupStage.DONE), None)
+
+    @property
+    def collective(self) -> GroupPlace | None:
+        """The first collective in which it waits; None if it waits in none."""
+        return next((place for place in self.heads if place.stage is not GroupStage.DONE), None)
+
+    @property
+    def heads(self) -> Iterable[GroupPlace]:
+        """The first place in each group that is no exchange with one peer."""
+        found: dict[str, GroupPlace] = {}
+        for place in self.places:
+            if place.stage not in PAIRED:
+                found.setdefault(place.group, place)
+        return found.values()
+
+
+@frozen
+class Awaited:
+    """The workers for which all others wait, by their indices."""
+
+    last: frozenset[int]
+    """Those that wait for nobody, or only for each other."""
+    behind: frozenset[int]
+    """All workers that are not as far as another member of a group that waits there, or has left them behind."""
+
+
+def find_awaited(workers: Sequence[WorkerPlaces]) -> Awaited:
+    """Return for whom those wait that wait. Of workers that wait for each other, those count that are behind."""
+    graph = _Graph(_with_backends(workers))
+    waiting = [index for index, worker in enumerate(workers) if worker.first is not None]
+    last: set[int] = set()
+    for component in _last_components(waiting, graph.successors):
+        found = {node for node in component if isinstance(node, int)}
+        last |= found & graph.behind or found
+    return Awaited(frozenset(last), frozenset(graph.behind))
+
+
+def _with_backends(workers: Sequence[WorkerPlaces]) -> list[WorkerPlaces]:
+    """Let those that have begun nothing in a group stand at the beginning of it, with each backend that others use."""
+    used: dict[str, set[str]] = defaultdict(set)
+    for place in (place for worker in workers for place in worker.places):
+        name, _, backend = place.group.rpartition(".")
+        if backend and len(used[f"{name}."]) < BACKENDS_MAX:
+            used[f"{name}."].add(place.group)
+
+    def known(place: GroupPlace) -> Iterator[GroupPlace]:
+        return (replace(place, group=group) for group in used.get(place.group, {place.group}))
+
+    return [replace(worker, places=tuple(chain.from_iterable(map(known, worker.places)))) for worker in workers]
+
+
+class _Graph:
+    """Who waits for whom; its size grows with the number of places."""
+
+    def __init__(self, workers: Sequence[WorkerPlaces]) -> None:
+        self._workers = workers
+        self._index_of = {worker.rank: index for index, worker in enumerate(workers)}
+        self._levels: dict[str, Counter[int]] = defaultdict(Counter)
+        """How many members of each group are at which level."""
+        for place in (place for worker in workers for place in worker.heads):
+            self._levels[place.group][place.level] += 1
+        highest = {group: max(levels) for group, levels in self._levels.items()}
+        self._overtaken = {
+            index
+            for index, worker in enumerate(workers)
+            for place in worker.places
+            if place.stage is GroupStage.WAITS_FOR_ALL and highest[place.group] > place.level
+        }
+        """The workers for which a collective should be over, since it is over for another one."""
+        self._members: dict[Node, list[int]] = defaultdict(list)
+        for index, worker in enumerate(workers):
+            if not worker.places:
+                self._members[SILENT].append(index)
+            for place in worker.heads:
+                self._members["at", place.group, place.level].append(index)
+                if place.stage is not GroupStage.DONE and (place != worker.first or index in self._overtaken):
+                    self._members["not yet at", place.group, place.level].append(index)
+        self.behind = self._overtaken | self._behind()
+        self._lower: dict[Node, int] = {}
+        """The next lower level, for each that is not the lowest one of its group."""
+        for group, levels in self._levels.items():
+            for lower, upper in pairwise(sorted(levels)):
+                self._lower["below", group, upper] = lower
+
+    def _behind(self) -> set[int]:
+        """Return the workers that are not as far in a group as another one that waits there."""
+        waited_at: dict[str, int] = defaultdict(int)
+        for place in filter(None, (worker.collective for worker in self._workers)):
+            waited_at[place.group] = max(waited_at[place.group], place.level)
+        return {
+            index
+            for index, worker in enumerate(self._workers)
+            if any(place.level < waited_at[place.group] for place in worker.heads)
+        }
+
+    def successors(self, node: Node) -> Iterable[Node]:
+        """Return those for which a worker waits, or the workers in a part of a group."""
+        if isinstance(node, int):
+            return () if node in self._overtaken else self._awaited_by(self._workers[node])
+        part, group, _ = node
+        if part != "below":
+            return self._members[node]
+        lower = self._lower[node]
+        return [*self._members["at", group, lower], *self._parts(("below", group, lower))]
+
+    def _awaited_by(self, worker: WorkerPlaces) -> Iterator[Node]:
+        first = worker.first
+        if first is None:
+            return
+        if not 0 < worker.members <= self._levels[first.group].total():
+            yield from self._parts(SILENT)
+        if (collective := worker.collective) is not None:
+            yield from self._parts(("below", collective.group, collective.level))
+        if first.stage not in PAIRED:
+            yield from self._parts(("not yet at", first.group, first.level))
+            return
+        peer = self._index_of.get(first.number)
+        if peer is None:
+            yield from self._parts(SILENT)
+        elif peer in self._overtaken or self._workers[peer].first != GroupPlace(
+            first.group, PAIRED[first.stage], worker.rank
+        ):
+            yield peer
+
+    def _parts(self, node: Node) -> Iterator[Node]:
+        """Yield a part of a group if it has workers."""
+        if node in self._lower or node in self._members:
+            yield node
+
+
+def _last_components(begin: Iterable[Node], successors: Callable[[Node], Iterable[Node]]) -> Iterator[set[Node]]:
+    """Yield the strongly connected components of a graph that no edge leaves, by Tarjan's algorithm."""
+    number: dict[Node, int] = {}
+    low: dict[Node, int] = {}
+    stack: list[Node] = []
+    path: list[tuple[Node, list[Node]]] = []
+    closed: set[Node] = set()
+    leads_on: set[Node] = set()
+
+    def enter(node: Node) -> None:
+        number[node] = low[node] = len(number)
+        stack.append(node)
+        path.append((node, [*successors(node)]))
+
+    for root in begin:
+        if root not in number:
+            enter(root)
+        while path:
+            node, following = path[-1]
+            if not following:
+                path.pop()
+                if low[node] == number[node]:
+                    component = set(_pop_through(stack, node))
+                    closed |= component
+                    if not component & leads_on:
+                        yield component
+            elif following[-1] not in number:
+                enter(following[-1])
+            elif (passed := following.pop()) in closed:
+                leads_on.add(node)
+            else:
+                low[node] = min(low[node], low[passed])
+
+
+def _pop_through(stack: list[Node], last: Node) -> Iterator[Node]:
+    """Remove and yield what is on a stack, down to this node."""
+    node: Node | None = None
+    while node != last:
+        yield (node := stack.pop())
