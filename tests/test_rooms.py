@@ -148,6 +148,7 @@ SMALL_BOUNDARIES = {
     "nodeclient/operate/admin_commands": "a group of commands",
     "nodeclient/operate/answering": "threads of its own: whom to ask, apart from what is asked",
     "nodeclient/operate/cli": "what the command line calls",
+    "nodeclient/operate/dumped_hang": "a command",
     "nodeclient/operate/formatting": "pure, and used by all commands",
     "nodeclient/operate/page_link": "a command",
     "nodeclient/operate/report": "a command",

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.frozen_class import frozen
@@ -105,6 +106,8 @@ class StacksConfig(_ReadingConfig):
 
     ranks: str
     """The ranks as they are written, such as `0-3,7`; empty: all."""
+    dumps: Path | None = None
+    """A folder with files of torch's flight recorder, which are judged instead; no coordinator is asked then."""
 
 
 @frozen
@@ -231,16 +234,27 @@ def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
 
 def add_stacks(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stacks`."""
-    _add_coordinators(parser)
+    _add_coordinators(parser, required=False)
     _add_ranks(parser)
+    parser.add_setting(
+        "--dumps",
+        type=flag_values.folder,
+        variables=(),
+        metavar="DIR",
+        help="judge the files of torch's flight recorder in DIR instead, of a job of any launcher",
+    )
     parser.add_setting("--json", action="store_true", help="print JSON, for programs")
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
 def read_stacks(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> StacksConfig:
     """Make the settings of `nodeclient stacks`."""
+    if given.dumps is None and given.coord is None:
+        parser.error("--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are")
+    if given.dumps is not None and (given.job is not None or given.rank):
+        parser.error("--dumps is for all files in a folder: leave out JOB and --rank")
     access = read_access(parser, given, environ)
-    return StacksConfig(given.coord, _job(parser, given), given.json, given.rank, access=access)
+    return StacksConfig(given.coord or (), _job(parser, given), given.json, given.rank, given.dumps, access=access)
 
 
 def add_report(parser: SettingsParser) -> None:
@@ -299,12 +313,12 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Map
     return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access=access)
 
 
-def _add_coordinators(parser: SettingsParser) -> None:
+def _add_coordinators(parser: SettingsParser, *, required: bool = True) -> None:
     parser.add_setting(
         "--coord",
         type=flag_values.endpoints,
         array=joined,
-        required=True,
+        required=required,
         metavar="HOST[:PORT][,...]",
         help="where coordinatord listens (port: 29400); several are tried in turn",
     )

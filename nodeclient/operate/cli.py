@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 from nodeclient.config.operate import (
     CommandConfig,
@@ -37,6 +38,10 @@ def run(config: OperateConfig) -> int:  # noqa: PLR0911 - one plain case a comma
             from nodeclient.operate import worker_logs  # noqa: PLC0415
 
             return worker_logs.show(config)
+        case StacksConfig(dumps=Path()):
+            from nodeclient.operate import dumped_hang  # noqa: PLC0415
+
+            return dumped_hang.show(config)
         case StacksConfig():
             from nodeclient.operate import worker_stacks  # noqa: PLC0415
 

@@ -1,17 +1,20 @@
-"""`nodeclient stacks`: where real workers stand, of a script that never heard of workerlib and of one that did."""
+"""`nodeclient stacks`: where real workers stand, of a script that never heard of workerlib and of one that did.
+
+With `--dumps` it judges files, and asks nobody.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.condensed_dumps import dumps_of
 from tests.support.programs import BIN, run, wait_until
-
-pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import os, threading
@@ -35,6 +38,7 @@ def groups(cluster: Cluster) -> list[dict[str, Any]]:
     return list(json.loads(text)["groups"]) if code == 0 else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flags", "imports"), [(("--preload", "json"), ""), ((), "import workerlib")])
 def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tuple[str, ...], imports: str) -> None:
     command = (sys.executable, "-c", imports + SCRIPT)
@@ -54,3 +58,49 @@ def test_the_workers_that_stand_alike_are_shown_once(cluster: Cluster, flags: tu
     assert "    load (<string>:" in second
     assert "1 worker at 1 place" in stacks(cluster, "--rank", "1")[1]
     assert "round 1 has no such rank: it has ranks 0 to 3" in stacks(cluster, "--rank", "9")[1]
+
+
+REAL = Path(__file__).parents[1] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
+
+
+def judge(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    ended = run(BIN / "nodeclient", "stacks", "--dumps", folder, *arguments)
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_files_of_the_flight_recorder_are_judged_without_a_coordinator(tmp_path: Path) -> None:
+    for rank, dump in dumps_of(REAL).items():
+        (tmp_path / f"_dump_{rank}").write_text(json.dumps(dump))
+    (tmp_path / "_dump_16").write_bytes(b"")
+    code, out, err = judge(tmp_path)
+    assert (code, err) == (0, f"nodeclient: {tmp_path}/_dump_16: it is empty\n")
+    assert out.startswith(
+        "mismatched: rank 12 waits in _all_gather_base 42,806 of TENSOR_MODEL_PARALLEL_GROU 41@12 and "
+    )
+    assert out.count("\n") == 1
+    code, out, _ = judge(tmp_path, "--json")
+    told = json.loads(out)
+    assert (code, set(told), told["kind"], told["ranks"]) == (0, {"kind", "ranks", "sentence"}, "mismatched", [12, 14])
+
+
+def test_where_nobody_waits_nobody_is_named(tmp_path: Path) -> None:
+    _, dump = dumps_of(REAL).popitem()
+    (tmp_path / "_dump_0").write_text(json.dumps({**dump, "pg_config": {}, "entries": []}))
+    sentence = "no rank waits in a collective, so none is named"
+    assert judge(tmp_path) == (1, f"{sentence}\n", "")
+    assert json.loads(judge(tmp_path, "--json")[1]) == {"kind": None, "ranks": [], "sentence": sentence}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("--dumps", "/nonexistent"), 65, "nodeclient: /nonexistent: No such file or directory\n"),
+        (("--dumps", "/nonexistent", "job"), 64, "--dumps is for all files in a folder: leave out JOB and --rank"),
+        ((), 64, "--coord says where coordinatord listens, or --dumps where files of torch's flight recorder are"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(arguments: tuple[str, ...], code: int, error: str) -> None:
+    ended = run(BIN / "nodeclient", "stacks", *arguments)
+    assert ended.returncode == code
+    assert error in ended.stderr
+    assert ended.stderr.count("\n") == 1
