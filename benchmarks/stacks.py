@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import uvloop
@@ -32,6 +32,7 @@ from tables import (
 )
 
 from coordinatord.protocol.codec import decode, encode
+from coordinatord.protocol.group_places import pack_places
 from coordinatord.protocol.messages import Desired
 from coordinatord.protocol.stack_messages import (
     BRIEF_BYTES_MAX,
@@ -68,6 +69,9 @@ WAITS = ("wait (threading.py:359)", "get (queue.py:180)", "run (threading.py:101
 THREADS = (("MainThread", FRAMES), ("loader", WAITS), ("checkpoint", WAITS))
 
 WAITING = Collective("default_pg", 120_417, CollectiveState.WAITS, "gloo:all_reduce", "25557032 Float", 12.3)
+PLACES = pack_places([WAITING, *(replace(WAITING, group=f"tp {41 + number}@12") for number in range(12))])
+"""Those of a worker of Megatron with four kinds of parallelism."""
+
 LOADING = Collective("default_pg", 120_416, CollectiveState.DONE, "gloo:all_reduce", "25557032 Float", 12.3)
 
 
@@ -90,11 +94,12 @@ def stacks_of(rank: int, culprit: int, *, brief: bool) -> WorkerStacks:
     """Return where a worker stands: one loads data, and all others wait for it."""
     is_culprit = rank == culprit
     threads = [("MainThread", WAITS)] if is_culprit else THREADS
-    stacks = pack_stacks(threads, BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX)
+    stacks = pack_stacks(threads, BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(PLACES))
     collective = LOADING if is_culprit else WAITING
     state, waits_in = "sleeping", "futex_do_wait"
     return WorkerStacks(
-        rank, StackOrigin.WORKER, stacks, state, waits_in, 0.0, collective, "", 4_000_000 + rank, 10**12 + rank
+        *(rank, StackOrigin.WORKER, stacks, state, waits_in, 0.0, collective, "", 4_000_000 + rank, 10**12 + rank),
+        places=PLACES,
     )
 
 
