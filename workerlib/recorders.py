@@ -24,7 +24,7 @@ COLLECTIVES_MAX = 64
 NAME_MAX = 32
 """The most characters of a group's name with its description, which is cut first."""
 
-_PEER = re.compile(r"(\w+:(?:send|recv)) \d+(->|<-)(\d+)")
+_PEER = re.compile(r"([\w-]+:(?:send|recv)) \d+(->|<-)(\d+)")
 """How a recorder names an exchange with a peer: `nccl:send 0->3`, by their numbers within the group."""
 
 GROUP_NAME_MAX = 8
@@ -215,18 +215,18 @@ def by_group(
 ) -> list[dict[str, Any]]:
     """Return the first entry of each operation in each group that is not over, or else the last collective of a group.
 
-    Of `send` and `recv` there are only those that are not over. In a batch of these only the last entry is ever over;
-    it has the number of all. `ranks_of` has the ranks of a group in its own order; none if they are not known.
-    `now_ns` is the time in nanoseconds since 1970.
+    Of `send` and `recv` there are only those that are not over. In a batch only the last entry is ever over; it is
+    called `coalesced`, and has the number of all. `ranks_of` has the ranks of a group in its own order; none if they
+    are not known. `now_ns` is the time in nanoseconds since 1970.
     """
-    over = {_exchange(entry) for entry in entries if entry["is_p2p"] and _is_over(entry)}
+    over = {_batch(entry) for entry in entries if entry["profiling_name"].endswith(":coalesced") and _is_over(entry)}
     waiting: dict[tuple[str, str], dict[str, Any]] = {}
     last: dict[str, dict[str, Any]] = {}
     for entry in entries:
         name = entry["process_group"][0]
-        if not _is_over(entry) and not (entry["is_p2p"] and _exchange(entry) in over):
+        if not _is_over(entry) and _batch(entry) not in over:
             waiting.setdefault((name, entry["profiling_name"]), entry)
-        if not entry["is_p2p"]:
+        elif not entry["is_p2p"] and _is_over(entry):
             last[name] = entry
     pending = {entry["process_group"][0] for entry in waiting.values() if not entry["is_p2p"]}
     chosen = [*waiting.values(), *(entry for name, entry in last.items() if name not in pending)]
@@ -237,9 +237,13 @@ def _is_over(entry: dict[str, Any]) -> bool:
     return bool(entry["retired"] or entry.get("state") == "completed")
 
 
-def _exchange(entry: dict[str, Any]) -> tuple[str, int]:
-    """Return the group of a `send` or `recv`, and the number that it has there."""
-    return entry["process_group"][0], entry["p2p_seq_id"]
+def _batch(entry: dict[str, Any]) -> tuple[str, bool, int]:
+    """Return what entries of one batch have in common: the group, and the number there."""
+    return entry["process_group"][0], entry["is_p2p"], _number(entry)
+
+
+def _number(entry: dict[str, Any]) -> int:
+    return int(entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"])
 
 
 def _described(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict[str, Any]:
@@ -251,7 +255,7 @@ def _described(entry: dict[str, Any], ranks: Sequence[int], now_ns: int) -> dict
     return {
         "group": group_name(entry["process_group"], ranks),
         "members": len(ranks),
-        "number": entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
+        "number": _number(entry),
         "state": "done" if _is_over(entry) else "waits",
         "operation": operation,
         "sizes": entry["input_sizes"],

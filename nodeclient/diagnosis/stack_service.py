@@ -261,9 +261,8 @@ class StackService:
         used_s = 0.0 if before is None or after is None else after.cpu_s - before.cpu_s
         inspection = await self._inspect(responder, packet, after)
         answer = inspection.answer
-        shown, most = (
-            (answer.threads[:1], BRIEF_BYTES_MAX) if brief else (answer.threads, PACKED_BYTES_MAX - len(answer.places))
-        )
+        shown = answer.threads[:1] if brief else answer.threads
+        most = BRIEF_BYTES_MAX if brief else PACKED_BYTES_MAX - len(answer.places)
         return WorkerStacks(
             rank=rank,
             origin=inspection.origin,

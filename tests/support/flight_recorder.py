@@ -77,7 +77,7 @@ class Recorder:
     @property
     def text(self) -> str:
         """Return all that there is."""
-        return json.dumps({"entries": self.entries}, separators=(",", ":"))
+        return json.dumps({"entries": self.entries}, separators=(",", ":"), sort_keys=True)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, **engines: Recorder) -> None:

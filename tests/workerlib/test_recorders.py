@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from tests.support.condensed_dumps import dumps_of
 from tests.support.flight_recorder import Recorder, entry, install, needs_flight_recorder
 from tests.support.programs import TIMEOUT_S, wait_until
 from workerlib import recorders
+
+REAL_HANG = Path(__file__).parents[1] / "nodeclient" / "diagnosis" / "gpu_error_1st.json"
 
 
 def answered() -> list[tuple[str, int, str]]:
@@ -132,12 +136,29 @@ def test_a_peer_that_is_waited_for_is_told_by_its_rank_of_all(monkeypatch: pytes
     assert answered() == [], "what has come from a peer tells of no group"
 
 
-def test_of_a_batch_of_exchanges_only_the_last_entry_is_ever_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_batch_only_the_last_entry_is_ever_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathers, whole = (entry(f"nccl:{name}", 7, retired=name == "coalesced") for name in ("all_gather", "coalesced"))
+    install(monkeypatch, nccl=Recorder([gathers, whole]))
+    assert answered() == [("nccl:coalesced", 7, "done")]
     batch = [exchange("nccl:send 0->1", 4, retired=False), exchange("nccl:recv 0<-1", 4, retired=False)]
     install(monkeypatch, nccl=Recorder([*batch, exchange("nccl:coalesced", 4, retired=True)]))
     assert answered() == []
     install(monkeypatch, nccl=Recorder([*batch, exchange("nccl:coalesced", 4, retired=False)]))
     assert answered()[0] == ("nccl:send 0->1", 4, "waits")
+
+
+@pytest.mark.parametrize("engine", recorders.RECORDERS)
+def test_what_was_recorded_in_a_real_hang_is_told_of_each_engine(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    entries = dumps_of(REAL_HANG)[12]["entries"]
+    for each in entries:
+        each |= {"pg_id": 0, "profiling_name": each["profiling_name"].replace("nccl", engine)}
+    install(monkeypatch, **{engine: Recorder(entries)})
+    have_ranks(monkeypatch, 0, 4, 8, 12)
+    first, *others = answered()
+    assert first == (f"{engine}:_all_gather_base", 42_806, "waits")
+    assert {state for _, _, state in others} == {"waits"}
+    assert (f"{engine}:all_to_all", 20_530, "waits") in others
+    assert (f"{engine}:recv from 0", 11_977, "waits") in others
 
 
 @pytest.mark.parametrize("engine", recorders.RECORDERS)
