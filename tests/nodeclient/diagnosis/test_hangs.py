@@ -309,7 +309,7 @@ async def test_a_collective_of_many_bytes_over_a_slow_network_is_let_alone(
 @pytest.mark.parametrize(
     ("kind", "places"),
     [
-        ("halves", {("group 1", "all_reduce"), ("group 2", "all_reduce")}),
+        ("halves", {("group 1", "all_reduce"), ("group 2@2", "all_reduce")}),
         ("tree", {("default_pg", "broadcast"), ("default_pg", "all_reduce")}),
     ],
 )
