@@ -131,7 +131,7 @@ def _judge_others(culprits: Sequence[SeenWorker], waiting: Sequence[SeenWorker])
 def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -> HangVerdict:
     """Return the verdict on workers that others have left behind, and that wait for nobody.
 
-    Where most members of a group are behind, the others have begun one collective more than they should.
+    Where most members of a group are behind by one, the others have begun one collective more than they should.
     """
     ranks, groups = {worker.rank for worker in behind}, {_group_of(worker) for worker in behind}
     ahead = [worker for worker in waiting if worker.rank not in ranks]
@@ -141,10 +141,11 @@ def _judge_behind(behind: Sequence[SeenWorker], waiting: Sequence[SeenWorker]) -
         over = f"rank {peers[0].rank}" if len(peers) == 1 else f"{len(peers)} others"
         sentence = f"{_name_places(places)}{_lasting(waiting)}, which is over for {over}: {_network(waiting)}"
         return _verdict(HangKind.NETWORK, behind, waiting, sentence)
-    if len(peers) < len(behind) and len(groups) == 1 and peers:
-        return _mismatched(_by_place([*behind, *peers], with_group=False), waiting)
     where = ""
     if peers:
+        numbers = [collective_of(worker).number for worker in (*behind, *peers)]
+        if len(peers) < len(behind) and len(groups) == 1 and max(numbers) - min(numbers) == 1:
+            return _mismatched(_by_place([*behind, *peers], with_group=False), waiting)
         usual, most = max(_by_place(peers, with_group=len(groups) > 1).items(), key=lambda side: len(side[1]))
         where = f", where {_count_waiting(most)} in {usual},"
     elif ahead:

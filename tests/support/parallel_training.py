@@ -79,7 +79,7 @@ def program_of(layout: Layout, place: tuple[int, int, int]) -> list[Operation]:
 
     for _ in range(STEPS):
         for _ in range(MICROBATCHES):
-            compute(stage - 1, stage + 1, ("_all_gather_base", "_reduce_scatter_base"))
+            compute(stage - 1, stage + 1, ("broadcast", "broadcast", "_all_gather_base", "_reduce_scatter_base"))
         for _ in range(MICROBATCHES):
             compute(stage + 1, stage - 1, ("all_to_all", "all_reduce"))
         add(f"dp{stage}.{part}", data, "all_reduce")
@@ -134,6 +134,7 @@ class Training:
         self.ranks = [
             Rank(program_of(layout, place), leads[rank], stops.get(rank, Stop())) for rank, place in enumerate(places)
         ]
+        self._broadcasts: set[tuple[object, ...]] = set()
         moves = True
         while moves:
             begun = [rank.begin() for rank in self.ranks]
@@ -145,10 +146,16 @@ class Training:
         for number, rank in enumerate(self.ranks):
             sent: set[int | None] = set()
             for operation in rank.present():
+                if operation.name == "broadcast" and number == operation.ranks[0]:
+                    self._broadcasts.add(_meeting(number, operation))  # the root waits for nobody
                 if operation.name != "send" or operation.peer not in sent:
                     present[_meeting(number, operation)].append(operation)
                     sent.add(operation.peer)
-        complete = [each for each in present.values() if len(each) == (len(each[0].ranks), 2)[each[0].peer is not None]]
+        complete = [
+            each
+            for place, each in present.items()
+            if place in self._broadcasts or len(each) == (len(each[0].ranks), 2)[each[0].peer is not None]
+        ]
         for operation in chain(*complete):
             operation.is_over = True
         return bool(complete)

@@ -199,6 +199,15 @@ def test_all_who_wait_elsewhere_than_most_are_named() -> None:
     )
 
 
+def test_few_that_are_ahead_by_one_have_begun_one_too_many() -> None:
+    found = find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1205)))))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, (5,))
+    found = find_hang(job(seen_worker(5, stands(5, replace(WAITS, number=1206)))))
+    assert found is not None
+    assert (found.kind, found.ranks) == (HangKind.MISMATCHED, tuple(rank for rank in range(WORLD) if rank != 5))
+
+
 # Several groups
 
 
