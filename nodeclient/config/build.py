@@ -18,7 +18,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 from coordinatord.runtime.settings import SettingsParser
 from nodeclient.access.keyring import AccessSettings
 from nodeclient.config.access_flags import read_access
-from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig
+from nodeclient.config.join_config import DEFAULT_JOB, SIGNALS, JoinConfig, command_digest
 from nodeclient.core.agent_settings import (
     ABORT_TIMEOUT_S,
     JOIN_TIMEOUT_S,
@@ -112,7 +112,7 @@ def join_config(
         keep_bytes=_keep_bytes(given.keep_memory, remarks),
         keep_rate=_or_default(given.keep_rate, KEEP_RATE),
         keep_timeout_s=_or_default(given.keep_timeout, KEEP_TIMEOUT_S),
-        persist=_persist(given, job or DEFAULT_JOB, remarks),
+        persist=_persist(given, job, front_end.command, remarks),
         error_file=_error_file(environ),
         own_coordinator=own_coordinator,
         interface=given.interface,
@@ -255,15 +255,18 @@ def _keep_bytes(given: float | None, remarks: list[str]) -> int:
         return 0
 
 
-def _persist(given: argparse.Namespace, job: str, remarks: list[str]) -> PersistSettings | None:
-    """Return where kept state is written to, and how often; None without `--persist`."""
+def _persist(
+    given: argparse.Namespace, job: str | None, command: tuple[str, ...], remarks: list[str]
+) -> PersistSettings | None:
+    """Return where kept state is written to, and how often; None without `--persist`. `job` is None if unnamed."""
     if given.persist is None:
         return None
     if given.keep_memory == 0:
         remarks.append("--persist writes nothing, since --keep-memory is 0: it writes what is kept in that memory")
     every_s = _or_default(given.persist_every, PERSIST_EVERY_S)
     keep = PERSIST_KEEP if given.persist_keep is None else given.persist_keep
-    return PersistSettings(given.persist.absolute(), job, PersistOffer(every_s, keep))
+    offer, digest = PersistOffer(every_s, keep), command_digest(command)
+    return PersistSettings(given.persist.absolute(), job or DEFAULT_JOB, offer, digest, named=job is not None)
 
 
 def _or_default(given: float | None, default: float) -> float:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import signal
+from collections.abc import Sequence
 from dataclasses import field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import ClassVar, Literal
 
 from coordinatord.protocol.frozen_class import frozen
@@ -26,6 +29,20 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.
 
 DEFAULT_JOB = "default"
 """The job id if nothing names the job."""
+
+DIGEST_LETTERS = 8
+"""Enough to distinguish commands, and too few to find out what a command was."""
+
+
+def command_digest(command: Sequence[str]) -> str:
+    """Return a digest by which two nodes' commands can be compared; empty for no command.
+
+    The program counts without its directory, since hosts may differ in that.
+    """
+    if not command:
+        return ""
+    program = PurePath(command[0]).name
+    return hashlib.sha256(os.fsencode("\0".join((program, *command[1:])))).hexdigest()[:DIGEST_LETTERS]
 
 
 @frozen

@@ -62,7 +62,7 @@ class Reached:
 
 @frozen
 class Unreached:
-    """The master of a round does not answer at its address."""
+    """The workers of a round cannot be started: its master does not answer, or another run uses the disk."""
 
     run: str
     round: int

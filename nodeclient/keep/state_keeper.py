@@ -24,11 +24,12 @@ from nodeclient.core.effects import (
     Level,
     Persist,
     PersistAlone,
+    Probe,
     Protect,
     Restore,
     SaveKept,
 )
-from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, PersistedAlone
+from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, PersistedAlone, Unreached
 from nodeclient.core.lone_write import lone_order, newest_in_part
 from nodeclient.host.devices import Host
 from nodeclient.host.memory import memory
@@ -142,6 +143,11 @@ class StateKeeper:
         """Look for steps on the disk, before this node joins: the first round may resume from one."""
         if self._disk is not None:
             await self._disk.steps.keep_looking()
+
+    async def claim_disk(self, probe: Probe) -> Unreached | None:
+        """Claim the folder of steps for the run of a round; return why the round must not begin, None if it may."""
+        obstacle = "" if self._disk is None else await self._disk.claim(probe.run)
+        return Unreached(probe.run, probe.round, obstacle) if obstacle else None
 
     def close(self) -> None:
         """Drop all kept state, and stop all that works on it."""

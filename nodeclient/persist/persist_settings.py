@@ -22,3 +22,7 @@ class PersistSettings:
     root: Path
     job: str
     offer: PersistOffer
+    command: str = ""
+    """The digest of the workers' command, by which two trainings are told apart; empty if there is none."""
+    named: bool = True
+    """Whether somebody has named the job: then another command may go on from its steps."""

@@ -6,6 +6,7 @@ in daemon threads, and a hang is noticed because no bytes are written or read.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,11 +28,18 @@ from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
 from nodeclient.persist.disk_thread import THREAD, DiskThread
 from nodeclient.persist.durable_file import GivenUpError, Progress
+from nodeclient.persist.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.persist.part_writer import DamagedPartError, file_name, write_big, write_small
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import BUFFERS_FILE, StepName, UnusableError
 from nodeclient.persist.steps_on_disk import Complaints, Notify, StepsOnDisk
 from workerlib.keep.manifest import ManifestError
+
+ANSWERS_WITHIN_S = 10.0
+"""How long a round waits for a disk that does not answer: one that hangs stops no training."""
+
+CLAIM_WITHIN_S = 5.0
+"""How long another run gets to end: a process that is ending, and nodes of which some have begun with the next run."""
 
 
 class Persister:
@@ -54,6 +62,7 @@ class Persister:
         """The serial of the newest step on the disk when this node began with its run."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
+        self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
         """The steps that the disk has."""
 
@@ -68,12 +77,31 @@ class Persister:
         return None if self._attempt is None else self._attempt.report
 
     def close(self) -> None:
-        """Give up the write in progress, without waiting for the end of its thread."""
+        """Give up the write in progress, without waiting for the end of its thread, and the claim on the folder."""
         self._progress.give_up()
+        in_thread(self._claim.release, THREAD)
 
     def begin_run(self) -> None:
         """Note that the node begins with a run: what another run writes from now on is newer than steps of this one."""
         self._serial_before = self.steps.newest_serial
+
+    async def claim(self, run: str) -> str:
+        """Claim the folder for a run that begins a round; return why the run must not use it, empty if it may."""
+        if self._claim.run == run:
+            return ""
+        why = "it does not answer"
+        try:
+            async with asyncio.timeout(CLAIM_WITHIN_S + ANSWERS_WITHIN_S):
+                await in_thread(partial(self._claim.take, run, CLAIM_WITHIN_S), THREAD)
+        except FolderInUseError as error:
+            return str(error)
+        except OSError as error:
+            why = error.strerror or why
+        else:
+            return ""
+        text = f"{self.steps.folder} cannot be locked: {why}, so a second run that writes there is not noticed"
+        self._complaints.complain(text)
+        return ""
 
     async def write_alone(self, run: str, order: PersistOrder) -> None:
         """Write a step and make it whole, without a coordinator; return when that is done, or has failed.
@@ -136,6 +164,8 @@ class Persister:
         self, name: StepName, parts: list[tuple[Kind, Held]], progress: Progress, in_vain: tuple[int, ...]
     ) -> None:
         """Write the parts of this node. If that fails or is given up, delete them: the step does not become whole."""
+        with suppress(OSError):  # without locks, the user was warned when the round began
+            self._claim.take(name.run, CLAIM_WITHIN_S)
         step_folder.drop_attempts(self.steps.folder, name.run, in_vain, progress)
         folder = step_folder.begin(self.steps.folder, name)
         # A step has one file of buffers: those of the rank that writes the first shard.
@@ -156,7 +186,7 @@ class Persister:
         """Make a step whole, and delete older ones. Without a coordinator none is deleted: other nodes may use them."""
         folder, name, small, progress = self.steps.folder, _name_of(attempt), attempt.order.small, Progress()
         try:
-            work = partial(_commit_and_list, folder, name, small, progress, serial_before)
+            work = partial(_commit_and_list, folder, name, small, progress, serial_before, self._settings.command)
             whole, unfinished = await self._thread.do(work, progress, attempt.note_bytes)
         except (OperationalError, OSError) as error:
             self._fail(attempt, error)
@@ -200,13 +230,13 @@ def _ranks_and_kinds(wanted: Iterable[WantedParts]) -> list[tuple[int, Kind]]:
 
 
 def _commit_and_list(
-    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None
+    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None, command: str
 ) -> tuple[StepName, set[str]]:
     """Make a step whole; return the step that is whole, and the folders of those that were begun and are not.
 
     They are listed here, before the coordinator knows of this step: then another step may be begun at any moment.
     """
-    whole = step_folder.commit(job, name, small, progress, serial_before).of
+    whole = step_folder.commit(job, name, small, progress, serial_before, command).of
     return whole, step_folder.unfinished(job, progress)
 
 

@@ -128,6 +128,8 @@ class Manifest:
     """Counts the steps of a job over all of its runs: a later step has a higher number."""
     of: StepName
     files: Annotated[tuple[PartFile, ...], Length(1, 2 * RANKS_MAX)]
+    command: Annotated[str, Length(0, 16)] = ""
+    """The digest of the command that did the step; empty if not known."""
 
     def find(self, contents: Contents, rank: int) -> PartFile | None:
         """Return the file of a rank; None if there is none."""
@@ -226,12 +228,14 @@ def read_manifest(folder: Path, progress: Progress) -> Manifest:
     return manifest
 
 
-def commit(job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None = None) -> Manifest:
+def commit(
+    job: Path, name: StepName, small: int, progress: Progress, serial_before: int | None = None, command: str = ""
+) -> Manifest:
     """Make a step whole, all of whose files are written: its shards, and the small state of `small` ranks.
 
     Without a coordinator, `serial_before` is the serial of the newest step on the disk when the node began with its
-    run. A newer step may have come meanwhile, and is returned if it is of this run. Notes progress with each file.
-    Raises `OSError`, `UnusableError` and `GivenUpError`.
+    run. A newer step may have come meanwhile, and is returned if it is of this run. `command` is the digest of the
+    command that did the step. Notes progress with each file. Raises `OSError`, `UnusableError` and `GivenUpError`.
     """
     folder = job / name.folder
     try:
@@ -254,7 +258,7 @@ def commit(job: Path, name: StepName, small: int, progress: Progress, serial_bef
     serial = 1 if newest is None else newest.serial + 1
     if serial > SERIAL_MAX:
         raise UnusableError(f"a step in {job} has the highest number that there can be, so none can follow: remove it")
-    manifest = Manifest(_FORMAT, serial, name, files)
+    manifest = Manifest(_FORMAT, serial, name, files, command)
     write_file(folder / MANIFEST, [_json(manifest)], progress)
     for path in paths:
         path.unlink(missing_ok=True)

@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from coordinatord.protocol.errors import OperationalError
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import MESSAGE_MAX
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Resume
@@ -59,6 +61,12 @@ class Complaints:
         self._last = ""
 
 
+class OtherCommandError(OperationalError):
+    """The steps in the folder are of another command, and nothing says that this one is to go on from them."""
+
+    exit_code = ExitCode.USAGE
+
+
 class StepsOnDisk:
     """The whole steps of one job in the directory, as this node finds them. Must be made in the running loop."""
 
@@ -71,7 +79,7 @@ class StepsOnDisk:
         tasks: Tasks,
     ) -> None:
         """Begin without a look at the disk; `changed` is called when the reported steps have changed."""
-        self._root = settings.root
+        self._settings = settings
         self.folder = step_folder.job_folder(settings.root, settings.job)
         self._notify = notify
         self._complaints = complaints
@@ -94,17 +102,37 @@ class StepsOnDisk:
     async def keep_looking(self) -> None:
         """Look at the disk until that succeeds; then have it looked at from time to time.
 
-        A node that joined before could make a round begin from nothing although there is a step on the disk.
+        A node that joined before could make a round begin from nothing although there is a step on the disk. Raises
+        `OtherCommandError`.
         """
         first = self._tasks.spawn(self._look_until_seen(), name="look")
         done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
         if not done:
-            text = f"{self._root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
+            text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
             self._notify(Level.WARNING, text, "disk_hangs")
             await first
         if not self.whole and not self.unusable:  # by a mistyped directory or job, all would begin anew unseen
             self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
+        self._compare_commands()
         self._tasks.spawn(self._look_on(), name="look")
+
+    def _compare_commands(self) -> None:
+        """Warn the user if another command has written the newest step.
+
+        Raises `OtherCommandError` if nobody has named the job: then only the command tells trainings apart.
+        """
+        newest, command = next(iter(self._manifests.values()), None), self._settings.command
+        if newest is None or "" in {newest.command, command} or newest.command == command:
+            return
+        text = f"step {newest.of.step:,} in {self.folder} was written by a training with another command"
+        if self._settings.named:
+            self._notify(Level.WARNING, f"{text}: this one goes on from its steps", "other_command")
+            return
+        job = self._settings.job
+        raise OtherCommandError(
+            f"{text}, and nothing names this job: give it a folder of its own by --job-id NAME, or give --job-id {job}"
+            " to go on from that training"
+        )
 
     async def _look_until_seen(self) -> None:
         while True:
@@ -175,8 +203,8 @@ class StepsOnDisk:
         """
         self._notify(
             Level.WARNING,
-            f"the newest step in {self.folder} is gone, and no node deletes that: is {self._root} still mounted? "
-            "The next step is written to the directory that is there now, which is made if it is missing",
+            f"the newest step in {self.folder} is gone, and no node deletes that: is {self._settings.root} still"
+            " mounted? The next step is written to the directory that is there now, which is made if it is missing",
             "state_not_persisted",
         )
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import PurePath
 from typing import Protocol
 
 from coordinatord.protocol.fields import DURATION_S_MAX
@@ -15,22 +12,8 @@ from coordinatord.protocol.kept_state import Keeper
 from coordinatord.protocol.messages import PROTOCOL_VERSION, JobSpec, Join, Observed
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.runtime import __version__
-from nodeclient.config.join_config import JoinConfig
+from nodeclient.config.join_config import JoinConfig, command_digest
 from nodeclient.host.addresses import host_id, routable_address
-
-DIGEST_LETTERS = 8
-"""Enough to distinguish commands, and too few to find out what a command was."""
-
-
-def command_digest(command: Sequence[str]) -> str:
-    """Return a digest by which two nodes' commands can be compared; empty for no command.
-
-    The program counts without its directory, since hosts may differ in that.
-    """
-    if not command:
-        return ""
-    program = PurePath(command[0]).name
-    return hashlib.sha256(os.fsencode("\0".join((program, *command[1:])))).hexdigest()[:DIGEST_LETTERS]
 
 
 class NodeSettings(Protocol):

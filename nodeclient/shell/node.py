@@ -268,7 +268,7 @@ class Node:
         # Both begin now: the node of rank 0 got the round at about the same time.
         result, _ = await asyncio.gather(look_for_master(probe), self._starter.give_way(needed=probe.gives_way))
         await self._staying.dismissed(self._exit_reporter.settled)
-        self.submit(result)
+        self.submit(await self._keeper.claim_disk(probe) or result)
 
     def _start(self, start: Start) -> None:
         assignment = start.assignment

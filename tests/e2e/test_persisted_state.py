@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from nodeclient.persist.step_folder import find_whole, job_folder
 from tests.support.cluster import Cluster, Node, cluster_of_its_own
 from tests.support.kept_training import digest_of, notes_of
-from tests.support.programs import wait_until
+from tests.support.programs import BIN, Program, run, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -184,3 +184,13 @@ def test_all_programs_are_killed_and_the_last_whole_step_on_the_disk_is_gone_on_
     step, digest = begins(second)
     assert step == expected, shown(nodes)
     assert digest.partition("-")[0] == notes_of(first)[0][step][-1][1].partition("-")[0]
+
+
+def test_of_two_jobs_without_a_name_that_share_a_directory_the_second_is_refused(tmp_path: Path) -> None:
+    command = ("--persist", str(tmp_path / "disk"), "--", "sh", "-c", "echo up; exec sleep infinity")
+    with closing(Program(BIN / "nodeclient", "join", "--standalone", *command)) as first:
+        first.await_line("up")
+        second = run(BIN / "nodeclient", "join", "--standalone", *command)
+    assert second.returncode != 0
+    assert f"{tmp_path / 'disk' / 'default'} is in use by another run of this job" in second.stderr
+    assert second.stdout == ""

@@ -66,6 +66,8 @@ class KeepingNode:
         patience_s: float = 0,
         disk: Path | None = None,
         copy_rate: float = 0,
+        command: str = "",
+        named: bool = True,
     ) -> None:
         self.name = name
         self.events: list[Event] = []
@@ -76,7 +78,7 @@ class KeepingNode:
         self._changed = asyncio.Event()
         self._living: list[KeepingWorker] = []
         settings = KeepSettings(memory, KEEP_TIMEOUT_S, patience_s, copy_rate=copy_rate)
-        persist = None if disk is None else PersistSettings(disk, "job", PersistOffer(600, 2))
+        persist = None if disk is None else PersistSettings(disk, "job", PersistOffer(600, 2), command, named)
         self.keeper = StateKeeper(
             settings, name, workers, submit=self._submit, notify=self._notify, tasks=tasks, persist=persist
         )

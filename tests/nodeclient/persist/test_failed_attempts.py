@@ -33,7 +33,7 @@ def folders_with_files(disk: Path) -> set[str]:
 
 def attempts(disk: Path) -> list[str]:
     """Return the attempts that have a folder."""
-    return sorted(path.name.rpartition("-")[2] for path in disk.glob("job/*"))
+    return sorted(path.name.rpartition("-")[2] for path in disk.glob("job/step-*"))
 
 
 @pytest.mark.asyncio
@@ -66,11 +66,14 @@ async def test_what_is_left_of_attempts_in_vain_makes_room_for_the_next_one(tmp_
 @pytest.mark.asyncio
 async def test_a_whole_step_and_what_another_run_has_written_stay(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    async with keeping_nodes(tmp_path, "a", "b", disk=disk) as (node, other):
-        await train(node, 4, 5)
-        await write(node, replace(an_order(4, commit=True), attempt=2))
+    async with keeping_nodes(tmp_path, "a", disk=disk) as (first,):
+        await train(first, 4)
+        await write(first, replace(an_order(4, commit=True), attempt=2))
+    async with keeping_nodes(tmp_path, "b", disk=disk) as (other,):
         await train(other, 9, run="r-2")
         assert (await write(other, replace(an_order(9), attempt=1), run="r-2")).state is PersistState.WRITTEN
+    async with keeping_nodes(tmp_path, "c", disk=disk) as (node,):
+        await train(node, 5)
         await write(node, replace(an_order(5), attempt=3, in_vain=(1, 2)))
         assert attempts(disk) == ["1", "2", "3"]
         assert [step.of.step for step in find_whole(disk / "job")[0]] == [4]

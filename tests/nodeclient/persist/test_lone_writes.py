@@ -8,6 +8,7 @@ import pytest
 
 from nodeclient.core.effects import PersistAlone
 from nodeclient.core.events import PersistedAlone
+from nodeclient.persist.folder_claim import CLAIM
 from nodeclient.persist.step_folder import find_whole
 from tests.nodeclient.keep.stage import RUN, KeepingNode, keeping_nodes
 from tests.nodeclient.persist.writing import an_order, train, write
@@ -31,7 +32,8 @@ def whole(folder: Path) -> list[int]:
 def is_tidy(folder: Path) -> bool:
     """Whether each folder on the disk holds a whole step: a state of many gigabytes is left nowhere for nothing."""
     found, _ = find_whole(folder / "disk" / "job")
-    return {path.name for path in (folder / "disk" / "job").iterdir()} == {manifest.of.folder for manifest in found}
+    names = {path.name for path in (folder / "disk" / "job").iterdir()}
+    return names == {CLAIM, *(manifest.of.folder for manifest in found)}
 
 
 @pytest.mark.asyncio
@@ -76,6 +78,7 @@ async def test_what_a_later_run_has_written_stays_the_newest(tmp_path: Path) -> 
         await train(left_over, 9)
         await train(later, 2, run="r-2")
         await write_alone(later, run="r-2")
+        later.close()
         await write_alone(left_over)
         assert whole(tmp_path) == [2]
         assert any("another run of the job has written step 2 since" in text for text in left_over.texts)

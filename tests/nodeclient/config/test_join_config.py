@@ -1,8 +1,8 @@
-"""What a node sends about itself when it joins."""
+"""The digest by which the commands of trainings are told apart."""
 
 from __future__ import annotations
 
-from nodeclient.shell.introduction import command_digest
+from nodeclient.config.join_config import command_digest
 
 
 def test_commands_are_told_apart_and_where_the_program_lies_makes_no_difference() -> None:
