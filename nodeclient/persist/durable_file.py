@@ -6,6 +6,7 @@ is durable only then. All of this may block for ever, so it is for a daemon thre
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -26,6 +27,9 @@ FLUSH_BYTES = 16 << 20
 """How many bytes are flushed in one go. Only flushed bytes count as progress, and a flush shows none before it returns.
 A disk that needs minutes to flush a whole file would seem to hang. One that flushes 16 MiB in 30 s does not: it may be
 that of a file server to which a hundred nodes write."""
+
+TRY_BYTES = 4096
+"""How much is written to find out whether a folder can be written: one block of usual file systems."""
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is not whole yet."""
@@ -139,6 +143,18 @@ def read_small_file(path: Path, limit: int) -> bytes:
         return text
     finally:
         os.close(file)
+
+
+def try_out(folder: Path) -> None:
+    """Make a folder if it is missing, write a file there, read it back and delete it. Raises `OSError`."""
+    make_folder(folder)
+    path, text = folder / f"try-{secrets.token_hex(8)}", secrets.token_bytes(TRY_BYTES)
+    try:
+        write_file(path, [text], Progress())
+        if read_small_file(path, TRY_BYTES) != text:
+            raise OSError(errno.EIO, "it returns other bytes than were written")
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def read_into(file: int, at: int, memory: memoryview, crc: int, progress: Progress) -> int:

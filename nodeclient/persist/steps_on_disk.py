@@ -6,10 +6,10 @@ All that touches the disk runs in daemon threads: a network file system may hang
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
@@ -24,8 +24,8 @@ from nodeclient.core.disk_retention import StepOnDisk
 from nodeclient.core.effects import Level
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import disk_thread, step_folder
-from nodeclient.persist.disk_thread import THREAD, read_in_thread
-from nodeclient.persist.durable_file import Progress
+from nodeclient.persist.disk_thread import THREAD, Result, read_in_thread
+from nodeclient.persist.durable_file import Progress, try_out
 from nodeclient.persist.part_reader import Room, read_part
 from nodeclient.persist.persist_settings import PersistSettings
 from nodeclient.persist.step_folder import Contents, Manifest, UnusableError
@@ -38,6 +38,16 @@ LOOK_WITHIN_S = 10.0
 LOOK_EVERY_S = 10.0
 """The pause between two looks at the disk: other nodes write and delete steps. A round that would begin from nothing
 waits until all of its nodes find the same steps."""
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errors of a disk that is full: a node joins all the same, since somebody may make room while it trains."""
+
+MISTAKEN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
+)
+"""The errors of a directory that is not the right one, or may not be written: these do not pass by themselves."""
+
+AGAIN = f"this is tried again every {LOOK_EVERY_S:g} s"
 
 Notify = Callable[[Level, str, str], None]
 
@@ -65,6 +75,12 @@ class OtherCommandError(OperationalError):
     """The steps in the folder are of another command, and nothing says that this one is to go on from them."""
 
     exit_code = ExitCode.USAGE
+
+
+class UnwritableError(OperationalError):
+    """The directory takes no steps; the text says why."""
+
+    exit_code = ExitCode.IO_ERROR
 
 
 class StepsOnDisk:
@@ -100,17 +116,17 @@ class StepsOnDisk:
         """Why something on the disk is of no use to this node."""
 
     async def keep_looking(self) -> None:
-        """Look at the disk until that succeeds; then have it looked at from time to time.
+        """Try the disk out and look at it until that succeeds; then have it looked at from time to time.
 
         A node that joined before could make a round begin from nothing although there is a step on the disk. Raises
-        `OtherCommandError`.
+        `UnwritableError` and `OtherCommandError`.
         """
         first = self._tasks.spawn(self._look_until_seen(), name="look")
         done, _ = await asyncio.wait([first], timeout=LOOK_WITHIN_S)
         if not done:
             text = f"{self._settings.root} does not answer within {LOOK_WITHIN_S:g} s: this node joins when it does"
             self._notify(Level.WARNING, text, "disk_hangs")
-            await first
+        await first
         if not self.whole and not self.unusable:  # by a mistyped directory or job, all would begin anew unseen
             self._notify(Level.INFO, f"no step of this job is on the disk yet, in {self.folder}", "disk_empty")
         self._compare_commands()
@@ -136,9 +152,22 @@ class StepsOnDisk:
 
     async def _look_until_seen(self) -> None:
         while True:
-            if await self.look():
+            if await self._try_out() and await self.look():
                 return
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _try_out(self) -> bool:
+        """Write to the folder; return whether the disk answers. Raises `UnwritableError`."""
+        try:
+            await self._in_thread(partial(try_out, self.folder))
+        except OSError as error:
+            text = f"steps cannot be written to {self.folder}: {error.strerror or error}"
+            if error.errno in MISTAKEN:
+                raise UnwritableError(f"{text}; see --persist") from error
+            is_full = error.errno in FULL
+            self._complaints.complain(f"{text}; {'the training begins nonetheless' if is_full else AGAIN}")
+            return is_full
+        return True
 
     async def _look_on(self) -> None:
         while True:
@@ -153,12 +182,9 @@ class StepsOnDisk:
         async with self._looking:
             known = {manifest.of.folder: manifest for manifest in self._manifests.values()}
             try:
-                looking = in_thread(lambda: step_folder.find_whole(self.folder, known), THREAD)
-                await self._complain_of_silence(looking)
-                whole, problems = await looking
+                whole, problems = await self._in_thread(partial(step_folder.find_whole, self.folder, known))
             except OSError as error:
-                text = f"{self.folder} cannot be read: {error.strerror or error}; this is tried again every"
-                self._complaints.complain(f"{text} {LOOK_EVERY_S:g} s")
+                self._complaints.complain(f"{self.folder} cannot be read: {error.strerror or error}; {AGAIN}")
                 return False
         self._take_in(whole, problems)
         return True
@@ -208,12 +234,14 @@ class StepsOnDisk:
             "state_not_persisted",
         )
 
-    async def _complain_of_silence(self, looking: asyncio.Future[Any]) -> None:
-        """Wait until the disk has answered; after `STALL_S`, warn the user that it does not."""
-        done, _ = await asyncio.wait([looking], timeout=disk_thread.STALL_S)
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Return the result of work at the disk; after `STALL_S`, warn the user that it does not answer."""
+        working = in_thread(work, THREAD)
+        done, _ = await asyncio.wait([working], timeout=disk_thread.STALL_S)
         if not done:
             text = f"{self.folder} does not answer: nothing was seen there for {disk_thread.STALL_S:g} s"
             self._complaints.complain(text)
+        return await working
 
     def look_now(self) -> None:
         """Have the next look made at once."""

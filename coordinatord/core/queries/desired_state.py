@@ -164,7 +164,9 @@ def _reason(run: Run, member: Member) -> str:
     if waits and run.durable.state in {State.STARTING, State.RUNNING}:
         return waiting_text(run)
     if member.state is MemberState.GIVING:
-        until = "what it keeps is on the disk" if writes(run, member) else "others have what it keeps for them"
+        all_leave = run.kept.disk.every_s is not None and all(peer.leaves for peer in run.members.values())
+        by_disk = all_leave or writes(run, member)
+        until = "what it keeps is on the disk" if by_disk else "others have what it keeps for them"
         return f"it leaves as soon as {until}"
     if member.state is MemberState.STALE:
         if member.observed.run != run.id:

@@ -90,6 +90,12 @@ def test_a_write_that_nobody_else_can_do_is_tried_again_after_a_pause(end: str) 
     assert state_of(stage) is ENDS[end]
 
 
+def test_nodes_that_all_leave_wait_for_the_disk_and_not_for_others() -> None:
+    stage = ending(shards=3)
+    stage.play("write n2 failed why=full")
+    assert desired_of(stage, "n1").reason == "it leaves as soon as what it keeps is on the disk"
+
+
 @pytest.mark.parametrize("end", ENDS)
 def test_nodes_go_two_minutes_after_the_first_attempt_at_the_latest_and_say_what_is_lost(end: str) -> None:
     stage = ending(shards=3, end=end)

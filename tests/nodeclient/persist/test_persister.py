@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from coordinatord.protocol.persisted_state import (
 from nodeclient.core.effects import Persist
 from nodeclient.persist import steps_on_disk, unusable_steps
 from nodeclient.persist.step_folder import find_whole
+from nodeclient.persist.steps_on_disk import UnwritableError
 from tests.nodeclient.keep.stage import RUN, KeepingNode, a_resume, keeping_nodes, wanted
 from tests.nodeclient.persist.writing import BIG, PART, SMALL, an_order, report, train, write
 from tests.support.programs import TIMEOUT_S
@@ -113,15 +115,47 @@ async def test_a_node_that_writes_nothing_sees_what_others_write_and_drop(
 async def test_a_node_waits_until_it_has_seen_what_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     monkeypatch.setattr(steps_on_disk, "LOOK_EVERY_S", 0.02)
-    (tmp_path / "disk").touch()  # as a mount that is not what it should be
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
-        first = asyncio.ensure_future(node.keeper.look_at_disk())
-        await node.until(lambda: any("cannot be read: Not a directory" in text for text in node.texts))
-        assert not first.done()
-        (tmp_path / "disk").unlink()
+        with monkeypatch.context() as failing:
+            failing.setattr(os, "scandir", fail)
+            first = asyncio.ensure_future(node.keeper.look_at_disk())
+            await node.until(lambda: any("cannot be read: Input/output error" in text for text in node.texts))
+            assert not first.done()
         await asyncio.wait_for(first, TIMEOUT_S)
         assert len(node.texts) == 2, "one about the error, and one about the empty directory"
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"), [("/proc/x", "No such file or directory"), ("/dev/null", "Not a directory")]
+)
+@pytest.mark.asyncio
+async def test_a_node_is_refused_whose_directory_takes_no_steps(tmp_path: Path, folder: str, why: str) -> None:
+    """A mistyped directory would otherwise be noticed at the first step that is written, and that is lost."""
+    with pytest.raises(UnwritableError, match=f"steps cannot be written to {folder}/job: {why}; see --persist"):
+        async with keeping_nodes(tmp_path, "a", disk=Path(folder)) as (node,):
+            await node.keeper.look_at_disk()
+
+
+@pytest.mark.asyncio
+async def test_a_node_whose_disk_is_full_says_so_before_it_joins(tmp_path: Path, small_disk: Path) -> None:
+    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
+        while True:
+            others.write(bytes(4096))
+    async with keeping_nodes(tmp_path, "a", disk=small_disk) as (node,):
+        await node.keeper.look_at_disk()
+        text = f"steps cannot be written to {small_disk}/job: No space left on device"
+        assert any(line.startswith(text) for line in node.texts)
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_has_tried_the_disk_out_leaves_no_file(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as (node,):
+        await node.keeper.look_at_disk()
+        assert not list((tmp_path / "disk" / "job").iterdir())
 
 
 @pytest.mark.asyncio
