@@ -13,7 +13,7 @@ from coordinatord.protocol.access_token import BEARER, AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.runtime.pinned_tls import PinError, authority_context, pinned_context
 from nodeclient.access.endpoint import Endpoint
-from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring
+from nodeclient.access.keyring import AccessSettings, KeyringError, find_keyring, keyring_of
 
 PROBE_WITHIN_S = 3.0
 """How long a test for TLS may take, after a connection without TLS had no answer."""
@@ -57,7 +57,8 @@ class SecuredAttempt:
     ) -> None:
         """Look for tokens for requests of a `role` to the coordinator at `endpoint`. Raises `AccessError`.
 
-        A `proven` token, which a coordinator has accepted from this process before, is sent to it again.
+        A `proven` token, which a coordinator has accepted from this process before, is sent to it again. It may be
+        nowhere else any more, so other tokens are looked for only if a coordinator with another key answers.
         """
         self._settings = settings
         self._proven = proven
@@ -70,7 +71,7 @@ class SecuredAttempt:
         self.shown: AccessToken | None = None
         """The token that was sent; None before."""
         try:
-            self._keyring = find_keyring(settings)
+            self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
             raise AccessError(f"{endpoint}: {error}") from error
         if not settings.insecure and self._keyring.source:
@@ -160,6 +161,11 @@ class SecuredAttempt:
 
     def _compare(self, pin: str) -> None:
         """Compare the pin of the server's key, within the handshake. Raises `PinError`."""
+        if self._settings.authorities is None and pin not in self._keyring.pins and self._proven is not None:
+            try:
+                self._keyring = find_keyring(self._settings)
+            except KeyringError as error:
+                raise PinError(f"its key is another one than before, and {error}") from error
         if self._settings.authorities is None and pin not in self._keyring.pins:
             raise PinError(
                 f"its key is none that the tokens in {self._keyring.source} are for, so nothing was sent: somebody else"

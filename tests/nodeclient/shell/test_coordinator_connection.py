@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -222,6 +222,34 @@ async def test_a_node_shows_the_token_that_it_came_with_until_that_is_revoked(
             ours.store.revoke("first-join")
             await until(lambda: came_with("newer"))
             assert not any(isinstance(event, TurnedAway) for event in heard)
+
+
+async def test_a_token_that_was_accepted_outlives_its_file(tmp_path: Path) -> None:
+    """The file may be one that can be read once, such as a pipe."""
+    ours, file = secured(tmp_path), tmp_path / "token"
+    file.write_text(ours.token().text)
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server:
+        address, access = server.url.removeprefix("https://"), AccessSettings(token_file=file)
+        async with attending([address], lambda: a_join("a", job="job", spec=a_spec(2, 2)), access) as heard:
+            await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
+            file.unlink()
+            server.sessions.close()
+            await until(lambda: len([event for event in heard if isinstance(event, SessionOpened)]) == 2)
+
+
+async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_path: Path) -> None:
+    both, file = [secured(tmp_path / name) for name in ("first", "second")], tmp_path / "token"
+    file.write_text("\n".join(ours.token().text for ours in both))
+    async with AsyncExitStack() as ends_first, AsyncExitStack() as stack:
+        place = ListenAddress("127.0.0.1", 0)
+        contexts = [serve(place, Policy(), MemoryStore(), security=ours.security) for ours in both]
+        servers = [await ends_first.enter_async_context(contexts[0]), await stack.enter_async_context(contexts[1])]
+        addresses = [server.url.removeprefix("https://") for server in servers]
+        access = AccessSettings(token_file=file)
+        heard = await stack.enter_async_context(attending(addresses, access=access))
+        await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
+        await ends_first.aclose()
+        await until(lambda: SessionOpened(addresses[1]) in heard)
 
 
 async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
