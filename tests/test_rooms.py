@@ -157,6 +157,7 @@ SMALL_BOUNDARIES = {
     "nodeclient/output/terminal": "a resource that threads share: this process's own stderr",
     "nodeclient/persist/persist_settings": "all that a command line which is only read needs of the room",
     "nodeclient/persist/unusable_steps": "pure, and apart from what reads",
+    "nodeclient/shell/connection_errors": "texts, and apart from what carries",
     "nodeclient/shell/stop_extension": "pure, and apart from what carries",
     "nodeclient/torchrun/log": "a logger, which torch has to find among its own",
     "nodeclient/workers/guard_process": "a process of its own, which must import little",

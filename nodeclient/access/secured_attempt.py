@@ -45,6 +45,10 @@ class AccessError(OperationalError):
     """A coordinator answers, but this client must not send it anything; the text says why, and what to do."""
 
 
+class WrongTokenError(AccessError):
+    """The tokens that this client was given let it in nowhere, and to look again would not change that."""
+
+
 class ClearError(AccessError):
     """The coordinator uses no TLS, although a token was found. Nothing was sent."""
 
@@ -55,7 +59,9 @@ class SecuredAttempt:
     def __init__(
         self, settings: AccessSettings, endpoint: Endpoint, role: Role, proven: AccessToken | None = None
     ) -> None:
-        """Look for tokens for requests of a `role` to the coordinator at `endpoint`. Raises `AccessError`.
+        """Look for tokens for requests of a `role` to the coordinator at `endpoint`.
+
+        Raises `WrongTokenError`, and `AccessError` if a file about certificates cannot be used.
 
         A `proven` token, which a coordinator has accepted from this process before, is sent to it again. It may be
         nowhere else any more, so other tokens are looked for only if a coordinator with another key answers.
@@ -73,7 +79,7 @@ class SecuredAttempt:
         try:
             self._keyring = find_keyring(settings) if proven is None else keyring_of(proven)
         except KeyringError as error:
-            raise AccessError(f"{endpoint}: {error}") from error
+            raise WrongTokenError(str(error)) from error
         if not settings.insecure and self._keyring.source:
             self.context = self._make_context()
 
@@ -100,7 +106,8 @@ class SecuredAttempt:
         where = self._endpoint
         match error:
             case PinError():
-                text = f"{where}: {error.args[0]}"
+                kind = WrongTokenError if self._settings.is_given else AccessError
+                return kind(f"{where}: {error.args[0]}")
             case ssl.SSLCertVerificationError():
                 text = f"{where}: its certificate is not to be trusted: {error.verify_message}; see --tls-ca"
             case _ if error.reason == WANTS_CERTIFICATE:

@@ -18,7 +18,7 @@ from coordinatord.protocol.kept_state import Halt
 from coordinatord.protocol.messages import Desired, Goal, Observed, Phase, RefusalCode
 from nodeclient.core import effects, endings, events, kept_goals, notices, worker_departures
 from nodeclient.core.agent_settings import Settings
-from nodeclient.core.connection_state import ConnectionState
+from nodeclient.core.connection_state import MAY_PASS, ConnectionState
 from nodeclient.core.departure import Departure
 from nodeclient.core.effects import Level
 from nodeclient.core.staying import RoundEnd, Staying
@@ -143,7 +143,7 @@ class Agent:
             self._notice(Level.WARNING, "coordinator_lost", text)
         elif self._connection.is_new_error(event.reason):
             working = self.phase in WORKING
-            self._effects.append(effects.Waiting(self._connection.searching(), self._limit_alone(), working))
+            self._effects.append(self._connection.searching(self._limit_alone(), working=working))
         self._departure.decide_by = None
 
     def _directed(self, event: events.DesiredReceived, now: float) -> None:
@@ -165,13 +165,12 @@ class Agent:
 
     def _turned_away(self, event: events.TurnedAway, now: float) -> None:
         refused = event.refused
-        if refused.retry or (refused.code is RefusalCode.VERSION and self._desired is not None):
-            # A node that was let in before tries again: an upgrade of the coordinator can be taken back.
+        if refused.retry or (refused.code in MAY_PASS and self._desired is not None):
             self._connection.turn_away(refused)
             self._closed(events.SessionClosed(refused.message), now)
         else:
             hurry = refused.code is RefusalCode.SUPERSEDED  # the node's new process waits for the end of these workers
-            self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused.message)), now, hurry=hurry)
+            self._end_with(effects.Exit(ExitCode.REFUSED, notices.refused(refused)), now, hurry=hurry)
 
     def _probed(self, event: events.Reached | events.Unreached, now: float) -> None:
         if self.phase is not Phase.STARTING or self._group.begun or (event.run, event.round) != (self.run, self.round):

@@ -27,6 +27,9 @@ TRANSIENT = frozenset({Phase.IDLE, Phase.STARTING, Phase.STOPPING})
 the next heartbeat is early enough to report them. A round thus costs each node two reports instead of four: that its
 workers run, and that they have stopped."""
 
+MAY_PASS = frozenset({RefusalCode.VERSION, RefusalCode.FORBIDDEN})
+"""Refusals after which a node that was let in before tries again: an upgrade can be undone, and a token replaced."""
+
 
 class ConnectionState:
     """The agent's side of the session, by its own clock."""
@@ -111,10 +114,11 @@ class ConnectionState:
         """Note that the coordinator was reached and refuses this node for now. The session is about to end."""
         self._refused = refused
 
-    def searching(self) -> str:
-        """Return the notice while no coordinator has let the node in."""
+    def searching(self, until: float, *, working: bool) -> Waiting:
+        """Return what is shown while no coordinator lets the node in, which goes on until then."""
         refused = self._refused is not None and self._refused.message == self.error
-        return f"{notices.NOT_LET_IN if refused else notices.LOOKING}: {self.error}"
+        what, level = (notices.NOT_LET_IN, Level.WARNING) if refused else (notices.LOOKING, Level.INFO)
+        return Waiting(f"{what}: {self.error}", until, working, level)
 
     def give_up(self, waited_s: float, phase: Phase, failure: Failure | None) -> Exit:
         """Return the exit of a node in this phase that has waited in vain for a coordinator, for `waited_s`."""

@@ -189,6 +189,7 @@ class Waiting:
     until: float | None
     working: bool = False
     """Whether workers go on meanwhile; then they are stopped at `until`."""
+    level: Level = Level.INFO
 
 
 @frozen

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from signal import Signals
 
 from coordinatord.protocol.exit_codes import describe_exit
-from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase
+from coordinatord.protocol.messages import Assignment, Failure, Observed, Phase, RefusalCode, Refused
 from coordinatord.protocol.worker_ends import Killed
 from nodeclient.core.agent_settings import Settings
 from nodeclient.core.effects import Start
@@ -175,9 +175,9 @@ def lacks_parts(step: int) -> str:
     return f"{text}, and no coordinator has other nodes write the rest"
 
 
-def refused(message: str) -> str:
-    """Return the notice that the coordinator refuses this node."""
-    return f"refused by the coordinator: {message}"
+def refused(by: Refused) -> str:
+    """Return the notice that the coordinator refuses this node, or that its token cannot even be shown to one."""
+    return by.message if by.code is RefusalCode.FORBIDDEN else f"refused by the coordinator: {by.message}"
 
 
 def degraded(reason: str) -> str:

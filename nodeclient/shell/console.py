@@ -80,7 +80,7 @@ class Console:
                 left = f"{waiting.until - now:.0f} s"
                 goes_on = f"; the workers go on, and stop in {left} if it is not back"
                 limit = goes_on if waiting.working else f" (for at most {left})"
-            self._log(logging.INFO, f"{waiting.reason}{limit}", "waiting")
+            self._log(_LEVELS[waiting.level], f"{waiting.reason}{limit}", "waiting")
 
     def redraw(self, now: float) -> bool:
         """Draw the live line anew; return whether there is one."""

@@ -11,10 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import os
 import random
-import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 
@@ -35,7 +32,6 @@ from coordinatord.protocol.messages import (
 )
 from coordinatord.protocol.schema import SchemaError
 from coordinatord.protocol.stack_messages import AskStacks, Stacks
-from coordinatord.protocol.text import clip
 from coordinatord.protocol.versions import SUPPORTED, has_phase
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.patience import Patience
@@ -47,9 +43,10 @@ from coordinatord.runtime.websocket.web_socket_client import WebSocketClient
 from nodeclient.access.contact_points import ELSEWHERE, ContactPoint, ContactPoints, addresses_of, leader_in
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR, AccessSettings
-from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt
+from nodeclient.access.secured_attempt import AccessError, ClearError, SecuredAttempt, WrongTokenError
 from nodeclient.core.events import CoordinatorDegraded, DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
 from nodeclient.output.log_reader import refusal
+from nodeclient.shell.connection_errors import DENIALS, explain
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +71,10 @@ NEXT_ADDRESS_S = 0.25
 
 TURNED_AWAY_MOST_S = 10.0
 """The longest pause where the coordinator has no place for this node: until a person makes one, which takes minutes."""
+
+WRONG_FOR_S = 3.0
+"""How long coordinators have to find a token wrong, and to do nothing else, until it is wrong for good. It takes one a
+second to know of a new token, and those that share a store two."""
 
 
 AnswerLog = Callable[[LogChunk, Callable[[], None]], None]
@@ -109,19 +110,10 @@ def _without_arrivals(wanted: AskArrivals, answer: Callable[[Arrivals], None]) -
 CUT_SHORT = (HandshakeError, ConnectionError)
 """The errors of a node that connects in the clear to a coordinator that serves TLS."""
 
-DENIALS = frozenset({401, 403, 429})
-"""The HTTP statuses for a node that is not let in."""
-
 UNPROVEN = (
     "%s serves in the clear, so this node cannot verify which coordinator answers there, although it has a token: give"
     " --token-file FILE, and it connects to the coordinator of that token alone"
 )
-
-DESCRIPTION = re.compile(r'error_description="([^"]*)"')
-"""The reason in the header of a denial (RFC 6750, section 3)."""
-
-ERRNO = re.compile(r"\[Errno (\d+)\]")
-"""An error number in the text that asyncio makes of the errors of several addresses: the first one counts."""
 
 
 class CoordinatorConnection:
@@ -165,6 +157,8 @@ class CoordinatorConnection:
         """The leader that a standby has named, if one has."""
         self._unanswered = False
         """Whether the coordinator has not answered in time."""
+        self._wrong_since: float | None = None
+        """The time from which on all attempts have ended because the token is wrong; None if the last one has not."""
 
     def send(self, observed: Observed) -> None:
         """Send the state of the node. Without a connection nothing is sent; the next `Join` carries it."""
@@ -198,6 +192,7 @@ class CoordinatorConnection:
         """Hold a session in the newest version that both sides know; return why it ended or did not begin."""
         self._welcome = self._turned_away = self._unanswered = False
         self._leader, self._why_closed = None, ""
+        wrong_since, self._wrong_since = self._wrong_since, None
         coordinator = contact.coordinator
         refused: Refused | None = None
         try:
@@ -209,15 +204,29 @@ class CoordinatorConnection:
                     return ended
                 refused = refused or ended  # the first refusal names the versions of both sides
         except AccessError as error:
-            return str(error)
+            return self._deny(str(error), wrong_since, wrong=isinstance(error, WrongTokenError))
         except (HandshakeError, OSError, TimeoutError, UnicodeError) as error:
-            if isinstance(error, HandshakeError) and error.status == ELSEWHERE:
-                self._leader = leader_in(error.location)
+            reason, status = explain(coordinator, error), error.status if isinstance(error, HandshakeError) else None
+            if status in DENIALS:
+                return self._deny(reason, wrong_since, wrong=status != HTTPStatus.TOO_MANY_REQUESTS)
+            if isinstance(error, HandshakeError) and status == ELSEWHERE:
+                self._leader, self._wrong_since = leader_in(error.location), wrong_since
             self._unanswered = isinstance(error, TimeoutError)
-            return explain(coordinator, error)
+            return reason
         assert refused is not None  # noqa: S101 - a session ends with a reason, or with a refusal of its version
         self._submit(TurnedAway(refused))
         return refused.message
+
+    def _deny(self, reason: str, since: float | None, *, wrong: bool) -> str:
+        """Report that a coordinator does not let this node in, and return the reason.
+
+        A `wrong` token has been found wrong in all attempts since then; None if the attempt before ended otherwise.
+        """
+        now = asyncio.get_running_loop().time()
+        since = now if since is None else since
+        self._wrong_since = since if wrong else None
+        self._submit(TurnedAway(Refused(RefusalCode.FORBIDDEN, reason, retry=not wrong or now < since + WRONG_FOR_S)))
+        return reason
 
     async def _carry(self, contact: ContactPoint, parting: Patience[WebSocket]) -> str | Refused:
         """Carry messages both ways until the session ends; return why, or the refusal of the version.
@@ -363,36 +372,3 @@ def pause_after(pause_s: float, *, welcome: bool, turned_away: bool) -> float:
     if welcome:
         return PAUSE_FIRST_S
     return min(2 * pause_s, TURNED_AWAY_MOST_S if turned_away else PAUSE_MOST_S)
-
-
-def explain(coordinator: Endpoint, error: BaseException) -> str:
-    """Return a text that explains why a coordinator was not reached."""
-    match error:
-        case TimeoutError():
-            return f"no answer from {coordinator} in time"
-        case socket.gaierror() | UnicodeError():  # UnicodeError: not a host name at all
-            return f"the host name {coordinator.host} cannot be resolved"
-        case HandshakeError():
-            return f"{coordinator}{_describe(error)}"
-        case OSError():
-            several = ERRNO.search(str(error))
-            number = error.errno or (int(several[1]) if several else 0)
-            return f"{coordinator}: {os.strerror(number) if number else error}"
-        case _:
-            return f"{coordinator}: {error}"
-
-
-def _describe(error: HandshakeError) -> str:
-    """Return a text about an answer that opens no session, to follow the coordinator's name."""
-    if error.status is None:
-        return " does not answer in HTTP: is it a coordinatord?"
-    if error.status == ELSEWHERE and (leader := leader_in(error.location)) is not None:
-        return f" stands by: {leader} leads"
-    if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
-        return f" {clip(error.reason or 'cannot serve now: does it begin to lead, or end?')}"
-    if error.status == HTTPStatus.BAD_REQUEST and error.reason:
-        return f": {clip(error.reason)}"
-    if error.status not in DENIALS:
-        return f" answers with HTTP {error.status}: is it a coordinatord?"
-    found = DESCRIPTION.search(error.challenge)
-    return f": {clip(found[1]) if found else f'HTTP {error.status}, this node is not let in'}"

@@ -50,9 +50,12 @@ def test_each_mismatch_is_one_line_that_says_what_mends_it(place: Place, tmp_pat
         assert re.search(words, done.stderr), done.stderr
         assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
     node = place.node(environ=place.stranger)
-    node.await_line("looking for the coordinator: .* wants a token, and there is none here: .* token new --output FILE")
-    node = place.node("--token-file", str(tmp_path / "gone"), environ=place.stranger)
-    node.await_line("looking for the coordinator: .* the token gone was revoked")
+    node.await_line("WARNING .* not let in: .* wants a token, and there is none here: .* token new --output FILE")
+    for file, words in (("gone", "the token gone was revoked"), ("none", "none cannot be read: No such file")):
+        node = place.node("--token-file", str(tmp_path / file), environ=place.stranger)
+        assert node.wait() == 77
+        assert words in node.lines[-1]
+        assert "no coordinator reached" not in node.output
 
 
 def test_a_coordinator_in_the_clear_gets_no_token(place: Place) -> None:
@@ -61,7 +64,7 @@ def test_a_coordinator_in_the_clear_gets_no_token(place: Place) -> None:
     open_to_all.await_line("--insecure: everybody who reaches the port may join")
     for done in (place.ask("status"), place.ask("drain", "x")):
         assert re.search("speaks in the clear, and there is a token here .* nothing was sent", done.stderr), done.stderr
-    place.node().await_line("looking for the coordinator: .* speaks in the clear")
+    place.node().await_line("not let in: .* speaks in the clear")
     assert "lets everybody in, in the clear (--insecure)" in place.ask("status", "--insecure").stdout
     assert json.loads(place.ask("status", "--insecure", "--json").stdout)["insecure"] is True
     assert place.node("--insecure").wait() == 0

@@ -172,7 +172,7 @@ def test_who_shows_no_certificate_where_one_is_wanted_is_told_so(place: Place, t
         done = place.ask("status", *flags)
         assert re.search(words, done.stderr), done.stderr
         assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
-        place.node(*flags).await_line(f"looking for the coordinator: .*{words}")
+        place.node(*flags).await_line(f"not let in: .*{words}")
     shown = ("--tls-cert", str(own), "--tls-key", str(own))
     assert place.node("--node-id", "gpu7", *shown).wait() == 0
     assert "succeeded" in place.ask("status", *shown).stdout
@@ -234,7 +234,7 @@ def test_a_proxy_with_older_tls_is_named_with_what_to_do(place: Place, tmp_path:
             done = place.ask("status", *flags, environ=environ)
             assert words in done.stderr
             assert (done.returncode, len(done.stderr.splitlines())) == (77, 1)
-            place.node(*flags, environ=environ).await_line(f"looking for the coordinator: .*{words}")
+            place.node(*flags, environ=environ).await_line(f"not let in: .*{words}")
 
 
 # Secrets

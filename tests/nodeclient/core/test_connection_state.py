@@ -83,6 +83,24 @@ def test_a_refusal_that_may_pass_is_no_connection_and_is_said_once() -> None:
     assert CONNECTED in bench.receive(Goal.WAIT, round=0)
 
 
+def test_a_node_whose_token_is_wrong_ends_at_once_with_the_reason_alone() -> None:
+    bench = Bench()
+    bench.refused(RefusalCode.FORBIDDEN, "tok cannot be read: No such file or directory", retry=False)
+    assert bench.last(Exit) == Exit(77, "tok cannot be read: No such file or directory")
+
+
+def test_a_node_that_was_let_in_before_waits_for_a_token_that_is_not_wrong() -> None:
+    bench = Bench().running()
+    bench.close()
+    bench.refused(RefusalCode.FORBIDDEN, "the token a was revoked", retry=False)
+    bench.close("the token a was revoked")
+    assert not bench.agent.exited
+    limit = bench.last(Waiting)
+    assert (limit.reason, limit.level) == ("not let in: the token a was revoked", Level.WARNING)
+    bench.open()
+    assert CONNECTED in bench.receive(Goal.RUN, round=1)
+
+
 def test_a_node_that_is_turned_away_again_and_again_gives_up_as_well() -> None:
     bench = Bench()
     for _ in range(int(SETTINGS.join_timeout_s)):

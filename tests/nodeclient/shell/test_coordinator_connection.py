@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -25,6 +26,7 @@ from coordinatord.store.memory_store import MemoryStore
 from nodeclient.access.keyring import CLEAR, AccessSettings
 from nodeclient.config.flag_values import endpoints
 from nodeclient.core.events import DesiredReceived, Event, SessionClosed, SessionOpened, TurnedAway
+from nodeclient.shell import coordinator_connection
 from nodeclient.shell.coordinator_connection import CoordinatorConnection, pause_after
 from tests.support.builders import a_join, a_spec, an_observed
 from tests.support.canned_http import canned, stands_by
@@ -33,6 +35,11 @@ from tests.support.secured import secured
 from tests.support.strange_coordinator import WAIT, strange_coordinator
 
 pytestmark = pytest.mark.asyncio
+
+
+def refusals(heard: Sequence[Event]) -> list[Refused]:
+    """Return how a node was turned away."""
+    return [event.refused for event in heard if isinstance(event, TurnedAway)]
 
 
 async def welcome(socket: web.WebSocketResponse) -> None:
@@ -250,6 +257,47 @@ async def test_a_coordinator_with_another_key_gets_the_token_that_is_for_it(tmp_
         await until(lambda: any(isinstance(event, DesiredReceived) for event in heard))
         await ends_first.aclose()
         await until(lambda: SessionOpened(addresses[1]) in heard)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "token cannot be read: No such file or directory"),
+        ("no token", "this is no access token"),
+        ("revoked", "the token first-join was revoked"),
+        ("foreign", "its key is none that the tokens in .*token are for"),
+    ],
+)
+async def test_a_token_that_is_wrong_for_some_time_is_wrong_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, words: str
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.3)
+    ours, file = secured(tmp_path / "ours"), tmp_path / "token"
+    texts = {"revoked": ours.token().text, "foreign": secured(tmp_path / "other").token().text}
+    ours.store.revoke("first-join")
+    ours = secured(tmp_path / "ours")
+    if text is not None:
+        file.write_text(texts.get(text, text))
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server:
+        address = server.url.removeprefix("https://")
+        async with attending([address], access=AccessSettings(token_file=file)) as heard:
+            await until(lambda: any(refused.retry is False for refused in refusals(heard)))
+    assert refusals(heard)[0].retry, "a coordinator may not know of a new token yet"
+    assert {refused.code for refused in refusals(heard)} == {RefusalCode.FORBIDDEN}
+    assert re.search(words, refusals(heard)[0].message)
+
+
+async def test_a_token_is_not_wrong_for_good_while_another_coordinator_may_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_connection, "WRONG_FOR_S", 0.001)
+    ours, file = secured(tmp_path / "ours"), tmp_path / "token"
+    file.write_text(secured(tmp_path / "other").token().text)
+    async with serve(ListenAddress("127.0.0.1", 0), Policy(), MemoryStore(), security=ours.security) as server:
+        address = server.url.removeprefix("https://")
+        async with attending([address, "127.0.0.1:1"], access=AccessSettings(token_file=file)) as heard:
+            await until(lambda: len(refusals(heard)) >= 3)
+    assert all(refused.retry for refused in refusals(heard))
 
 
 async def test_that_nobody_has_proven_who_answers_is_said_at_each_session(
