@@ -229,7 +229,7 @@ class Staying:
         took_s = self._aborts.get(local_rank, 0.0)
         if took_s is None:
             return f"aborting NCCL took longer than {self._nccl_abort_timeout_s:g} s; see --abort-timeout"
-        part = f" ({took_s:.1f} s of it to abort NCCL)" if took_s else ""
+        part = f" (aborting NCCL took {took_s:.1f} s of it)" if took_s else ""
         return f"a worker was not out of its round in time{part}; see --abort-timeout"
 
     def hasten(self, alive: AbstractSet[int], now: float) -> None:

@@ -56,7 +56,7 @@ def test_to_abort_nccl_in_one_round_gives_no_time_in_the_next() -> None:
     ("took_s", "why"),
     [
         (None, "aborting NCCL took longer than 3 s; see --abort-timeout"),
-        (0.84, "a worker was not out of its round in time (0.8 s of it to abort NCCL); see --abort-timeout"),
+        (0.84, "a worker was not out of its round in time (aborting NCCL took 0.8 s of it); see --abort-timeout"),
     ],
 )
 def test_why_a_worker_that_aborted_nccl_was_ended_is_said(took_s: float | None, why: str) -> None:
