@@ -26,7 +26,7 @@ Standard library only, since both sides import it. These are the variables of a 
 `TORCHELASTIC_ERROR_FILE`            The file into which `record` of torch and of this package
                                      write an error; another one for each worker and round.
 `TORCHELASTIC_SIGNALS_TO_HANDLE`     The signals that make nodeclient leave: `SIGTERM,SIGINT,...`.
-`TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`).
+`TORCH_NCCL_ASYNC_ERROR_HANDLING`    `1`, unless nodeclient inherited a value (`DEFAULTS`); see `workerlib.init`.
 `OMP_NUM_THREADS`                    What nodeclient inherited, else this worker's share of the
                                      cores; not set where it is alone on its node.
 `CUDA_VISIBLE_DEVICES`               What nodeclient inherited; with `--virtual-local-rank` this
@@ -101,8 +101,8 @@ STEPS_TO_COME = 2**64 - 1
 """The value in place of a step of a worker that will report its steps, and has done none yet."""
 
 ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
-"""The variable that sets what torch does by itself when a collective of NCCL has failed: with 0 nothing, else it aborts
-the process group, and with 1 and 3 it ends the process as well (ProcessGroupNCCL.hpp of torch 2.13)."""
+"""The variable that sets what torch's watchdog does when a collective of NCCL has failed: with 0 nothing, with 1 and 2
+it aborts the process group, and with 1 and 3 it ends the process (ProcessGroupNCCL.hpp of torch 2.13)."""
 
 DEFAULTS = {ERROR_HANDLING: "1"}
 """Defaults for workers: one gets `{**DEFAULTS, **os.environ, **environment.to_environ()}`.

@@ -207,11 +207,15 @@ def begin(
 def _outlive_errors() -> None:
     """Have torch leave this process alive when a collective of NCCL fails, if it may save its state then.
 
-    Otherwise torch ends the process about a second after the error, or aborts its process groups, so that nobody knows
-    what the GPU has computed since. nodeclient ends workers that hang in any case. A value of the user's stays.
+    Otherwise torch aborts its process groups or ends the process. nodeclient ends workers that hang in any case. A
+    value of the user's stays.
     """
     if KEEP in os.environ and os.environ.get(ERROR_HANDLING) == DEFAULTS[ERROR_HANDLING]:
         os.environ[ERROR_HANDLING] = "0"
+        # Otherwise torch's threads sleep for a minute after an error, one of them with a lock that each collective
+        # takes, and for 8 minutes before they end (`runLoop` of both in ProcessGroupNCCL.cpp).
+        os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "0")
+        os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100")
 
 
 def _require_torch() -> None:

@@ -25,7 +25,7 @@ from tests.support.keeping import environment
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaSizes
 from workerlib.keep.channel_messages import SaveNow
-from workerlib.keep.gate import Gate, StepEnd
+from workerlib.keep.gate import Gate
 from workerlib.keep.generations import Generations, read_generation
 from workerlib.keep.keeper import StepKeeper
 from workerlib.keep.kept_errors import KeptStateError, LeftRoundError
@@ -57,7 +57,12 @@ class Event(Enum):
     LEAVE = auto()
     """The node asks this process to leave the round, which aborts the collectives."""
     TORCH_ABORTS = auto()
-    """torch itself notices the failure, and aborts the collectives."""
+    """torch's watchdog notices the failure, and aborts the collectives."""
+    HOST_ABORTS = auto()
+    """A call of torch in the training thread aborts the collectives, and raises an error."""
+    PEER_ABORTS = auto()
+    """A peer aborts its collective, which lets the one here end as if it were done. It does so after the node has asked
+    for the last step."""
     SPOILS = auto()
     """An error spoils the device: nothing can be asked of it any more."""
 
@@ -81,13 +86,15 @@ Work = Callable[[], object]
 
 @dataclass
 class Device:
-    """The device."""
+    """The device and its process group; `turn` is called whenever somebody looks how far it has come."""
 
+    turn: Callable[[], None]
     dies_at: int = NEVER
     """The number of the collective that the peer takes no part in any more."""
     is_aborted: bool = False
     is_recording: bool = False
     is_spoilt: bool = False
+    problem: str = ""
     done: int = 0
     collectives: int = 0
     given: list[tuple[Work, Work | None]] = field(default_factory=list)
@@ -96,6 +103,14 @@ class Device:
     def give(self, work: Work, aborted: Work | None = None) -> None:
         """Put work behind all that was given."""
         self.given.append((work, aborted))
+
+    def begun(self) -> int:
+        """Return how many collectives were given."""
+        return sum(aborted is not None for _, aborted in self.given)
+
+    def failure(self) -> str:
+        """Return what torch says of the process group."""
+        return self.problem
 
     @property
     def is_stuck(self) -> bool:
@@ -133,19 +148,10 @@ class Place:
 
     def has_passed(self) -> bool:
         """Whether the device has done all before it. Raises `RuntimeError` if it is spoilt."""
+        self.device.turn()
         if self.device.is_spoilt:
             raise RuntimeError("an illegal memory access was encountered")
         return self.device.done >= self.at
-
-
-class PlayedGate(Gate):
-    """A gate where others have their turn whenever it looks at the device."""
-
-    turn: Callable[[], None]
-
-    def _look(self) -> StepEnd:
-        self.turn()
-        return super()._look()
 
 
 class Later(torch.optim.Optimizer):
@@ -181,11 +187,10 @@ class Play:
 
     def __post_init__(self) -> None:
         """Begin with the same weights always."""
-        self.device = Device(self.dies_at)
+        self.device = Device(self._wait, self.dies_at)
         self.weights = [nn.Parameter(torch.tensor([1.0, 2.0])), nn.Parameter(torch.tensor([3.0, 5.0]))]
         self.optimizers = [Later(weight, self.device) for weight in self.weights]
         self.turns = 0
-        self.failure = ""
         self.kept: StepKeeper | None = None
         self.owed = -1
         """The step that has to be kept: the last one, if the weights were whole when the node asked for it; else -1."""
@@ -229,9 +234,9 @@ class Play:
 
     # The others
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Let the others go on while somebody waits for the device. Raises `EndedError` if nothing else can happen."""
-        if self.device.is_stuck and not self.events:
+        if (self.device.is_stuck or self.device.problem) and set(self.events.values()) <= {Event.HOST_ABORTS}:
             raise EndedError
         self.device.go_on()
         self._play()
@@ -239,6 +244,10 @@ class Play:
     def _turn(self) -> None:
         while self.device.go_on() and not self.is_lazy:
             pass
+        if self.events.get(self.turns) is Event.HOST_ABORTS:
+            self.events.clear()
+            self.device.is_aborted = True
+            raise RuntimeError("a collective has failed")
         self._play()
 
     def _play(self) -> None:
@@ -251,14 +260,18 @@ class Play:
         is_whole = self.training is Training.ONE_OPTIMIZER and (self.device.is_stuck or not self.kept._lock.is_in_step)
         match self.events.pop(self.turns, None):
             case Event.SAVE:
-                self.owed = self._whole if is_whole and not self.failure and not self.device.is_spoilt else -1
+                self.owed = self._whole if is_whole and not (self.device.problem or self.device.is_spoilt) else -1
                 self.kept._take(SaveNow(1), [])
             case Event.LEAVE:
                 self.kept.let_leave()
                 self.device.is_aborted = True
             case Event.TORCH_ABORTS:
-                self.failure = "a collective has failed"
+                self.device.problem = "a collective has failed"
                 self.device.is_aborted = True
+            case Event.PEER_ABORTS:
+                self.device.is_aborted = True
+            case Event.HOST_ABORTS:  # not while it waits
+                self.events[self.turns + 1] = Event.HOST_ABORTS
             case Event.SPOILS:
                 self.device.is_spoilt = self.device.is_aborted = True
         self.turns += 1
@@ -284,12 +297,11 @@ def undisturbed(training: Training) -> Steps:
     return found
 
 
-def kept_steps(play: Play, kind: type[PlayedGate], path: Path) -> Steps:
+def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     """Return the steps that are kept when a play is over; the socket of a node that only listens is at `path`."""
     objects = adapt({str(at): weight for at, weight in enumerate(play.weights)})
-    gate = kind(play.device, lambda: play.failure, may_be_aborted=Event.TORCH_ABORTS in play.events.values())
-    gate.turn = play.wait
-    generations, small = Generations(objects, play.device, gate), SmallStates(objects)
+    gate = kind(play.device, play.device)
+    generations, small = Generations(objects, 2, play.device, gate), SmallStates(objects)
     kept = StepKeeper(environment(0, 2, 1, 1), objects, generations, small, AgentChannel(str(path)))
     kept._saver.note_whole()
     kept._hooks.before_optimizers(kept._before_optimizer)

@@ -37,6 +37,9 @@ LOG = logging.getLogger(__name__)
 AGAIN_S = 0.02
 """The pause between two searches for connections of a group that is being made, until the main thread is out."""
 
+PEERS_SAVE_S = 3.0
+"""How long a worker whose collective of NCCL has failed waits until nodeclient has saved the state of the others."""
+
 VAIN_MAX = 3
 """The rounds in a row without a step after which this process goes into no further one."""
 
@@ -136,6 +139,8 @@ class StayingWorker:
             return False
         if not is_asked:
             self._report(error, end)
+            if leftovers.has_nccl():  # its end lets collectives of peers end as if they were done: they save first
+                self._asked.wait(PEERS_SAVE_S)
         del end
         self._out.set()
         self._vain = self._vain_rounds()

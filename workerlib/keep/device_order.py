@@ -36,12 +36,12 @@ class DeviceOrder(Protocol):
 
 
 class CudaOrder:
-    """The order of a GPU. It is that of the stream that is training's when `mark` is called."""
+    """The order of GPUs. It is that of the streams that are training's when `mark` is called."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Make the stream for copies."""
-        self._device = device
-        self._copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types here
+    def __init__(self, *devices: torch.device) -> None:
+        """Make the stream for copies, on the first of the GPUs."""
+        self._devices = devices
+        self._copies = torch.cuda.Stream(devices[0])  # type: ignore[no-untyped-call]  # torch has no types here
 
     @property
     def is_recording(self) -> bool:
@@ -49,10 +49,8 @@ class CudaOrder:
         return torch.cuda.is_current_stream_capturing()
 
     def mark(self) -> Mark:
-        """Record an event in the stream of training."""
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types here
-        event.record(torch.cuda.current_stream(self._device))
-        return _CudaMark(event)
+        """Record an event in training's stream of each GPU."""
+        return _CudaMark([torch.cuda.current_stream(device).record_event() for device in self._devices])
 
     def copy(self, to: list[torch.Tensor], of: list[torch.Tensor]) -> None:
         """Copy in the stream for copies. Raises `RuntimeError` as `Mark.has_passed` does."""
@@ -62,17 +60,17 @@ class CudaOrder:
 
 
 class _CudaMark:
-    def __init__(self, event: torch.cuda.Event) -> None:
-        self._event = event
+    def __init__(self, events: list[torch.cuda.Event]) -> None:
+        self._events = events
 
     def has_passed(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]  # as above
+        return all(event.query() for event in self._events)  # type: ignore[no-untyped-call]  # as above
 
 
 def order_of(tensors: Iterable[torch.Tensor]) -> DeviceOrder | None:
-    """Return the order of the GPU that has tensors; None if all are in the memory of the host."""
-    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-    return None if device is None else CudaOrder(device)
+    """Return the order of the GPUs that have tensors; None if all are in the memory of the host."""
+    devices = dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda)
+    return CudaOrder(*devices) if devices else None
 
 
 def order_of_collectives(order: DeviceOrder | None) -> DeviceOrder | None:

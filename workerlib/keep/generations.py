@@ -34,7 +34,11 @@ class Generations:
     """Writes big states into an arena."""
 
     def __init__(
-        self, objects: Mapping[str, KeptObject], order: DeviceOrder | None = None, gate: Gate | None = None
+        self,
+        objects: Mapping[str, KeptObject],
+        world_size: int,
+        order: DeviceOrder | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """Take the objects whose state is written; `order` and `gate` are by default those of the GPU in use."""
         self._objects = objects
@@ -47,7 +51,7 @@ class Generations:
         self._order = order_of(tensor for _, tensor in self.tensors()) if order is None else order
         """The order of the GPU that has the state; None if the host has it."""
         collectives = order_of_collectives(self._order)
-        self.gate = Gate(collectives) if gate is None and collectives is not None else gate
+        self.gate = Gate(collectives, has_peers=world_size > 1) if gate is None and collectives is not None else gate
         """What knows how far the GPU has come; None without a GPU."""
 
     def attach(self, arena: Arena) -> None:
@@ -71,18 +75,19 @@ class Generations:
         """Whether the state is in the memory of a GPU, and is lost if an error spoils this process's context there."""
         return self._order is not None
 
-    def note_step(self) -> None:
-        """Note that the present state is that of a whole step, once a GPU has come to it."""
-        if self.gate is not None:
-            self.gate.note_end()
+    def note_step(self) -> bool:
+        """Note that the present state is that of a whole step, once a GPU has come to it; return False if it is not."""
+        if self.gate is not None and not self.gate.note_end():
+            return False
         if not self._sample:
             tensors = self.tensors()
             self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
+        return True
 
     def has_ended(self, within_s: float | None) -> bool:
-        """Whether the last step is whole on the GPU as well: see `Gate.has_ended`, which waits."""
+        """Whether a GPU has come to the end of the last step: see `Gate.has_ended`, which waits."""
         return self.gate is None or self.gate.has_ended(within_s)
 
     def have_changed(self) -> bool:
@@ -109,7 +114,7 @@ class Generations:
         if self._arena is None:
             raise NotNowError("there is no memory yet")
         if not self.has_ended(WITHIN_S if last else None):
-            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s, or not undisturbed")
+            raise NotNowError(f"the GPU did not come to the end of the step within {WITHIN_S:g} s")
         tensors = self.tensors()
         layout = self._lay_out(tensors)
         end = after(layout)

@@ -30,7 +30,7 @@ from workerlib.keep.channel_messages import (
     at_own_step,
     reason,
 )
-from workerlib.keep.generations import WITHIN_S, Generations
+from workerlib.keep.generations import Generations
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import after_closure
 from workerlib.keep.planned_end import PlannedEnd
@@ -63,8 +63,8 @@ class StepKeeper:
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
-        self._gate = generations.gate if environment.world_size > 1 else None
-        """What optimizers wait for; None without a GPU, and without peers."""
+        self._gate = generations.gate
+        """What optimizers wait for; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
         self._lock = StateLock()
         self._has_ended = False
@@ -121,14 +121,17 @@ class StepKeeper:
             return
         if not self._lock.is_in_step:
             self._begin_step()
+        counts = True
         try:
             is_new = self._saver.numbers.note_step(number)
             if is_new:
-                self._saver.keep_step()
+                counts = self._saver.keep_step()
             if (is_new or self._saver.follows) and (question := self._lock.take_question()) is not None:
                 self._answer(question)
         finally:
             self._lock.release()
+        if not counts:
+            self._stand_still()
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
             self._keep_last(halt)
@@ -146,12 +149,12 @@ class StepKeeper:
         """Note that parameters are about to change, so that the state is no longer that of a whole step.
 
         Before the first change of a step, a GPU has to be past all collectives. Later ones wait for nothing: the state
-        is that of no step until `ctx.step`. Raises as `Gate.open` does.
+        is that of no step until `ctx.step`. Raises as `Gate.open` and `_begin_step` do.
         """
         if self._has_ended:
             return
-        if self._gate is not None and not self._saver.numbers.is_changing:
-            self._gate.open()
+        if self._gate is not None and not self._saver.numbers.is_changing and not self._gate.open():
+            self._stand_still()
         if self._saver.follows:
             self._saver.note_change()
             if not self._lock.is_in_step:
@@ -172,6 +175,11 @@ class StepKeeper:
         if not self._lock.take(StateHolder.TRAINING, STAND_STILL_S):
             self._has_ended = True
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
+
+    def _stand_still(self) -> None:
+        """Do no further step in this round, which is over. Raises as `_begin_step` does, and never returns."""
+        self._lock.is_final = True
+        self._begin_step()
 
     # The last save of the round
 
@@ -239,14 +247,12 @@ class StepKeeper:
     def let_leave(self) -> None:
         """Have `LeftRoundError` raised in the training thread: at once if it stands still, else in its next step.
 
-        Collectives may be aborted when this returns. So a GPU has a moment to come to the end of the present step.
+        Collectives may be aborted when this returns.
         """
         self._lock.leave_round()
         self.planned_end.release()
         if self._gate is not None:
-            if self._lock.take(StateHolder.SAVER, WITHIN_S):
-                self._lock.release()
-            self._gate.shut(WITHIN_S)
+            self._gate.shut()
 
     def leave_round(self) -> None:
         """Remove everything of this keeper from this process: the next round has another one."""
@@ -288,6 +294,9 @@ class StepKeeper:
             case SaveNow(number, planned=True, late=False) if REQUEST.listening:
                 self._channel.report(at_own_step(number))
             case SaveNow():
+                # The round has broken: a peer that leaves it may abort its collectives from now on.
+                if self._gate is not None and not (message.planned or message.late):
+                    self._gate.shut()
                 self._save_when_whole(message)
 
     def _attach(self, files: list[int], *, lent: bool = False) -> None:

@@ -28,7 +28,7 @@ def keep(environment: WorkerEnvironment, objects: Mapping[str, Any]) -> tuple[in
     adapters = adapt(objects)
     if not adapters:
         raise KeptStateError("keep() was given nothing: give it what training depends on, as keep(model=model, ...)")
-    generations, small = Generations(adapters), SmallStates(adapters)
+    generations, small = Generations(adapters, environment.world_size), SmallStates(adapters)
     generations.bytes_needed(0)
     small.take_first({})  # both raise an error for state that cannot be kept
     path = os.environ.get(KEEP)

@@ -11,12 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch.distributed as dist
-
 from workerlib.env import WorkerEnvironment
 from workerlib.keep.arena import PENDING, Arena
 from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import Message, NotSaved, Saved
+from workerlib.keep.gate import TorchGroups
 from workerlib.keep.generations import Generations, NotNowError
 from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, HEARD_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
@@ -146,7 +145,7 @@ class StepSaver:
     def note_change(self) -> None:
         """Save the small state of the step before its parameters change."""
         if not self.numbers.is_changing:
-            self._collectives = _collectives_begun()
+            self._collectives = TorchGroups().begun()
         if self._keeps_small and not self.alone:
             self._pending.write()
 
@@ -154,18 +153,18 @@ class StepSaver:
     def _keeps_small(self) -> bool:
         return self.memory.arena is not None and not self._problem
 
-    def keep_step(self) -> None:
-        """Write the small state at the end of a step, and the big one if it is due."""
+    def keep_step(self) -> bool:
+        """Write the small state at the end of a step, and the big one if it is due; return False if it is no step."""
         if self._problem:
-            return
+            return True
         self._count += 1
         # If ranks meet while parameters change, they may wait there for one that died, with no whole step to save.
         if not self.at_intervals and self._collectives is not None:
-            self.at_intervals = self._collectives != _collectives_begun()
+            self.at_intervals = self._collectives != TorchGroups().begun()
         try:
-            self._generations.note_step()
-            if self.follows and self._small.on_device and not self._generations.has_ended(None):
-                return  # buffers that no training ever had
+            if not self._generations.note_step():
+                self._torn = True
+                return False
             if self.follows:
                 taken = self._small.take()
                 fits = self._write_small(taken)
@@ -176,6 +175,7 @@ class StepSaver:
             self._problem = str(error)
             self.memory.refuse(self._problem)
             self._report(NotSaved(self._problem))
+        return True
 
     def _save_if_due(self) -> None:
         """Save the big state, if the interval is over."""
@@ -259,15 +259,3 @@ class StepSaver:
         # Most optimizers make their state in the first step, and its size is not known before.
         big = self._generations.bytes_needed(small) if self._saves and self.done >= 0 else 0
         self.memory.want(big, small, self.done, taken)
-
-
-def _collectives_begun() -> int | None:
-    """Return how many collectives the default process group has begun; None if torch does not tell.
-
-    That takes 0.2 us. The function is not public, so a release may lack it, and there may be no process group.
-    """
-    count = getattr(dist.group.WORLD, "_get_sequence_number_for_group", None)
-    try:
-        return None if count is None else count()
-    except RuntimeError:  # the backend does not count
-        return None

@@ -6,13 +6,14 @@ leaves out one thing breaks it.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import ErrorType
 from torch.distributed import distributed_c10d
@@ -23,20 +24,21 @@ from tests.support.late_device import (
     Device,
     Event,
     Play,
-    PlayedGate,
     Training,
     kept_steps,
     listener,
     undisturbed,
 )
+from tests.support.programs import TIMEOUT_S
 from workerlib.keep import generations, keeper
-from workerlib.keep.gate import Gate, failure_of_groups
-from workerlib.keep.kept_errors import LeftRoundError
+from workerlib.keep.gate import Gate, TorchGroups
 
 ORDERS = (
     (Event.SAVE, Event.LEAVE),
     (Event.LEAVE, Event.SAVE),
     (Event.TORCH_ABORTS, Event.SAVE),
+    (Event.HOST_ABORTS, Event.SAVE),
+    (Event.SAVE, Event.PEER_ABORTS),
     (Event.SPOILS, Event.SAVE),
 )
 
@@ -47,7 +49,7 @@ TURNS = 18
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the path of a node's socket. Nothing waits: what comes too late is an order of events like others."""
-    for name in ("WITHIN_S", "WAIT_S", "STAND_STILL_S"):
+    for name in ("WAIT_S", "STAND_STILL_S"):
         monkeypatch.setattr(keeper, name, 0.0)
     for name in ("WITHIN_S", "TOUCH_AFTER_S"):
         monkeypatch.setattr(generations, name, 0.0)
@@ -55,7 +57,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path / "node"
 
 
-def faults(training: Training, kind: type[PlayedGate], node: Path) -> Iterator[str]:
+def faults(training: Training, kind: type[Gate], node: Path) -> Iterator[str]:
     """Play all orders, and yield what is wrong in each of them."""
     expected = undisturbed(training)
     deaths = range(training.collectives, training.collectives * STEPS)
@@ -74,32 +76,55 @@ def faults(training: Training, kind: type[PlayedGate], node: Path) -> Iterator[s
 @pytest.mark.slow
 @pytest.mark.parametrize("training", Training, ids=lambda training: training.name.lower())
 def test_a_step_that_is_kept_is_one_that_was_trained_and_none_is_lost(training: Training, node: Path) -> None:
-    assert not list(faults(training, PlayedGate, node))
+    assert not list(faults(training, Gate, node))
 
 
-class Open(PlayedGate):
+class Open(Gate):
     """The optimizer waits for nothing."""
 
-    def open(self) -> None:
+    def open(self) -> bool:
         """Let the optimizer begin."""
+        return True
 
 
-class Unshut(PlayedGate):
-    """Nobody says that collectives will be aborted."""
+class Missing(Open):
+    """No gate, as when the first GPU kept wrong weights."""
 
-    def shut(self, within_s: float) -> None:
+    def note_end(self) -> bool:
+        """Let each step count."""
+        self._end = self._order.mark()
+        return True
+
+
+class Early(Gate):
+    """A step counts although collectives follow the optimizer."""
+
+    def note_end(self) -> bool:
+        """Let each step count that has passed the gate."""
+        self._end = self._order.mark()
+        return True
+
+
+class Unshut(Gate):
+    """A gate that stays open when the round has broken."""
+
+    def shut(self) -> None:
         """Let all that follows count."""
 
 
-class Missing(Open, Unshut):
-    """No gate, as when the first GPU kept wrong weights."""
+class Deaf(Device):
+    """Process groups of which torch tells no failure."""
+
+    def failure(self) -> str:
+        """Return nothing."""
+        return ""
 
 
-class Unasked(PlayedGate):
-    """What torch aborts by itself is not asked for."""
+class Unasked(Gate):
+    """Nobody asks torch whether a group has failed."""
 
-    def __init__(self, *given: object, **named: object) -> None:
-        super().__init__(*given, **named | {"may_be_aborted": False})  # type: ignore[arg-type]
+    def __init__(self, order: Device, groups: Device) -> None:
+        super().__init__(order, Deaf(groups.turn, given=groups.given))
 
 
 @pytest.mark.parametrize(
@@ -107,37 +132,50 @@ class Unasked(PlayedGate):
     [
         (Missing, Training.ONE_OPTIMIZER, "and not"),
         (Open, Training.ONE_OPTIMIZER, "is lost"),
+        (Early, Training.AVERAGED, "and not"),
         (Unshut, Training.AVERAGED, "and not"),
-        (Unasked, Training.AVERAGED, "and not"),
+        (Unasked, Training.ONE_OPTIMIZER, "and not"),
     ],
     ids=lambda case: case.__name__.lower() if isinstance(case, type) else "",
 )
 def test_the_law_finds_a_gate_that_leaves_something_out(
-    kind: type[PlayedGate], training: Training, fault: str, node: Path
+    kind: type[Gate], training: Training, fault: str, node: Path
 ) -> None:
     assert any(fault in found for found in faults(training, kind, node))
 
 
-def test_a_gate_opens_when_the_device_has_passed_all_and_no_group_has_failed() -> None:
-    device, failure = Device(), ""
-    gate = Gate(device, lambda: failure, may_be_aborted=False)
-    gate.open()
+def test_a_gate_is_passed_when_the_device_is_through_and_no_group_has_failed(node: Path) -> None:
+    del node
+    device = Device(lambda: None)
+    gate = Gate(device, device)
+    assert gate.open()
     device.is_recording = True
     device.give(bool)
-    gate.open()  # what is recorded is not done now
-    device.is_recording = False
-    gate.note_end()
+    assert gate.open(), "what is recorded is not done now"
+    assert gate.note_end()
     assert not gate.has_ended(0.0)
-    failure = "the group has failed"
-    with pytest.raises(dist.DistBackendError, match=failure):
-        gate.open()
-    gate.shut(0.0)
-    assert not gate.has_ended(None), "a step that was on when collectives were aborted counts"
-    with pytest.raises(LeftRoundError):
-        gate.open()
+    device.is_recording = False
+    gate.shut()
+    assert not gate.open()
+    assert not gate.note_end(), "a step counts that no gate was opened for"
     device.go_on()
-    gate.note_end()
-    assert not gate.has_ended(None), "a step counts that has ended behind an abort"
+    assert gate.has_ended(0.0)
+    assert Gate(device, device, has_peers=False).open()
+
+
+ALONE = """
+from tests.support.late_device import Device
+from workerlib.keep import gate
+gate.FAILURE_S = 0.0
+device = Device(lambda: None, problem="the network has failed")
+gate.Gate(device, device).open()
+"""
+
+
+def test_a_worker_whose_group_has_failed_ends_by_itself_if_nobody_else_notices() -> None:
+    command = (sys.executable, "-W", "ignore", "-c", ALONE)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stderr) == (1, "workerlib: the network has failed\n")
 
 
 class Group:
@@ -160,13 +198,13 @@ class Group:
 
 @pytest.mark.usefixtures("group")
 def test_a_group_of_nccl_that_has_failed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not failure_of_groups(), "gloo tells of no error"
+    assert not TorchGroups().failure(), "gloo tells of no error"
     groups: dict[object, tuple[str, None]] = {Group("SUCCESS"): ("cpu:gloo,cuda:nccl", None)}
     monkeypatch.setattr(distributed_c10d, "_pg_map", groups)
-    assert not failure_of_groups()
+    assert not TorchGroups().failure()
     groups[object()] = ("nccl", None)  # a group of a torch that does not tell
     groups[Group("COMM_ERROR")] = ("nccl", None)
-    assert "COMM_ERROR for process group 4:" in failure_of_groups()
+    assert "COMM_ERROR for process group 4:" in TorchGroups().failure()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")  # of torch's own compiler
