@@ -25,7 +25,7 @@ _HANGS = {
     HangKind.MISMATCHED: (
         "the ranks came to different collectives: look for one in a branch that not all take, for loops of different "
         "lengths, and for sizes that differ. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch itself fails at the first one "
-        "that differs"
+        "that differs. A rank that is behind in NCCL may have a GPU that failed: look for Xid in the log of its kernel"
     ),
     HangKind.NETWORK: (
         "no worker is to blame: look for a link or a firewall that drops what the workers send each other, and whether "

@@ -156,7 +156,7 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or not 0 <= value < 2**63:
         raise TypeError
     return value
 

@@ -108,6 +108,7 @@ DAMAGED = "it is no dump of torch's flight recorder, or it is damaged"
         (pickle.dumps({**a_dump(), "entries": [Hostile()]}), DAMAGED),
         (pickle.dumps({**a_dump(), "entries": bytearray(9)}, 5), DAMAGED),
         (as_json({**a_dump(), "entries": [{**WAITS, "profiling_name": [[]]}]}), DAMAGED),
+        (as_json({**a_dump(), "entries": [{**WAITS, "time_created_ns": 10**400}]}), DAMAGED),
         (as_json({"pg_config": [], "entries": {}}), DAMAGED),
         (b" " * 101, "it is larger than 0 MiB"),
     ],

@@ -88,7 +88,8 @@ how          hung: mismatched, pid 4711
 because      rank 0 on node a waits in barrier 7 and rank 2 on node b in all_reduce 7, for 12 s
 hint         the ranks came to different collectives: look for one in a branch that not all take, for loops of
              different lengths, and for sizes that differ. With TORCH_DISTRIBUTED_DEBUG=DETAIL torch itself
-             fails at the first one that differs
+             fails at the first one that differs. A rank that is behind in NCCL may have a GPU that failed:
+             look for Xid in the log of its kernel
 --------------------------------------------------------------------------------"""
 
 LOG = "/logs/5/stderr.log"
