@@ -1,18 +1,18 @@
 """Log files that survive errors: a full disk or a removed directory costs lines, never the training.
 
-All methods are for the pump's thread.
+All methods are for the thread that writes files.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
-from nodeclient.output.lines import LINE_BYTES_MAX, LineCutter, as_lines, prefixed
+from nodeclient.output.lines import LINE_BYTES_MAX
 
 TRY_AGAIN_S = 5.0
 """The pause after a failed write: soon for a person who made room, seldom for a disk that is broken."""
@@ -53,8 +53,6 @@ class Rotation:
 class LogFile:
     """One log file, opened at its first byte and only ever appended to."""
 
-    wants_quiet = False
-
     def __init__(self, path: Path, errors: LogFileErrors, rotation: Rotation | None = None) -> None:
         self._path = path
         self._errors = errors
@@ -68,21 +66,27 @@ class LogFile:
         """The bytes that could not be written since the last write that succeeded."""
         self._problem = ""
 
-    def write(self, data: bytes) -> None:
-        """Append bytes, or count them as lost."""
+    def write(self, data: bytes, lost_before: int = 0) -> None:
+        """Append bytes, or count them as lost; so many before them did not come to this file."""
+        self._miss(lost_before)
         while data:
             size = self._take(data)
             self._append(data[:size])
             data = data[size:]
 
-    def quiet(self) -> None:
-        """Do nothing: no bytes are held back."""
-
-    def end(self) -> None:
-        """Close the file; a later write opens it again."""
+    def end(self, lost_before: int = 0) -> None:
+        """Close the file; a later write opens it again. So many bytes did not come to it."""
+        self._miss(lost_before)
         if self._lost and time.monotonic() >= self._try_at:
             self._open()  # this notes in the file how many bytes are missing
         self._close()
+
+    def _miss(self, lost: int) -> None:
+        """Count bytes that came while the file system did not answer; the file says so when it is opened again."""
+        if lost:
+            self._lost += lost
+            self._problem = "the file system did not answer"
+            self._close()
 
     def _take(self, data: bytes) -> int:
         """Return how much of the data goes into the current file; rotate the file if it is full."""
@@ -180,35 +184,3 @@ class LogFile:
             fd, self._fd = self._fd, None
             with suppress(OSError):  # a late error of a network file system; these bytes are lost
                 os.close(fd)
-
-
-class Filter:
-    """Copies the lines of one stream that contain any of some words into a file that several streams share."""
-
-    wants_quiet = False
-
-    def __init__(self, words: Sequence[str], prefix: bytes, file: LogFile) -> None:
-        self._words = [word.encode() for word in words]
-        self._prefix = prefix
-        self._file = file
-        self._cutter = LineCutter()
-
-    def write(self, chunk: bytes) -> None:
-        """Take the next bytes."""
-        self._copy(self._cutter.feed(chunk))
-
-    def quiet(self) -> None:
-        """Do nothing: a line is searched as a whole, however long it takes to come."""
-
-    def end(self) -> None:
-        """Search the last line as well, though it has no end."""
-        if line := self._cutter.take_unfinished():
-            self._copy(line + b"\n")
-        self._file.end()
-
-    def _copy(self, pieces: bytes) -> None:
-        if any(word in pieces for word in self._words):
-            lines = as_lines(pieces).splitlines(keepends=True)
-            found = b"".join(line for line in lines if any(word in line for word in self._words))
-            if found:
-                self._file.write(prefixed(self._prefix, found))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.frozen_class import frozen
 from nodeclient.output.descriptors import copy_size, same_place
+from nodeclient.output.file_thread import FileThread
 from nodeclient.output.files import LogFileErrors
 from nodeclient.output.line_prefix import WorkerLabel
 from nodeclient.output.log_paths import LogPaths, PrivateFolder
@@ -73,6 +74,7 @@ class Output:
         self.terminal = Terminal(fds[1], self._pump, stderr)
         """Writes the lines of this node itself."""
         self._errors = LogFileErrors(self._warn_soon)
+        self._files = FileThread(self._failed)
         self._private = PrivateFolder()
         self._round: RoundStreams | None = None
 
@@ -106,7 +108,14 @@ class Output:
         labels = [WorkerLabel(rank, local_rank, self._role, self._host) for local_rank, rank in enumerate(ranks)]
         fds = dict(zip(self._terminal_writers, self._fds, strict=True))
         round_streams = RoundStreams(
-            self._settings, self._terminal_writers, fds, folder, labels, self._errors, several_hosts=several_hosts
+            self._settings,
+            self._terminal_writers,
+            fds,
+            folder,
+            labels,
+            self._errors,
+            self._files,
+            several_hosts=several_hosts,
         )
         with ExitStack() as children, ExitStack() as failure:
             failure.callback(self._retire, [stream for streams in before for stream in streams])
@@ -144,7 +153,7 @@ class Output:
             # Both streams are drained, so that their output appears above the lines about the worker's end.
             for stream in streams:
                 self._pump.drain(stream)
-            drained.set_result(None)
+            self._files.post(partial(drained.set_result, None))
 
         if self._pump.post(drain):
             with suppress(TimeoutError):
@@ -153,12 +162,13 @@ class Output:
 
     def when_settled(self, call: Callable[[], None]) -> None:
         """Make a call in the loop once all output of earlier rounds is in its files."""
-        self._pump.post(lambda: self._in_loop(call))
+        self._pump.post(lambda: self._files.post(lambda: self._in_loop(call)))
 
     async def close(self) -> None:
         """Write all remaining output, unless its reader takes nothing, and close everything."""
         self._loop.remove_signal_handler(signal.SIGWINCH)
         await asyncio.to_thread(self._pump.stop)
+        await asyncio.to_thread(self._files.stop)
         self._private.remove()
         for terminal_writer in set(self._terminal_writers.values()):
             terminal_writer.close()
@@ -172,7 +182,7 @@ class Output:
         """Have the streams of each of these workers follow those that it has now, which are of the same kinds."""
         for before, now in workers:
             for stream, successor in zip(before, now, strict=True):
-                self._pump.post(functools.partial(self._pump.hand_over, stream, successor))
+                self._pump.post(partial(self._pump.hand_over, stream, successor))
 
     def _resize(self) -> None:
         pseudo_terminals = self._round.pseudo_terminals if self._round else ()

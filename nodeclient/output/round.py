@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from nodeclient.output.descriptors import harmless, pipe, pseudo_terminal
-from nodeclient.output.files import Filter, LogFile, LogFileErrors, Rotation
+from nodeclient.output.file_thread import FileSink, FileThread, Filter
+from nodeclient.output.files import LogFileErrors, Rotation
 from nodeclient.output.line_prefix import WorkerLabel, colours_wanted, make_prefix
 from nodeclient.output.lines import plain
 from nodeclient.output.output_settings import OutputSettings, Streams
@@ -29,16 +30,21 @@ class RoundStreams:
         folder: Path | None,
         labels: Sequence[WorkerLabel],
         errors: LogFileErrors,
+        files: FileThread,
         *,
         several_hosts: bool,
     ) -> None:
-        """Set up the streams; `fds` are the descriptors of the writers, and `folder` is for log files, or None."""
+        """Set up the streams; `fds` are the descriptors of the writers, and `folder` is for log files, or None.
+
+        `files` writes these.
+        """
         self._settings = settings
         self._terminal_writers = terminal_writers
         self._fds = fds
         self._folder = folder
         self._labels = labels
         self._errors = errors
+        self._files = files
         self._several_hosts = several_hosts
         sharing = sum(bool(settings.shown(label.local_rank)) for label in labels)
         self._is_prefixed = sharing > 1 or settings.prefix is not None
@@ -49,7 +55,7 @@ class RoundStreams:
             Streams.STDOUT: settings.stdout_filters if folder else (),
             Streams.STDERR: settings.stderr_filters if folder else (),
         }
-        self._filtered: dict[Streams, LogFile] = {}
+        self._filtered: dict[Streams, FileSink] = {}
         self.streams_of: list[list[WorkerStream]] = [[] for _ in labels]
         """The streams of each worker, by local rank; an output that a worker inherits directly is none."""
         self.tails = [Tail() for _ in labels]
@@ -130,8 +136,8 @@ class RoundStreams:
     def _log(self, kind: Streams, label: WorkerLabel) -> Path | None:
         return None if self._folder is None else self._folder / str(label.rank) / f"{_NAMES[kind]}.log"
 
-    def _file(self, path: Path) -> LogFile:
-        return LogFile(path, self._errors, self._rotation)
+    def _file(self, path: Path) -> FileSink:
+        return FileSink(self._files, path, self._errors, self._rotation)
 
     def _prefix(self, label: WorkerLabel, terminal_writer: TerminalWriter | None) -> bytes:
         coloured = terminal_writer is not None and terminal_writer.is_terminal and colours_wanted()

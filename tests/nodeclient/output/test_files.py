@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeclient.output import files
-from nodeclient.output.files import Filter, LogFile, LogFileErrors, Rotation
+from nodeclient.output.files import LogFile, LogFileErrors, Rotation
 
 
 @pytest.fixture
@@ -162,15 +162,3 @@ def test_a_directory_that_cannot_be_made_is_said_once(
     LogFile(tmp_path / "0" / "stdout.log", errors).write(b"lost\n")
     LogFile(tmp_path / "0" / "stderr.log", errors).write(b"lost\n")
     assert len(complaints) == 1
-
-
-def test_a_filter_copies_whole_lines_with_the_prefix(tmp_path: Path, errors: LogFileErrors) -> None:
-    path = tmp_path / "filtered_stdout.log"
-    file = LogFile(path, errors)
-    first, second = Filter(["loss", "bad"], b"[rank 0] ", file), Filter(["loss"], b"[rank 1] ", file)
-    first.write(b"epoch 1\nlo")
-    second.write(b"nothing\n")
-    first.write(b"ss 0.5\nmore\nbad")
-    second.end()
-    first.end()
-    assert path.read_bytes() == b"[rank 0] loss 0.5\n[rank 0] bad\n"

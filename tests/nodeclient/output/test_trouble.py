@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeclient.output import pump
+from nodeclient.output import file_thread, pump
 from nodeclient.output.log_paths import LogPaths
 from nodeclient.output.output_settings import OutputSettings, Streams
 from nodeclient.output.streams import DRAIN_BYTES_MAX
@@ -149,6 +149,22 @@ async def test_a_full_disk_under_the_log_files_costs_their_lines_only(tmp_path: 
     assert log_file(tmp_path, 1, "stdout").splitlines() == lines
     assert len(stage.complaints) == 1
     assert "No space left on device" in stage.complaints[0]
+
+
+async def test_a_log_directory_that_hangs_stops_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No real file system hangs on demand, so its thread stands still."""
+    monkeypatch.setattr(file_thread, "HANGS_AFTER_S", 0.05)
+    monkeypatch.setattr(file_thread, "WAITING_BYTES_MAX", 100_000)
+    heals = threading.Event()
+    async with on_stage(OutputSettings(log_dir=tmp_path)) as stage:
+        stage.stderr.start_reading()
+        stage.output._files.post(heals.wait)
+        assert await stage.run('for _ in range(300): out("x" * 9_999 + "\\n")') == {0: 0}
+        heals.set()
+    stage.stderr.finish()
+    assert len(stage.complaints) == 1
+    assert "stdout.log: the file system does not answer" in stage.complaints[0]
+    assert b"bytes are missing here: the file system did not answer" in log_file(tmp_path, 0, "stdout")
 
 
 async def test_a_log_directory_that_cannot_be_made_does_not_stop_a_round(tmp_path: Path) -> None:
