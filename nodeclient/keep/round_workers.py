@@ -17,6 +17,8 @@ class RoundWorkers:
 
     number: int = 0
     """The number of the round."""
+    may_connect: bool = False
+    """Whether they could connect: not in a round that has failed before they were started."""
     keepers: set[int] = field(default_factory=set)
     """The workers that have an arena."""
     checkpointing: set[int] = field(default_factory=set)

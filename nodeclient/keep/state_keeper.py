@@ -229,6 +229,7 @@ class StateKeeper:
         """Let the workers of a round connect; return the variable with the socket's path, none if nothing is kept."""
         if self._server is None:
             return {}
+        self._round.may_connect = True
         try:
             return {KEEP: self._channel.listen(folder, self._workers, round_number)}
         except OSError as error:
@@ -262,7 +263,7 @@ class StateKeeper:
         """Note that all workers of the round have ended: what they kept does not change any more."""
         self._channel.close()
         self._note_digests(Kind.BIG, Kind.SMALL)
-        if not self._is_used:
+        if not self._is_used and self._round.may_connect:
             self._notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
             self._is_used = True
 

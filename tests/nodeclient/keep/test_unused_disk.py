@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodeclient.keep.stage import keeping_nodes
+from nodeclient.core.effects import Restore
+from tests.nodeclient.keep.stage import RUN, keeping_nodes
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,5 +34,12 @@ async def test_nothing_is_said_if_a_worker_has_asked_for_kept_state_or_there_is_
         assert not [text for text in node.texts if "ctx.keep" in text]
     async with keeping_nodes(tmp_path, "b") as [node]:
         node.begin(1)
+        node.keeper.note_end()
+        assert not node.texts
+
+
+async def test_nothing_is_said_of_a_round_whose_workers_were_not_started(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a", disk=tmp_path) as [node]:
+        node.keeper.carry_out(Restore(RUN, 1, None))
         node.keeper.note_end()
         assert not node.texts
