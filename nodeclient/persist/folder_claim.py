@@ -95,6 +95,9 @@ class FolderClaim:
         except BlockingIOError:
             self.release()
             return "its name cannot be read" if owner is None else f"run {owner.run}, begun on host {owner.host}"
+        except BaseException:
+            self.release()  # a full disk, say, must not keep other nodes of the run from it
+            raise
         return None
 
     def _open(self) -> int:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,22 @@ async def test_a_file_system_without_locks_is_said_and_stops_nothing(
         unseen = "so a second run that writes there is not noticed"
         assert node.texts == [f"{folder} cannot be locked: {os.strerror(errno.ENOLCK)}, {unseen}"]
         assert (await write(node, an_order(4, commit=True))).state is PersistState.COMMITTED
+
+
+@pytest.mark.asyncio
+async def test_a_full_disk_keeps_no_node_of_the_run_from_its_round(
+    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persister, "CLAIM_WITHIN_S", 0)
+    (small_disk / "job").mkdir()
+    (small_disk / "job" / CLAIM).touch()
+    with (small_disk / "others").open("wb", buffering=0) as others, suppress(OSError):
+        while True:
+            others.write(bytes(4096))
+    async with keeping_nodes(tmp_path, "a", "b", disk=small_disk) as nodes:
+        for node in nodes:
+            assert await node.keeper.claim_disk(a_probe("r-1")) is None
+            assert "cannot be locked: No space left on device" in node.texts[0]
 
 
 @pytest.mark.asyncio
