@@ -67,15 +67,12 @@ from workerlib.keep.channel_messages import (
 from workerlib.keep.checkpoint_parts import PartNumber, number_parts, own_items
 from workerlib.keep.generations import after, read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnreachableError
-from workerlib.keep.manifest import Piece, lay_out
+from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
 from workerlib.keep.pieces import narrow, views_of
 from workerlib.keep.planned_end import PlannedEnd
 from workerlib.keep.small_state import copy
 
 LOG = logging.getLogger("workerlib.keep")
-
-_BYTES_MARK = "/bytes"
-"""The end of the names under which pickles are kept."""
 
 _NO_SMALL_STATE = b'{"values":{},"random":{}}'
 
@@ -290,7 +287,7 @@ class KeptWriter(StorageWriter):
             _check_plain(item.index.fqn, data.getvalue())
             raw = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
             size = (raw.numel(),)
-            return Piece(item.index.fqn + _BYTES_MARK, "uint8", size, (0,), size, raw.numel()), raw
+            return Piece(item.index.fqn + BYTES_MARK, "uint8", size, (0,), size, raw.numel()), raw
         chunk, tensor = item.tensor_data.chunk, data.detach()
         dtype = str(tensor.dtype).removeprefix("torch.")
         shapes = tuple(item.tensor_data.size), tuple(chunk.offsets), tuple(chunk.sizes)
@@ -324,8 +321,8 @@ class KeptReader(StorageReader):
             raise KeptStateError("no step is kept, so there is nothing to load: load only if the reader's step is >= 0")
         known: dict[str, Any] = {}
         for name, pieces in self._pieces.items():
-            if name.endswith(_BYTES_MARK):
-                known[name.removesuffix(_BYTES_MARK)] = BytesStorageMetadata()
+            if name.endswith(BYTES_MARK):
+                known[name.removesuffix(BYTES_MARK)] = BytesStorageMetadata()
                 continue
             found = [piece for piece, _ in pieces.values()]
             chunks = [ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.sizes)) for piece in found]
@@ -349,7 +346,7 @@ class KeptReader(StorageReader):
         for item in plan.items:
             name = item.storage_index.fqn
             if item.type == LoadItemType.BYTE_IO:
-                [(_, raw)] = self._pieces[name + _BYTES_MARK].values()
+                [(_, raw)] = self._pieces[name + BYTES_MARK].values()
                 pickled = bytes(raw.numpy())
                 _check_plain(name, pickled)
                 planner.load_bytes(item, io.BytesIO(pickled))

@@ -23,6 +23,9 @@ WANTED_MAX = 16
 
 Size = Annotated[int, Range(0, BYTES_MAX)]
 
+Digest = Annotated[int, Range(0, 2**32 - 1)]
+"""A CRC-32."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeptStep:
@@ -58,6 +61,9 @@ class KeptParts:
     step."""
     protected: bool
     """Whether the node overwrites none of it until `Desired.protected` names other steps."""
+    digest: Digest | None = None
+    """The digest of the tensors in the big state of each of these ranks, which ranks with the same shard have in
+    common. None for a shard that one rank has, and on a disk."""
 
     def __post_init__(self) -> None:
         """Check that ranks and shards are within their numbers. Raises `SchemaError`."""

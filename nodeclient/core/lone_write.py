@@ -67,7 +67,8 @@ def _newer(parts: Iterable[KeptParts], persisted: Iterable[PersistedStep], run: 
 def _are_whole(parts: list[KeptParts]) -> bool:
     first = parts[0]
     alike = all((part.world_size, part.shards) == (first.world_size, first.shards) for part in parts)
-    return alike and {part.first_shard for part in parts if part.big} == {*range(first.shards)}
+    held = {(part.first_shard, part.digest) for part in parts if part.big}  # ranks with the same shard agree on it
+    return alike and sorted(shard for shard, _ in held) == [*range(first.shards)]
 
 
 def may_become_newest(at: KeptStep, run: str, newest: NewestOnDisk | None, before: int) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
 from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, part_of
-from nodeclient.parts.digests import Digests
+from nodeclient.parts.digests import Digests, is_shared
 from nodeclient.parts.part_messages import Kind, PartName
 from nodeclient.parts.part_server import PartServer
 from nodeclient.persist.persist_settings import PersistSettings
@@ -259,13 +260,17 @@ class StateKeeper:
         self._giver.lend()
         self._lose(local_rank)
 
-    def note_end(self) -> None:
-        """Note that all workers of the round have ended: what they kept does not change any more."""
+    async def note_end(self) -> None:
+        """Note that all workers of the round have ended: what they kept does not change any more.
+
+        Wait until the digests of shared states are known: the coordinator compares them before it forms a round.
+        """
         self._channel.close()
-        self._note_digests(Kind.BIG, Kind.SMALL)
+        noting = self._note_digests(Kind.BIG, Kind.SMALL)
         if not self._is_used and self._round.may_connect:
             self._notify(Level.WARNING, notices.keeps_nothing(self._round.number), "state_not_kept")
             self._is_used = True
+        await asyncio.gather(*map(asyncio.wrap_future, noting))
 
     def complete(self, observed: Observed) -> Observed:
         """Return the node's report completed with what is kept of its run, and with the steps of any run on the disk.
@@ -323,8 +328,7 @@ class StateKeeper:
             case Saved():
                 self._save_s = message.seconds
                 self._arenas.drop_superseded()
-                if not message.asked:  # otherwise all workers are about to end, and `note_end` follows
-                    self._note_digests(Kind.BIG)
+                self._note_digests(Kind.BIG)
                 self._go_on(all_answered=current.note_saved(local_rank, message.asked))
             case NotSaved():
                 self._go_on(all_answered=current.note_not_saved(local_rank, message))
@@ -386,13 +390,16 @@ class StateKeeper:
     def _parts(self, *, with_small: bool) -> Iterable[KeptParts]:
         for held in self._arenas.held():
             protected = self._arenas.is_protected(held.commit)
-            if held.kind is Kind.BIG or with_small or protected:
-                part = part_of(held, protected=protected)
+            digest, is_big = self._digests.of_tensors(held.place, held.commit), held.kind is Kind.BIG
+            if is_big and is_shared(held.commit) and digest is None:
+                continue  # it cannot be compared yet
+            if is_big or with_small or protected:
+                part = part_of(held, digest if is_big else None, protected=protected)
                 if part is not None:
                     yield part
 
-    def _note_digests(self, *kinds: Kind) -> None:
-        self._digests.note(held.place for held in self._arenas.held() if held.kind in kinds)
+    def _note_digests(self, *kinds: Kind) -> list[Future[bool]]:
+        return self._digests.note(held.place for held in self._arenas.held() if held.kind in kinds)
 
 
 _NOTHING_HELD = Holding(())

@@ -349,7 +349,7 @@ def size_in_words(number: int) -> str:
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
 
 
-def part_of(held: Held, *, protected: bool) -> KeptParts | None:
+def part_of(held: Held, digest: int | None, *, protected: bool) -> KeptParts | None:
     """Return a part for the protocol; None if a worker wrote numbers that are out of bounds."""
     commit, big = held.commit, held.kind is Kind.BIG
     if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:
@@ -366,4 +366,5 @@ def part_of(held: Held, *, protected: bool) -> KeptParts | None:
         small=held.small and not commit.pending,
         pending=held.small and commit.pending,
         protected=protected,
+        digest=digest,
     )

@@ -1,7 +1,8 @@
 """Whether what is kept is still what was saved: a CRC-32 of each place of an arena.
 
-To compute one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a
-place: when a round has ended, digests are noted while the next round checks its parts.
+The tensors that several ranks have alike get a digest of their own, by which the coordinator compares them. To compute
+one takes a second for each gigabyte, so threads do it. Never do two of them compute the first digest of a place: when a
+round has ended, digests are noted while the next round checks its parts.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from concurrent.futures import Executor, Future
+from weakref import WeakKeyDictionary
 
 from workerlib.keep.arena import Commit, Place
+from workerlib.keep.manifest import ManifestError, tensors_digest
 
 
 class Digests:
@@ -20,13 +23,26 @@ class Digests:
         self._threads = threads
         self._noting: dict[tuple[int, Commit], Future[bool]] = {}
         """The computations in progress, by the identity of the place and what it holds."""
+        self._of_tensors: WeakKeyDictionary[Place, tuple[Commit, int | None]] = WeakKeyDictionary()
+        """The digest of the tensors in each place of a shared state."""
 
-    def note(self, places: Iterable[Place]) -> None:
-        """Note the digest of each place that is whole and has none yet."""
+    def of_tensors(self, place: Place, commit: Commit) -> int | None:
+        """Return the digest of the tensors of a shared state; None if it is not known yet."""
+        known, digest = self._of_tensors.get(place, (None, None))
+        return digest if known == commit else None
+
+    def note(self, places: Iterable[Place]) -> list[Future[bool]]:
+        """Note the digests of each place that is whole and lacks one; return the computations for shared states."""
+        noting = []
         for place in places:
             commit = place.read()
-            if commit is not None and place.digest(commit) is None:
+            if commit is None:
+                continue
+            if is_shared(commit) and self.of_tensors(place, commit) is None:
+                noting.append(self._begin_to_note(place, commit))
+            elif place.digest(commit) is None:
                 self._begin_to_note(place, commit)
+        return noting
 
     def check(self, place: Place, commit: Commit) -> Future[bool]:
         """Return whether a place still holds what was saved with this commit, as a future.
@@ -42,8 +58,28 @@ class Digests:
         self._noting = {key: noted for key, noted in self._noting.items() if not noted.done()}
         key = (id(place), commit)
         if key not in self._noting:
-            self._noting[key] = self._threads.submit(_note, place, commit)
+            self._noting[key] = self._threads.submit(self._note, place, commit)
         return self._noting[key]
+
+    def _note(self, place: Place, commit: Commit) -> bool:
+        """Note the digests of a commit unless its place is overwritten meanwhile; return whether they were noted."""
+        data, crc = place.data[: commit.length], place.digest(commit)
+        if crc is None:
+            crc = zlib.crc32(data)
+        try:
+            of_tensors = tensors_digest(data) if is_shared(commit) else None
+        except ManifestError:  # whoever resumes from it reports that
+            of_tensors = crc
+        whole = place.read() == commit
+        if whole:
+            place.note_digest(commit, crc)
+            self._of_tensors[place] = commit, of_tensors
+        return whole
+
+
+def is_shared(commit: Commit) -> bool:
+    """Whether other ranks have the same part of the big state."""
+    return commit.shards < commit.world_size
 
 
 def withdraw(place: Place, commit: Commit) -> bool:
@@ -56,12 +92,3 @@ def withdraw(place: Place, commit: Commit) -> bool:
 
 def _is_as_saved(place: Place, commit: Commit, known: int) -> bool:
     return zlib.crc32(place.data[: commit.length]) == known and place.read() == commit
-
-
-def _note(place: Place, commit: Commit) -> bool:
-    """Note the digest of a commit unless its place is overwritten meanwhile; return whether it was noted."""
-    crc = zlib.crc32(place.data[: commit.length])
-    whole = place.read() == commit
-    if whole:
-        place.note_digest(commit, crc)
-    return whole

@@ -363,7 +363,7 @@ class Node:
         if looks_at_gpus and (gpus := await look_at_gpus(os.environ)):
             self.submit(GpusInUse(gpus))
             return
-        self._keeper.note_end()
+        await self._keeper.note_end()
         await self._exit_reporter.settled()
         self._logs.end_round()
         # Each round has a fresh port, so nothing of an old round can connect to the new one by mistake.

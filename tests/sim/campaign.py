@@ -12,6 +12,7 @@ from coordinatord.core.transitions.table import ROWS
 from nodeclient.core.table import TABLE
 from tests.sim.checkpoint_waits import checkpoint_waiting_world
 from tests.sim.cut_leaders import cut_leader_world
+from tests.sim.differing_states import differing_world
 from tests.sim.finishes import finishing_world
 from tests.sim.frequent_heartbeats import often_heard_world
 from tests.sim.givers import late_giving_world, late_newcomer_world, undrained_world
@@ -67,6 +68,7 @@ APART = {
     53: often_heard_world,
     59: slow_store_world,
     61: lone_node_world,
+    67: differing_world,
 }
 """Kinds that one in so many seeds plays; the first one that applies. They are not in `KINDS`, so that the other seeds
 play what they have always played. Each number is a prime that does not divide the number of `KINDS`, so it takes as

@@ -88,7 +88,7 @@ def keeping_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world = World(seed, scenario, loud=loud, digested=digested)
     world.boot()
     world.comes_back = chance.choice([0.7, 1.0])
-    _disturb(world, chance, 10, [0, 0, 1, 3])
+    disturb(world, chance, 10, [0, 0, 1, 3])
     return world
 
 
@@ -119,7 +119,7 @@ def staying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
 BESIDE_STAYING = ("worker fails", "worker fails", *(name for name in FAULTS if name != "other settings"))
 
 
-def _disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
+def disturb(world: World, chance: random.Random, faults_max: int, damages: list[int]) -> None:
     """Plan up to `faults_max` faults, and one of `damages` damages of kept state; wait for the end."""
     names = [*chance.sample(list(FAULTS), chance.randint(1, len(FAULTS))), "worker fails", "node killed"]
     for _ in range(chance.randint(1, faults_max)):
@@ -159,7 +159,7 @@ def copying_world(seed: int, *, loud: bool = False, digested: bool = False) -> W
     world.comes_back = chance.choice([0.3, 1.0])
     if chance.random() < 0.3:
         world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), leave_with_copy, world)
-    _disturb(world, chance, 6, [0, 0, 0, 1])
+    disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 
 
@@ -186,7 +186,7 @@ def persisting_world(seed: int, *, loud: bool = False, digested: bool = False) -
         world.queue.plan(chance.uniform(0.0, FAULTS_FOR_S), disk_of_states_fails, world)
     for _ in range(chance.choice([0, 1, 2])):
         world.queue.plan(chance.uniform(10.0, FAULTS_FOR_S), strike, world, chance.choice(ENDS_OF_RUNS))
-    _disturb(world, chance, 6, [0, 0, 0, 1])
+    disturb(world, chance, 6, [0, 0, 0, 1])
     return world
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from coordinatord.protocol.fields import STEP_MAX
 from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 from coordinatord.protocol.kept_state import KeptCopy
 from nodeclient.core.events import KeptChanged
@@ -39,6 +41,13 @@ class Stored:
     chain: Chain
     whole: bool = True
     damaged: bool = False
+
+
+def compared(world: World, chain: Chain) -> tuple[Chain, int | None]:
+    """Return the state that a worker saves, and its digest. In some scenarios it may be another than that of others."""
+    if world.scenario.states_differ and world.chance.random() < world.scenario.states_differ:
+        chain = (*chain, KeptStep(0, world.chance.randrange(STEP_MAX)))
+    return chain, zlib.crc32(repr(chain).encode())
 
 
 class KeptCopies:

@@ -15,7 +15,7 @@ from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Res
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, PersistAlone, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
-from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored
+from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored, compared
 from tests.sim.kept_disk import KeptDisk
 from tests.sim.script_checkpoints import ScriptCheckpoints
 from tests.support.kept_state import a_keeper, kept_parts
@@ -266,21 +266,18 @@ class KeptMemory:
         assignment = self._world.invariants.formed[training.key]
         ranks = next(ranks for ranks in assignment.nodes if ranks.node == self._host.node)
         world_size = sum(ranks.workers for ranks in assignment.nodes)
-        parts = kept_parts(
-            training.key[1],
-            step,
-            range(ranks.first_rank, ranks.first_rank + ranks.workers),
-            world_size=world_size,
-            shards=1 if self._keeps is Keeps.SHARED else world_size,
-        )
+        assert self.resumed is not None
+        chain, digest = compared(self._world, self.resumed[1])
+        own = range(ranks.first_rank, ranks.first_rank + ranks.workers)
+        shards, digest = (1, digest) if self._keeps is Keeps.SHARED else (world_size, None)
+        parts = kept_parts(training.key[1], step, own, world_size=world_size, shards=shards, digest=digest)
         place = self._free_place(last=last)
         if last:
             self._world.invariants.kept.finds_place(self._host, step, place)
         if place is None:
             self.later(COPY_S, then)
             return
-        assert self.resumed is not None
-        stored = Stored(training.key[0], parts, self.resumed[1], whole=False)
+        stored = Stored(training.key[0], parts, chain, whole=False)
         self.places[place] = stored
         self.later(COPY_S, self._commit, place, stored, self._host.workers.starts, then)
 

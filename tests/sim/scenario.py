@@ -112,6 +112,8 @@ class Scenario:
     """Whether each node starts its workers with a command of its own."""
     keeps: Keeps | None = None
     """What state nodes keep in memory; None if none do."""
+    states_differ: float = 0.0
+    """The share of breaks at which a node saves another state than others, though all should have the same."""
     copies: bool = False
     """Whether nodes take copies of what others keep."""
     writes_every: int | None = None

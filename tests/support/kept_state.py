@@ -43,6 +43,7 @@ def kept_parts(
     small: bool = True,
     pending: bool = False,
     protected: bool = False,
+    digest: int | None = None,
 ) -> KeptParts:
     """Build the kept parts of some ranks of a step; each rank has the shard of its own number."""
     return KeptParts(
@@ -57,11 +58,14 @@ def kept_parts(
         small=small,
         pending=pending,
         protected=protected,
+        digest=digest,
     )
 
 
 def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment | None, workers: int) -> Holding:
-    """Build the kept state that a script describes: `1:96 1:100 shards=2 of=4 protected=yes`, each a round and a step.
+    """Build the kept state that a script describes: `1:96 1:100:7 shards=2 of=4 protected=yes`.
+
+    Each step has its round, and perhaps its digest, as 7 of step 100.
 
     `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10` is
     the interval of saves. With `halts=yes` its workers can halt after a step that they are sent; with
@@ -76,8 +80,9 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
             world_size=int(options.get("of", world_size)),
             shards=int(options.get("shards", 1)),
             protected="protected" in options,
+            digest=int(digest[0]) if digest else None,
         )
-        for number, step in (each.split(":") for each in steps)
+        for number, step, *digest in (each.split(":") for each in steps)
     )
     halts = options.get("halts", "")
     return Holding(

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workerlib.keep.arena import ALIGNMENT
+
+BYTES_MARK = "/bytes"
+"""The end of the names under which pickles lie. Two ranks may pickle equal values differently."""
 
 LENGTH_BYTES = 8
 """The bytes in front of a manifest with its length."""
@@ -79,6 +83,17 @@ def read_layout(data: memoryview) -> Layout:
     if end > len(data):
         raise ManifestError(f"tensors of {end} bytes do not fit into {len(data)}")
     return Layout(pieces, begins, head, end)
+
+
+def tensors_digest(data: memoryview) -> int:
+    """Return a crc32 of all tensors of a place with their names, in whatever order they lie. Raises `ManifestError`."""
+    layout, crc = read_layout(data), 0
+    placed = zip(layout.pieces, layout.begins, strict=True)
+    for piece, begin in sorted(placed, key=lambda each: (each[0].name, each[0].offsets)):
+        if not piece.name.endswith(BYTES_MARK):
+            crc = zlib.crc32(repr(piece).encode(), crc)
+            crc = zlib.crc32(data[begin : begin + piece.length], crc)
+    return crc
 
 
 def read_piece(fields: Sequence[object]) -> Piece:

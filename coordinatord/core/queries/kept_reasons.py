@@ -1,10 +1,11 @@
-"""Describes kept state in words: where a step is that a round resumes from, and why a step on the disk is of no use."""
+"""Describes kept state in words: where a step is that a round resumes from, and why another step is of no use."""
 
 from __future__ import annotations
 
 from coordinatord.core.queries.resumption import DiskObstacle
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.shards import ResumePoint
+from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.text import name_some
 
 
@@ -22,6 +23,26 @@ def memory_of(point: ResumePoint) -> str:
         return "memory"
     count = len(point.nodes) + point.others
     return f"node {point.nodes[0]}'s memory" if count == 1 else f"the memory of {name_some(point.nodes, count)}"
+
+
+def left_out(run: Run, point: ResumePoint | None) -> str:
+    """Explain why a round does not resume from the newest step that differs between ranks; empty if there is none."""
+    at = next((at for at in run.kept.steps() if run.kept.differs(at)), None)
+    if at is None or (point is not None and point.at > at):
+        return ""
+    return f"step {at.step:,} is not used: {_difference(run, at)}"
+
+
+def _difference(run: Run, at: KeptStep) -> str:
+    """Name two ranks that have different states of a step, where these should be the same."""
+    seen: dict[int, tuple[int, str]] = {}
+    for node, parts in sorted(run.kept.holders(at).items()):
+        for part in parts:
+            for shard, rank in part.shards_and_ranks() if part.digest is not None else ():
+                digest, other = seen.setdefault(shard, (part.digest or 0, f"rank {rank} on node {node}"))
+                if digest != part.digest:
+                    return f"{other} and rank {rank} on node {node} should have the same state of it, and do not"
+    return "ranks should have had the same state of it, and did not"
 
 
 def about_disk(run: Run, obstacle: DiskObstacle) -> str:
@@ -49,6 +70,8 @@ def unrestorable(run: Run) -> str:
     """Explain which node cannot get what the workers resume from, and why."""
     point, failed = run.durable.resume, run.kept.failed
     step = "what the workers resume from" if point is None else f"the state of step {point.step:,}"
+    if point is not None and run.kept.differs(point.at):
+        return left_out(run, point)
     if not failed:
         return f"{step} is no longer whole: a node has lost its part"
     node, problem = next(iter(failed.items()))

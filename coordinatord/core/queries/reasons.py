@@ -7,7 +7,7 @@ from itertools import islice
 
 from coordinatord.core.queries import persistence
 from coordinatord.core.queries.halting import furthest_promised, is_halting
-from coordinatord.core.queries.kept_reasons import about_disk, resumed, unrestorable
+from coordinatord.core.queries.kept_reasons import about_disk, left_out, resumed, unrestorable
 from coordinatord.core.queries.resumption import disk_obstacle, resume_point
 from coordinatord.core.queries.start_counts import count_starts
 from coordinatord.core.state.durable import State
@@ -136,9 +136,12 @@ class Reasons:
     def resumes(self) -> str:
         """What the round to form now resumes from, as the end of a sentence; empty if nothing has been kept yet."""
         run, point = self._run, resume_point(self._run, self._candidates)
-        if point is None:
-            return "; no step that nodes keep is whole" if run.kept and run.durable.reached is not None else ""
-        return f"; resumes {resumed(point)}"
+        text = f"; {why}" if (why := left_out(run, point)) else ""
+        if point is not None:
+            return f"{text}; resumes {resumed(point)}"
+        if not run.kept or run.durable.reached is None:
+            return ""
+        return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"
 
     @property
     def unrestorable(self) -> str:

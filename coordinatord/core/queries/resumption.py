@@ -90,9 +90,9 @@ def _point_in_memory(run: Run, nodes: Sequence[Member]) -> ResumePoint | None:
 
 
 def may_be_chosen(run: Run, at: KeptStep) -> bool:
-    """Whether a step is older than the one with which a round has failed to begin, or was done since."""
+    """Whether ranks agree on a step, and it is older than one with which a round failed to begin, or was done since."""
     spoiled = run.durable.spoiled
-    return spoiled is None or at < spoiled.at or at.round >= spoiled.round
+    return not run.kept.differs(at) and (spoiled is None or at < spoiled.at or at.round >= spoiled.round)
 
 
 def _point(run: Run, at: KeptStep) -> ResumePoint | None:

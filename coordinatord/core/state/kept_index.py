@@ -24,17 +24,26 @@ from coordinatord.protocol.kept_state import Holding
 
 Parts = tuple[KeptParts, ...]
 
+DIFFERING_MAX = 64
+"""The steps that are remembered because ranks had different states of them. Nodes hold three steps, and overwrite older
+ones, so a few would suffice."""
+
 
 class _StepHolders:
     """The nodes that have parts of one step."""
 
-    __slots__ = ("_all", "_protected", "held", "ranks", "ranks_protected")
+    __slots__ = ("_all", "_digests", "_protected", "differ", "held", "ranks", "ranks_protected")
 
-    def __init__(self) -> None:
+    def __init__(self, *, differ: bool) -> None:
         self.held: dict[str, Parts] = {}
         self.ranks = self.ranks_protected = 0
         """How many ranks are held with big state, and protected; one that two nodes hold counts twice."""
         self._all, self._protected = Coverage(), Coverage()
+        self._digests: dict[int, int] = {}
+        """The digest of each shard that several ranks have."""
+        self.differ = differ
+        """Whether ranks that should have had the same shard had different ones. Nobody knows which is right, also when
+        one of them is gone."""
 
     @property
     def is_protected_twice(self) -> bool:
@@ -68,16 +77,20 @@ class _StepHolders:
         self.ranks_protected += _ranks(come_protected) - _ranks(gone_protected)
         self._all.exchange(come, gone)
         self._protected.exchange(come_protected, gone_protected)
+        for part in come:
+            if part.digest is not None:
+                known = [self._digests.setdefault(shard, part.digest) for shard, _ in part.shards_and_ranks()]
+                self.differ |= {*known} != {part.digest}
 
     @property
     def is_whole(self) -> bool:
-        """Whether each shard has a holder."""
-        return self._all.is_whole
+        """Whether each shard has a holder, and all holders of a shard agree."""
+        return self._all.is_whole and not self.differ
 
     @property
     def is_protected(self) -> bool:
-        """Whether each shard has a holder that protects it."""
-        return self._protected.is_whole
+        """Whether each shard has a holder that protects it, and all holders of a shard agree."""
+        return self._protected.is_whole and not self.differ
 
 
 class KeptIndex:
@@ -90,6 +103,8 @@ class KeptIndex:
         does not report any more, though the records have it until its round is over."""
         self._of_node: dict[str, Parts] = {}
         self._of_step: dict[KeptStep, _StepHolders] = {}
+        self._differing: list[KeptStep] = []
+        """The last steps of which ranks had different states, though nobody may have them any more."""
         self.whole: KeptStep | None = None
         """The newest step that is whole and protected; it stays until a newer one takes its place."""
         self.candidate: KeptStep | None = None
@@ -169,9 +184,12 @@ class KeptIndex:
         self.plans_void = True
 
     def _put(self, at: KeptStep, node: str, parts: Parts) -> None:
-        holders = self._of_step.setdefault(at, _StepHolders())
+        if (holders := self._of_step.get(at)) is None:
+            holders = self._of_step[at] = _StepHolders(differ=self.differs(at))
         if holders.held.get(node, ()) != parts:
             holders.put(node, parts)
+        if holders.differ and not self.differs(at):
+            self._differing = [*self._differing[1 - DIFFERING_MAX :], at]
         if not holders.held:
             del self._of_step[at]
 
@@ -181,9 +199,13 @@ class KeptIndex:
         return not self._unheard
 
     def is_whole(self, at: KeptStep) -> bool:
-        """Whether each shard of a step has a holder."""
+        """Whether each shard of a step has a holder, and all holders of a shard agree."""
         holders = self._of_step.get(at)
         return holders is not None and holders.is_whole
+
+    def differs(self, at: KeptStep) -> bool:
+        """Whether ranks that should have had the same shard of a step had different ones."""
+        return at in self._differing
 
     def is_protected_by_holders(self, at: KeptStep) -> bool:
         """Whether every node that has big state of a step protects it."""
@@ -223,6 +245,7 @@ class KeptIndex:
         self._passed = None
         self._of_node.clear()
         self._of_step.clear()
+        self._differing.clear()
         self.pinned = None
         self.begin_round(None)
 

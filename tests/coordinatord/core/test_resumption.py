@@ -128,6 +128,48 @@ def test_a_step_that_proved_useless_is_not_tried_again_but_an_older_one_and_late
     assert run.restarts_used == 2, "a state that is damaged is nobody's fault"
 
 
+def test_a_step_of_which_ranks_have_different_states_is_not_used_even_if_one_of_them_goes() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("step n1 8")
+    stage.play("keep n1 1:4:5 1:8:7")
+    stage.play("keep n2 1:4:5 1:8:7")
+    stage.play("keep n3 1:4:5 1:8:9")
+    break_round(stage, "n1", "n2", "n3")
+    text = (
+        "step 8 is not used: rank 0 on node n1 and rank 2 on node n3 should have the same state of it, and do not; "
+        "resumes at step 4 from the memory of nodes n1, n2, n3, 4 steps redone"
+    )
+    assert text in stage.past[-1][1].reason
+    stage.play("drop n3")
+    stage.play("advance 1s")
+    stage.play("stopped n1 n2")
+    stage.play("advance 5s")
+    assert [point and point.at.step for point in formed(stage)] == [None, 4, 4]
+    assert "step 8 is not used: ranks should have had the same state of it, and did not" in stage.past[-1][1].reason
+
+
+def test_where_ranks_agree_on_no_step_the_run_begins_anew_and_says_why() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 8")
+    stage.play("keep n1 1:8:7")
+    stage.play("keep n2 1:8:9")
+    break_round(stage, "n1", "n2")
+    assert formed(stage) == [None, None]
+    assert "have the same state of it, and do not; no other step that nodes keep is whole" in stage.past[-1][1].reason
+
+
+def test_a_round_ends_if_a_node_has_another_state_of_its_step() -> None:
+    stage = train("n1", "n2", "n3")
+    stage.play("keep n1 1:4:5 1:8:7")
+    break_round(stage, "n1", "n2", "n3")
+    assert formed(stage)[-1] == ResumePoint(1, 8, 3, 1, redone=None, nodes=("n1",))
+    stage.play("keep n2 1:8:9")
+    stage.play("advance 1s")
+    assert "step 8 is not used: rank 0 on node n1 and rank 1 on node n2" in stage.past[-1][1].reason
+    stage.play("stopped n1 n2 n3")
+    assert [point and point.at.step for point in formed(stage)] == [None, 8, 4]
+
+
 def test_a_node_is_told_where_the_parts_are_until_it_has_them() -> None:
     stage = train("n1", "n2")
     stage.play("keep n1 1:8")

@@ -50,6 +50,7 @@ async def test_the_worker_that_was_refused_saves_into_the_memory_of_the_one_that
         node.keeper.carry_out(SaveKept(planned=False))
         assert isinstance((await second.receive())[0], SaveNow)
         second.save(7, small=None)
+        await node.keeper.note_end()
         holding = node.holding()
         assert holding is not None
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(6, 0), (7, 1)}
@@ -74,6 +75,7 @@ async def test_a_protected_step_in_lent_memory_stays(tmp_path: Path) -> None:
         end(node, first)
         await lent(second)
         second.save(8, small=None)
+        await node.keeper.note_end()
         holding = node.holding()
         assert holding is not None
         assert {part.step for part in holding.parts if part.big} == {5, 7, 8}
@@ -85,7 +87,7 @@ async def test_lent_memory_is_that_of_its_owner_in_the_next_round(tmp_path: Path
         end(node, first)
         await lent(second)
         second.save(7, small=None)
-        node.keeper.note_end()
+        await node.keeper.note_end()
         first, second = await workers_of(node, 2)
         assert first.arena is not None
         assert [commit.step for place in first.arena.generations if (commit := place.read())] == [7]
@@ -152,6 +154,7 @@ async def test_one_that_is_left_saves_if_the_borrower_dies_within_its_save(tmp_p
         third.save(7, small=None)
         third.send(Saved(7, 0.25, len(BIG), number))
         await node.until(lambda: has_answered(node))
+        await node.keeper.note_end()
         holding = node.holding()
         assert holding is not None
         assert {(part.step, part.first_rank) for part in holding.parts if part.big} == {(7, 2)}

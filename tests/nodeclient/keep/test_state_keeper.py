@@ -41,7 +41,7 @@ async def saved(node: KeepingNode, step: int = 7, flags: int = 0) -> None:
     worker.save(step, flags=flags)
     worker.die()
     await node.until(lambda: (holding := node.holding()) is not None and holding.save_s is not None)
-    node.keeper.note_end()
+    await node.keeper.note_end()
 
 
 async def test_what_a_worker_saved_is_there_when_it_is_dead(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_a_bit_that_flips_in_memory_is_found_and_the_part_withdrawn(tmp_pa
         await worker.reserve()
         worker.save(7)
         worker.save(8)
-        node.keeper.note_end()
+        await node.keeper.note_end()
         await node.damage(worker, 8)
         node.events.clear()
         node.begin(2, a_resume(1, 8, node.source(wanted())))

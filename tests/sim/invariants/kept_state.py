@@ -64,6 +64,8 @@ class KeptStateInvariants:
 
     def note_event(self, event: Event) -> None:
         """Note a report that the coordinator is about to handle."""
+        for run in self._world.daemon.machine.jobs.values() if self._world.scenario.states_differ else ():
+            self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))
         self._note_lonely()
         self.candidates.watch(self._world.daemon.machine)
         self.waits.note(event)
@@ -81,6 +83,7 @@ class KeptStateInvariants:
 
     def decided(self, run: Run, record: Record) -> None:
         """Check the choice for a round, by what nodes have reported."""
+        self.useless.note_parts(run.id, self._parts_of(run, run.members.values(), gone=True))
         self.useless.note(record)
         if isinstance(record, RoundStopped):
             can_fail = record.condition != "unrestorable" or self.useless.does_resume((record.run, record.round))
@@ -197,7 +200,8 @@ class KeptStateInvariants:
         same = {host.incarnation for host, _ in kept.values()} <= {member.incarnation for member in nodes}
         if there and same and all(member.keeper for member in nodes):
             at = KeptStep(last[1], self._named[last])
-            self._check(chosen == at, "all nodes have kept %s, and %s is chosen", at, chosen)
+            is_chosen = chosen == at or self.useless.excludes(last[0], at)
+            self._check(is_chosen, "all nodes have kept %s, and %s is chosen", at, chosen)
             self.kept_named += 1
 
     def _candidates(self, run: Run) -> Iterable[KeptStep]:

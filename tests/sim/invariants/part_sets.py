@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from coordinatord.protocol.kept_parts import KeptParts
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
 
 
 def ranks_of(parts: Iterable[KeptParts]) -> set[int]:
@@ -15,6 +15,15 @@ def ranks_of(parts: Iterable[KeptParts]) -> set[int]:
 def shards_of(parts: Iterable[KeptParts]) -> set[int]:
     """Return the shards of parts with big state, counted one by one."""
     return {(part.first_shard + number) % part.shards for part in parts if part.big for number in range(part.ranks)}
+
+
+def differing(parts: Iterable[KeptParts]) -> set[KeptStep]:
+    """Return the steps of which two parts with the same shard have different digests."""
+    digests: dict[tuple[KeptStep, int], set[int | None]] = {}
+    for part in parts:
+        for number in range(part.ranks) if part.big and part.digest is not None else ():
+            digests.setdefault((part.at, (part.first_shard + number) % part.shards), set()).add(part.digest)
+    return {at for (at, _), different in digests.items() if len(different) > 1}
 
 
 def is_whole(parts: list[KeptParts]) -> bool:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from coordinatord.core.journal import Decided
 from coordinatord.core.values.records import Record, RoundFormed, RoundStopped
 from coordinatord.core.values.shards import ResumePoint
-from coordinatord.protocol.kept_parts import KeptStep
+from coordinatord.protocol.kept_parts import KeptParts, KeptStep
+from tests.sim.invariants.part_sets import differing
 from tests.sim.workers import Round
 
 
 class UselessSteps:
-    """The last useless step of each run.
+    """The last step of each run from which a round could not resume, and those of which ranks had different states.
 
     A step on the disk does not count: a node that cannot read it reports it no more.
     """
@@ -22,6 +23,8 @@ class UselessSteps:
         """What each round resumes from."""
         self._last: dict[str, tuple[KeptStep, int]] = {}
         """The step, and the round that could not resume from it, by run."""
+        self.differing: dict[str, set[KeptStep]] = {}
+        """The steps of which ranks had different states, by run."""
 
     def note(self, record: Record) -> None:
         """Note what a round resumes from, or that it cannot."""
@@ -32,9 +35,14 @@ class UselessSteps:
             if point is not None and point.disk is None:
                 self._last[record.run] = (point.at, record.round)
 
+    def note_parts(self, run: str, parts: Iterable[KeptParts]) -> None:
+        """Note the parts that the nodes of a run have reported."""
+        self.differing.setdefault(run, set()).update(differing(parts))
+
     def restored(self, past: Iterable[Decided]) -> None:
         """Note what a coordinator that starts can know: a crash forgets a decision that was not recorded."""
         self._last.clear()
+        self.differing.clear()  # nodes report them again
         for _, record in past:
             self.note(record)
 
@@ -47,6 +55,8 @@ class UselessSteps:
         return self._last[run][0] if run in self._last else None
 
     def excludes(self, run: str, at: KeptStep) -> bool:
-        """Whether a step is the useless one or a later one, and was done before that was known."""
+        """Whether ranks differ, or a step is the useless one or a later one, and was done before that was known."""
         useless = self._last.get(run)
+        if at in self.differing.get(run, ()):
+            return True
         return useless is not None and at.round < useless[1] and at >= useless[0]

@@ -20,6 +20,12 @@ NEEDS = {
         "copy-of-another-step",
         "given-to-nobody",
     },
+    "differing_states.differing_world": {
+        "digests-not-compared",
+        "majority-taken-silently",
+        "rank-that-differed-is-forgotten",
+        "differing-step-chosen",
+    },
     "lone_nodes.lone_node_world": {"met-plan-not-seen"},
 }
 """The histories that show the mutants which matter at one moment, or where nodes copy what others have."""
@@ -85,8 +91,8 @@ MUTANTS = tuple(
             "damaged-step-tried-again",
             "coordinatord.core.queries.resumption",
             "a round resumes again from what the last one could not resume from",
-            "return spoiled is None or at < spoiled.at or at.round >= spoiled.round",
-            "return True",
+            "(spoiled is None or at < spoiled.at or at.round >= spoiled.round)",
+            "True",
         ),
         (
             "digest-not-heeded",
@@ -94,6 +100,34 @@ MUTANTS = tuple(
             "a node reports a wrong digest, and no other step is chosen: the round never begins",
             "if here and kept is not None and kept.restoring is Restoring.FAILED:",
             "if here and kept is not None and kept.restoring is Restoring.NOTHING and kept.problem:",
+        ),
+        (
+            "digests-not-compared",
+            "coordinatord.core.state.kept_index",
+            "ranks that should have the same state resume from different ones",
+            "self.differ |= {*known} != {part.digest}",
+            "self.differ = False",
+        ),
+        (
+            "majority-taken-silently",
+            "coordinatord.core.state.kept_index",
+            "the state that most ranks have counts as the right one",
+            "self.differ |= {*known} != {part.digest}",
+            "self.differ |= {*known} != {part.digest} and len(self.held) < 3",
+        ),
+        (
+            "rank-that-differed-is-forgotten",
+            "coordinatord.core.state.kept_index",
+            "a step counts again once the ranks that had different states of it are gone, and one of them is back",
+            "return at in self._differing",
+            "return at in self._of_step and self._of_step[at].differ",
+        ),
+        (
+            "differing-step-chosen",
+            "coordinatord.core.queries.resumption",
+            "a round resumes from a step of which ranks have different states",
+            "return not run.kept.differs(at) and (",
+            "return (",
         ),
         (
             "state-of-another-run",

@@ -229,8 +229,8 @@ MUTANTS = tuple(
             "written-alone-in-part",
             "nodeclient.core.lone_write",
             "a node that ends without a coordinator writes a step of which it has a part",
-            "if part.big} == {*range(first.shards)}",
-            "if part.big}",
+            "return alike and sorted(shard for shard, _ in held) == [*range(first.shards)]",
+            "return alike and bool(held)",
         ),
         (
             "none-of-the-last-steps-kept",
