@@ -18,8 +18,11 @@ from tests.support.kept_state import kept_parts
 RUN = "r-1"
 
 
-def of_rank(rank: int, step: int, shards: int = 1, number: int = 1, *, small: bool = True) -> KeptParts:
-    return kept_parts(number, step, range(rank, rank + 1), world_size=4, shards=shards, small=small)
+def of_rank(
+    rank: int, step: int, shards: int = 1, number: int = 1, *, small: bool = True, digest: int | None = None
+) -> KeptParts:
+    ranks = range(rank, rank + 1)
+    return kept_parts(number, step, ranks, world_size=4, shards=shards, small=small, digest=digest)
 
 
 def on_disk(step: int, run: str = RUN, number: int = 1) -> PersistedStep:
@@ -48,6 +51,7 @@ def test_the_newest_whole_step_is_written_each_shard_once_and_the_small_state_of
         ([of_rank(0, 7, shards=2)], [], "the other shard is with another node"),
         ([of_rank(0, 7, shards=2), of_rank(1, 7, shards=3)], [], "they are not of one step"),
         ([of_rank(0, 7, number=0)], [], "it came from the disk"),
+        ([of_rank(0, 7, digest=5), of_rank(1, 7, digest=6)], [], "its workers have different states"),
         ([of_rank(0, 7)], [on_disk(7)], "it is there"),
         ([of_rank(0, 7)], [on_disk(3, number=2)], "a later round is there"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 
 import pytest
 
 from nodeclient.parts.digests import Digests
 from workerlib.keep.arena import CONTROL_WORDS, Commit, Place
+from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
 
 COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)
 
@@ -57,3 +59,46 @@ def test_a_place_that_is_overwritten_meanwhile_gets_no_digest(place: Place, thre
     assert not check.result()
     place.commit(COMMIT)
     assert place.digest(COMMIT) is None
+
+
+def digest_of(
+    tensors: dict[str, bytes], thread: ThreadPoolExecutor, *, rest: bytes = b"", shards: int = 1
+) -> int | None:
+    """Return the digest of the tensors of a place, whose other bytes are `rest`."""
+    layout = lay_out(Piece(name, "uint8", (len(raw),), (0,), (len(raw),), len(raw)) for name, raw in tensors.items())
+    data = bytearray((rest * 1_000)[:1_000].ljust(1_000, b"."))
+    data[: len(layout.manifest)] = layout.manifest
+    for begin, raw in zip(layout.begins, tensors.values(), strict=True):
+        data[begin : begin + len(raw)] = raw
+    place = Place(memoryview(bytearray(CONTROL_WORDS * 8)).cast("Q"), memoryview(data))
+    commit = replace(COMMIT, length=len(data), shards=shards)
+    place.commit(commit)
+    digests = Digests(thread)
+    assert digests.of_tensors(place, commit) is None
+    assert len(digests.note([place])) == (shards < COMMIT.world_size)
+    assert digests.check(place, commit).result()
+    return digests.of_tensors(place, commit)
+
+
+def test_ranks_with_the_same_tensors_have_the_same_digest_and_others_another(thread: ThreadPoolExecutor) -> None:
+    alike = digest_of({"a": b"12345", "b": b"678"}, thread)
+    assert alike is not None
+    assert digest_of({"b": b"678", "a": b"12345"}, thread, rest=b"x") == alike, "the order and what is between differ"
+    assert digest_of({"a": b"12345", "b": b"679"}, thread) != alike
+    assert digest_of({"a": b"12345", "c": b"678"}, thread) != alike
+    pickles = {"n" + BYTES_MARK: b"one way"}, {"n" + BYTES_MARK: b"the other"}
+    with_one, with_other = ({"a": b"12345", "b": b"678"} | pickled for pickled in pickles)
+    assert digest_of(with_one, thread) == digest_of(with_other, thread) == alike
+
+
+def test_a_part_that_no_other_rank_has_is_compared_with_none(thread: ThreadPoolExecutor) -> None:
+    assert digest_of({"a": b"12345"}, thread, shards=COMMIT.world_size) is None
+
+
+def test_a_copy_of_a_shared_part_gets_the_digest_of_its_tensors_too(place: Place, thread: ThreadPoolExecutor) -> None:
+    digests = Digests(thread)
+    place.note_digest(COMMIT, 7)  # as it came
+    assert [noted.result() for noted in digests.note([place])] == [True]
+    assert digests.of_tensors(place, COMMIT) is not None
+    assert place.digest(COMMIT) == 7
+    assert not digests.note([place])
