@@ -172,7 +172,7 @@ class Coordinator:
             decision.endings.append(Refuse(event.session, error.refused, join.job, join.node))
             return
         self._sessions[event.session] = (run, member)
-        self._observe(run, member, join.observed, decision.now)
+        self._observe(run, member, join.observed, decision)
         decision.answer(run, member)
         self._advance(run, decision)
 
@@ -187,7 +187,7 @@ class Coordinator:
             if not observations.has_consequences(run):
                 return
         else:
-            self._observe(run, member, observed, decision.now)
+            self._observe(run, member, observed, decision)
         self._advance(run, decision)
 
     def _disconnect(self, event: events.Disconnected, decision: Decision) -> None:
@@ -325,11 +325,14 @@ class Coordinator:
             reason = f"replaced by a younger nodeclient with the same node id, from {younger.peer_address}"
             self._lose(run, known, reason, decision)
 
-    def _observe(self, run: Run, member: Member, observed: Observed, now: float) -> None:
+    def _observe(self, run: Run, member: Member, observed: Observed, decision: Decision) -> None:
+        now, alike = decision.now, run.kept.alike
         if run.all_silent:
             self._leases.renew_all(run, self._heartbeat_s, now)
         self._note_heard(run, member, observed, self._heartbeat_s, now)
         observations.observe(run, member, observed)
+        if run.kept.alike is not alike:
+            decision.notify_all(run)  # the workers of all nodes wait for it
 
     def _note_heard(self, run: Run, member: Member, observed: Observed, heartbeat_s: float, now: float) -> bool:
         """Note that a member lives; return whether it reports steps or a section of its workers."""

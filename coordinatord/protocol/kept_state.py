@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from coordinatord.protocol.fields import RANKS_MAX, Address, Counter, Name, Port, Seconds, Sentence, Step
 from coordinatord.protocol.frozen_class import frozen
-from coordinatord.protocol.kept_parts import WANTED_MAX, KeptParts, KeptStep, Size, WantedParts
+from coordinatord.protocol.kept_parts import WANTED_MAX, Digest, KeptParts, KeptStep, Size, WantedParts
 from coordinatord.protocol.persisted_state import (
     PERSISTED_MAX,
     DiskStep,
@@ -31,6 +31,9 @@ COPIES_MAX = 2
 PROTECTED_MAX = 3
 """The most protected steps: the newest whole one, the one that is to take its place, and one that is being written to a
 disk."""
+
+FIRST_STATES_MAX = 2
+"""Two different digests show that not all ranks have the same state."""
 
 Key = Annotated[str, Length(32, 32)]
 """A secret in hexadecimal digits. It is never shown, logged or stored."""
@@ -114,6 +117,9 @@ class Holding:
     """Why a step on the disk is of no use to this node; empty if none is. Such a step is not in `persisted`."""
     persisting: PersistReport | None = None
     """What it has done of the last order to write a step; None if there was none."""
+    first_states: Annotated[tuple[Digest, ...], Length(0, FIRST_STATES_MAX)] = ()
+    """The digests of the states that its workers had after the first step of the round, if that began from nothing and
+    no tensor is sharded: one digest if all workers had the same state, and else two. None before all have one."""
     copy_problem: Sentence = ""
     """Why the node cannot get a copy that it is to keep; empty if it has all of them, or is getting them."""
 

@@ -364,6 +364,8 @@ class Desired:
     """What the node writes of a step to the disk; None if nothing."""
     copies: Annotated[tuple[KeptCopy, ...], Length(0, COPIES_MAX)] = ()
     """The copies of other nodes' state that the node is to get and does not have yet. It gets no others any more."""
+    alike: bool | None = None
+    """Whether all ranks had the same state after the first step of the round; None before that is known."""
 
     def __post_init__(self) -> None:
         """Check that the goal has the fields that belong to it. Raises `SchemaError`."""

@@ -75,6 +75,7 @@ ADDED = (
     Added(5, Report, "early"),
     Added(5, Report, "step"),
     Added(5, Report, "stragglers"),
+    Added(6, Desired, "alike"),
     Added(6, RefusalCode, RefusalCode.FORBIDDEN),  # only nodes with a token get it, and those use version 6
     Added(6, JobSpec, "scale_up"),
     Added(6, JobSpec, "hang_timeout_s"),

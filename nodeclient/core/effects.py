@@ -88,6 +88,13 @@ class CopyKept:
 
 
 @frozen
+class TellAlike:
+    """Tell the workers of the round whether all ranks had the same state after its first step."""
+
+    alike: bool
+
+
+@frozen
 class SaveKept:
     """Ask all workers that keep state to save it now, before they are asked to end; answered by `KeptSaved`."""
 
@@ -203,7 +210,7 @@ class Exit:
     """Why workers failed for good, if they did."""
 
 
-KeptOrder = Restore | Protect | CopyKept | Persist | PersistAlone | SaveKept | HaltWorkers
+KeptOrder = Restore | Protect | CopyKept | TellAlike | Persist | PersistAlone | SaveKept | HaltWorkers
 """What is done about the state that workers keep."""
 
 StayOrder = LeaveRound | Hold | Dismiss

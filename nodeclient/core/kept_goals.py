@@ -9,7 +9,18 @@ from coordinatord.protocol.kept_state import Halt, KeptCopy, Resume
 from coordinatord.protocol.messages import Desired, Goal
 from coordinatord.protocol.persisted_state import PersistOrder
 from nodeclient.core import notices
-from nodeclient.core.effects import CopyKept, Effect, HaltWorkers, Level, Notice, Persist, Protect, Restore, SaveKept
+from nodeclient.core.effects import (
+    CopyKept,
+    Effect,
+    HaltWorkers,
+    Level,
+    Notice,
+    Persist,
+    Protect,
+    Restore,
+    SaveKept,
+    TellAlike,
+)
 from nodeclient.core.worker_group import WorkerGroup
 
 
@@ -23,8 +34,12 @@ class KeptGoals:
         self._protected: tuple[str, tuple[KeptStep, ...]] | None = None
         self._persist: tuple[str, PersistOrder | None] = ("", None)
         self._copies: tuple[str, tuple[KeptCopy, ...]] = "", ()
+        self._told: tuple[str, int] = "", 0
+        """The run and round whose workers were told whether they are alike."""
 
-    def pursue(self, desired: Desired | None, run: str, number: int) -> list[Restore | Protect | Persist | CopyKept]:
+    def pursue(
+        self, desired: Desired | None, run: str, number: int
+    ) -> list[Restore | Protect | Persist | CopyKept | TellAlike]:
         """Return the effects of what is new in the desired state, for a node that is in this round.
 
         The goal that begins a round names what the round resumes from. A later one may complete that. It is absent once
@@ -32,7 +47,7 @@ class KeptGoals:
         """
         if desired is None or desired.run != run:
             return []
-        new: list[Restore | Protect | Persist | CopyKept] = []
+        new: list[Restore | Protect | Persist | CopyKept | TellAlike] = []
         if desired.protected is not None and self._protected != (run, desired.protected):
             self._protected = run, desired.protected
             new.append(Protect(run, desired.protected))
@@ -44,6 +59,9 @@ class KeptGoals:
             if begins or desired.resume not in {None, self._resume}:
                 self._round, self._resume = (run, number), desired.resume
                 new.append(Restore(run, number, desired.resume))
+        if desired.alike is not None and self._told != (run, number) == (run, desired.round):
+            self._told = run, number
+            new.append(TellAlike(desired.alike))
         if desired.copies != self._copies[1] or (desired.copies and run != self._copies[0]):
             self._copies = run, desired.copies
             new.append(CopyKept(run, desired.copies))

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from coordinatord.protocol.fields import COUNTER_MAX, STEP_MAX
+from coordinatord.protocol.kept_state import FIRST_STATES_MAX
 from nodeclient.keep.round_memory import RoundMemory
 from workerlib.keep.channel_messages import Interval, NotSaved
 
@@ -30,6 +31,10 @@ class RoundWorkers:
     checkpoints: dict[int, int] = field(default_factory=dict)
     """The step of the last checkpoint that each worker has written by itself."""
     intervals: dict[int, Interval] = field(default_factory=dict)
+    first_states: dict[int, int] = field(default_factory=dict)
+    """The digest of the state that each worker had after its first step, if its round began from nothing."""
+    alike: bool | None = None
+    """Whether all ranks of the round had the same state then; None before the coordinator has said so."""
     why_not: str = ""
     """Why no worker has saved its state, if none of those that were asked has; empty otherwise."""
     put_off: bool = False
@@ -94,6 +99,11 @@ class RoundWorkers:
             return False
         self.why_not = "" if self._saved else self._refusal
         return True
+
+    def named_first_states(self, workers: int) -> tuple[int, ...]:
+        """Return what is reported of the first states of so many workers; see `Holding.first_states`."""
+        different = sorted({*self.first_states.values()})[:FIRST_STATES_MAX]
+        return tuple(different) if len(different) > 1 or len(self.first_states) == workers else ()
 
     @property
     def saving(self) -> bool:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from coordinatord.protocol.fields import DURATION_S_MAX, MESSAGE_MAX, STEP_MAX
-from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Keeper, Restoring
 from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.persisted_state import PersistReport
@@ -29,6 +28,7 @@ from nodeclient.core.effects import (
     Protect,
     Restore,
     SaveKept,
+    TellAlike,
 )
 from nodeclient.core.events import Event, Keeping, KeptChanged, KeptSaved, PersistedAlone, Unreached
 from nodeclient.core.lone_write import lone_order, newest_in_part
@@ -40,8 +40,8 @@ from nodeclient.keep.resources import THREADS, KeepResources, Notify
 from nodeclient.keep.resuming import Resuming
 from nodeclient.keep.round_workers import RoundWorkers
 from nodeclient.keep.worker_channel import WorkerChannel
-from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, part_of
-from nodeclient.parts.digests import Digests, is_shared
+from nodeclient.parts.arenas import COPIES, COPIES_WITH_DISK, Arenas, Held, KeepSettings, named_parts
+from nodeclient.parts.digests import Digests
 from nodeclient.parts.part_messages import Kind, PartName
 from nodeclient.parts.part_server import PartServer
 from nodeclient.persist.persist_settings import PersistSettings
@@ -52,6 +52,8 @@ from workerlib.keep.channel_messages import (
     AskRestore,
     Checkpointed,
     Checkpointing,
+    Comparison,
+    FirstState,
     HaltAt,
     Halted,
     Interval,
@@ -181,12 +183,11 @@ class StateKeeper:
                     self._disk.carry_out(run, persist_order)
             case PersistAlone(run):
                 self._tasks.spawn(self._persist_alone(run), name="persist")
-            case SaveKept(planned, late):
-                # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
-                stopped = frozenset[int]() if planned else self._channel.stopped
-                self._ask_to_save(lambda number: SaveNow(number, planned, late), stopped)
-            case HaltWorkers(step):
-                self._ask_to_save(lambda number: HaltAt(number, BEFORE_NAMED if step is None else step))
+            case TellAlike(alike):
+                self._round.alike = alike
+                self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
+            case SaveKept() | HaltWorkers():
+                self._ask_to_save(order)
 
     async def _persist_alone(self, run: str) -> None:
         """Write the newest step that this node has whole, and then submit `PersistedAlone`.
@@ -195,7 +196,7 @@ class StateKeeper:
         """
         disk = self._disk
         if disk is not None and run == self.run:
-            parts = kept_groups.merged(self._parts(with_small=True))
+            parts = kept_groups.merged(named_parts(self._arenas, self._digests, with_small=True))
             order = lone_order(parts, disk.steps.found, run)
             if order is not None:
                 await disk.write_alone(run, order)
@@ -240,17 +241,18 @@ class StateKeeper:
             self._may_listen = False
             return {}
 
-    def _ask_to_save(self, request: Callable[[int], SaveNow | HaltAt], stopped: frozenset[int] = frozenset()) -> None:
-        """Ask the workers that are not stopped to save, now or after a step; `KeptSaved` follows.
-
-        `request` returns the message with the number of this request.
-        """
+    def _ask_to_save(self, order: SaveKept | HaltWorkers) -> None:
+        """Ask the workers to save, now or after a step; `KeptSaved` follows."""
         self._asked += 1
-        saving = (self._round.halting & self._channel.connected) - stopped
-        self._request = request(self._asked)
+        saving = self._round.halting & self._channel.connected
+        if isinstance(order, HaltWorkers):
+            self._request = HaltAt(self._asked, BEFORE_NAMED if order.step is None else order.step)
+        else:
+            self._request = SaveNow(self._asked, order.planned, order.late)
+            # A worker that a signal has stopped does not answer. Before a planned end it may be continued in time.
+            saving -= frozenset() if order.planned else self._channel.stopped
         self._round.ask(self._asked, saving | self._round.memory.awaited(self._channel.connected))
-        for local_rank in saving:
-            self._channel.send(local_rank, self._request)
+        self._channel.send_all(saving, self._request)
         if not self._round.saving:
             self._submit(KeptSaved())
 
@@ -285,7 +287,7 @@ class StateKeeper:
             return replace(observed, kept=Holding((), persisted=steps.found, unusable=steps.unusable))
         current, resuming = self._round, self._resuming
         here = observed.round == current.number
-        parts = kept_groups.merged(self._parts(with_small=not observed.phase.has_workers))
+        parts = kept_groups.merged(named_parts(self._arenas, self._digests, with_small=not observed.phase.has_workers))
         holding = Holding(
             parts=kept_groups.grouped(parts),
             restoring=resuming.restoring if here else Restoring.NOTHING,
@@ -301,9 +303,10 @@ class StateKeeper:
             persisted=() if self._disk is None else self._disk.steps.found,
             unusable="" if self._disk is None else self._disk.steps.unusable,
             persisting=self.persisting(),
+            first_states=current.named_first_states(self._workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
         )
-        return observed if holding == _NOTHING_HELD else replace(observed, kept=holding)
+        return observed if holding == Holding(()) else replace(observed, kept=holding)
 
     # Requests of other agents
 
@@ -334,6 +337,12 @@ class StateKeeper:
                 self._go_on(all_answered=current.note_not_saved(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
+            case FirstState(digest):
+                current.first_states[local_rank] = digest % 2**32
+                if current.alike is not None:
+                    self._channel.send(local_rank, Comparison(current.alike))
+                elif current.named_first_states(self._workers):
+                    self._submit(KeptChanged())
             case Halted() | Checkpointing() | Checkpointed():
                 self._take_planned_end(current, local_rank, message)
 
@@ -370,10 +379,9 @@ class StateKeeper:
         return ArenaGiver(self._resources, self._channel, workers, self._note_given)
 
     def _note_given(self, local_rank: int, lent: bool) -> None:
-        current = self._round
-        self._add_halting(current, current.keepers, local_rank)
+        self._add_halting(self._round, self._round.keepers, local_rank)
         # One that had no memory has refused to save, or was not asked.
-        if lent and isinstance(self._request, SaveNow) and current.ask_again(local_rank):
+        if lent and isinstance(self._request, SaveNow) and self._round.ask_again(local_rank):
             self._channel.send(local_rank, self._request)
 
     def _add_halting(self, current: RoundWorkers, workers: set[int], local_rank: int) -> None:
@@ -385,21 +393,5 @@ class StateKeeper:
         if before < len(current.halting) == self._workers:
             self._submit(KeptChanged())  # so that a round that is stopped within its first second loses no step
 
-    # What is kept
-
-    def _parts(self, *, with_small: bool) -> Iterable[KeptParts]:
-        for held in self._arenas.held():
-            protected = self._arenas.is_protected(held.commit)
-            digest, is_big = self._digests.of_tensors(held.place, held.commit), held.kind is Kind.BIG
-            if is_big and is_shared(held.commit) and digest is None:
-                continue  # it cannot be compared yet
-            if is_big or with_small or protected:
-                part = part_of(held, digest if is_big else None, protected=protected)
-                if part is not None:
-                    yield part
-
     def _note_digests(self, *kinds: Kind) -> list[Future[bool]]:
         return self._digests.note(held.place for held in self._arenas.held() if held.kind in kinds)
-
-
-_NOTHING_HELD = Holding(())

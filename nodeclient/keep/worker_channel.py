@@ -11,7 +11,7 @@ import os
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,11 @@ class WorkerChannel:
         return frozenset(
             peer.local_rank for peer in self._peers if peer.local_rank is not None and is_stopped(peer.pid)
         )
+
+    def send_all(self, local_ranks: Iterable[int], message: Message) -> None:
+        """Send a packet to each of some workers."""
+        for local_rank in local_ranks:
+            self.send(local_rank, message)
 
     def send(self, local_rank: int, message: Message, fds: Sequence[int] = ()) -> None:
         """Send a packet to a worker, if it is still connected; the descriptors stay the caller's.

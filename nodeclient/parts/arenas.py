@@ -19,6 +19,7 @@ from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
 from nodeclient.host.memory import address_space_left
+from nodeclient.parts.digests import Digests, is_shared
 from nodeclient.parts.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaError, ArenaSizes, Commit, Place
@@ -349,7 +350,22 @@ def size_in_words(number: int) -> str:
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"  # noqa: PLR2004 - a gigabyte
 
 
-def part_of(held: Held, digest: int | None, *, protected: bool) -> KeptParts | None:
+def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterator[KeptParts]:
+    """Yield the parts to report, each of one rank.
+
+    A shared part is named once it can be compared with those of other ranks.
+    """
+    for held in arenas.held():
+        is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)
+        digest = digests.of_tensors(held.place, held.commit) if is_big else None
+        is_comparable = digest is not None or not is_shared(held.commit)
+        if is_comparable if is_big else with_small or is_protected:
+            part = _part_of(held, digest, protected=is_protected)
+            if part is not None:
+                yield part
+
+
+def _part_of(held: Held, digest: int | None, *, protected: bool) -> KeptParts | None:
     """Return a part for the protocol; None if a worker wrote numbers that are out of bounds."""
     commit, big = held.commit, held.kind is Kind.BIG
     if commit.round > COUNTER_MAX or max(commit.world_size, commit.shards) > RANKS_MAX:

@@ -27,6 +27,8 @@ from workerlib.keep.channel_messages import (
     BEFORE_NAMED,
     NOTHING,
     AskRestore,
+    Comparison,
+    FirstState,
     HaltAt,
     Message,
     NotSaved,
@@ -72,6 +74,8 @@ class Keep:
         self.gives = threading.Event()
         """Whether workers that ask for memory get it at once."""
         self.gives.set()
+        self.alike = True
+        """Whether the states of all ranks are the same after the first step."""
         self.resume: ResumeFrom = NOTHING
         self._files: list[int] = []
         self._threads: list[threading.Thread] = []
@@ -113,6 +117,8 @@ class Keep:
                 self.gives.wait(TIMEOUT_S)
                 node.file, node.arena = _arena(node, ArenaSizes.at_least(generation, small))
                 socket.send_fds(connection, [encode(Reserved())], [node.file])
+            case FirstState():
+                connection.send(encode(Comparison(alike=self.alike)))
             case AskRestore():
                 socket.send_fds(connection, [encode(self.resume)], self._files)
         with self.arrived:

@@ -67,9 +67,10 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
 
     Each step has its round, and perhaps its digest, as 7 of step 100.
 
-    `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10` is
-    the interval of saves. With `halts=yes` its workers can halt after a step that they are sent; with
-    `halts=101` they are to halt after step 101.
+    `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10`
+    is the interval of saves, and `first=5,6` are the digests of different states after the first step. With
+    `halts=yes` its workers can halt after a step that they are sent; with `halts=101` they are to halt after step
+    101.
     """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
@@ -92,6 +93,7 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
         halts_after=int(halts) if halts.isdecimal() else None,
         writes_checkpoints="written" in options,
         checkpointed=int(options["written"]) if options.get("written", "no") != "no" else None,
+        first_states=tuple(int(digest) for digest in options["first"].split(",")) if "first" in options else (),
     )
 
 

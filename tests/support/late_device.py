@@ -304,6 +304,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
     generations, small = Generations(objects, 2, play.device, gate), SmallStates(objects)
     kept = StepKeeper(environment(0, 2, 1, 1), objects, generations, small, AgentChannel(str(path)))
     kept._saver.note_whole()
+    kept._saver.learn(alike=True)
     kept._hooks.before_optimizers(kept._before_optimizer)
     sizes = ArenaSizes.at_least(generations.bytes_needed(0) + 65536, small.bytes_needed(small.take_first({})))
     file = os.memfd_create("kept")

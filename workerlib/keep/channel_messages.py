@@ -9,6 +9,7 @@ with `Hello`. Each side checks packets by `decode`: one that is none of the mess
 | worker | `Hello` | |
 | worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory`, perhaps with one for the small state |
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
+| worker | `FirstState` | `Comparison`, once it is known |
 | nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
 | nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
@@ -101,6 +102,20 @@ class ResumeFrom:
 
 NOTHING = ResumeFrom(0, -1, 0, ())
 """The answer for a round whose workers all begin without state."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstState:
+    """The digest of the state after the first step of a round that began from nothing; see `pieces.digest_of`."""
+
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether all ranks had the same state after the first step."""
+
+    alike: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +218,8 @@ Message = (
     | RefusedMemory
     | AskRestore
     | ResumeFrom
+    | FirstState
+    | Comparison
     | SaveNow
     | HaltAt
     | Halted
@@ -220,6 +237,8 @@ _KINDS: dict[str, type[Any]] = {
     "refused": RefusedMemory,
     "restore": AskRestore,
     "resume": ResumeFrom,
+    "first_state": FirstState,
+    "compared": Comparison,
     "save": SaveNow,
     "halt": HaltAt,
     "halted": Halted,

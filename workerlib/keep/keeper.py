@@ -19,6 +19,7 @@ from workerlib.keep.adapter import KeptObject
 from workerlib.keep.agent_channel import AgentChannel
 from workerlib.keep.arena import Arena, ArenaError
 from workerlib.keep.channel_messages import (
+    Comparison,
     HaltAt,
     Hello,
     Message,
@@ -97,7 +98,7 @@ class StepKeeper:
         point = restoring.ask(self._channel)
         restored: Mapping[str, Any] = {}
         if point.step >= 0:
-            restored = restoring.bring_back(point, self._objects, environment.rank)
+            restored = restoring.bring_back(point, self._objects, environment.rank, environment.world_size)
             saver.begin(point)
         self.planned_end.keep_steps(saver.done, self._keep_before_checkpoint, self._keep_when_over)
         saver.note_whole()
@@ -132,6 +133,8 @@ class StepKeeper:
             self._lock.release()
         if not counts:
             self._stand_still()
+        if is_new:
+            self._saver.compare()
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
             self._keep_last(halt)
@@ -250,6 +253,7 @@ class StepKeeper:
         Collectives may be aborted when this returns.
         """
         self._lock.leave_round()
+        self._saver.compared.set()
         self.planned_end.release()
         if self._gate is not None:
             self._gate.shut()
@@ -287,6 +291,8 @@ class StepKeeper:
                     self._saver.expect_disk(disk_every_s)
                 self._attach(files, lent=lent)
                 self._saver.memory.answered.set()
+            case Comparison(alike):
+                self._saver.learn(alike=alike)
             case RefusedMemory(why):
                 self._saver.memory.refuse(why)
                 self._attach(files)

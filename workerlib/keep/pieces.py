@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch.nn.parameter import is_lazy
 
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.manifest import Layout, Piece
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The type of an integer that has so many bytes."""
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
@@ -87,6 +91,20 @@ def shard_of(tensors: Iterable[torch.Tensor], rank: int, world_size: int) -> tup
     for dimension in sorted(dimensions):
         shard = shard * mesh.size(dimension) + coordinate[dimension]
     return shard, math.prod(mesh.size(dimension) for dimension in dimensions)
+
+
+def digest_of(tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
+    """Return a crc32 of tensors with their names, in whatever order they come."""
+    pairs = sorted(tensors, key=lambda pair: pair[0])
+    sums = [_sum_of(local_part(tensor)) for _, tensor in pairs]
+    crc = zlib.crc32(repr([piece_of(*pair) for pair in pairs]).encode())
+    return zlib.crc32(repr([int(each) for each in sums]).encode(), crc)
+
+
+def _sum_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of a tensor's elements with their bits as integers: a GPU does it at the rate of its memory."""
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.resolve_neg().view(_INTEGERS[real.element_size()]).sum(dtype=torch.int64)
 
 
 def views_of(layout: Layout, data: memoryview) -> list[torch.Tensor]:

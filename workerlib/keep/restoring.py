@@ -19,7 +19,7 @@ from workerlib.keep.channel_messages import AskRestore, Part, ResumeFrom, reason
 from workerlib.keep.generations import read_generation
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
 from workerlib.keep.manifest import ManifestError
-from workerlib.keep.pieces import SavedTensors
+from workerlib.keep.pieces import SavedTensors, is_sharded
 from workerlib.keep.random_state import reseed, restore
 from workerlib.keep.small_state import SmallState, copy, read_small
 from workerlib.packets import ChannelError
@@ -54,7 +54,19 @@ class RestorePoint:
     @property
     def shape(self) -> tuple[int, int]:
         """The world size of the round that saved it, and the number of its shards; zeros if there is nothing."""
-        return next(((commit.world_size, commit.shards) for _, _, commit, _ in self.places), (0, 0))
+        bigs = ((commit.world_size, commit.shards) for _, _, commit, is_generation in self.places if is_generation)
+        return next(bigs, (0, 0))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether each rank had a state of its own, with no sharded tensor, as the stages of a pipeline have.
+
+        Raises `ManifestError`.
+        """
+        bigs = [(place, commit) for _, place, commit, is_generation in self.places if is_generation]
+        layouts = (read_generation(place, commit)[0] for place, commit in bigs if commit.shards > 1)
+        pieces = [piece for layout in layouts for piece in layout.pieces]
+        return bool(pieces) and all(piece.sizes == piece.whole for piece in pieces)
 
 
 def ask(channel: AgentChannel) -> RestorePoint:
@@ -82,19 +94,27 @@ def ask(channel: AgentChannel) -> RestorePoint:
         raise KeptStateError(f"nodeclient did not hand over the kept state, so this worker ends: {why}") from error
 
 
-def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
+def bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int) -> Mapping[str, Any]:
     """Bring objects and random state to the resume point; return the values that the objects took, by name.
 
     Raises `KeptStateError`, after which the objects are of no use.
     """
     try:
-        return _bring_back(point, objects, rank)
+        return _bring_back(point, objects, rank, world_size)
     except ManifestError as error:
         raise KeptStateError(f"the state of step {point.step} that was kept is damaged: {error}") from error
 
 
-def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: int) -> Mapping[str, Any]:
-    saved, done, pending = _read(point, rank)
+def _bring_back(
+    point: RestorePoint, objects: Mapping[str, KeptObject], rank: int, world_size: int
+) -> Mapping[str, Any]:
+    is_own = point.is_own and not any(is_sharded(tensor) for kept in objects.values() for _, tensor in kept.big())
+    if is_own and (ranks := point.shape[0]) != world_size:
+        raise UnfitStateError(
+            f"each of {ranks} ranks had a state of its own at step {point.step}, as the stages of a pipeline have: it "
+            f"comes back only to {ranks} ranks, and not to {world_size}"
+        )
+    saved, done, pending = _read(point, rank, only_own=is_own)
     if not done:
         raise KeptStateError(
             f"step {point.step} was kept without the small state of any rank, so nothing can resume from it"
@@ -126,15 +146,20 @@ def _bring_back(point: RestorePoint, objects: Mapping[str, KeptObject], rank: in
     return values
 
 
-def _read(point: RestorePoint, rank: int) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
-    """Return the big state, the small states at the end of the step by rank, and that of `rank` within the step."""
+def _read(
+    point: RestorePoint, rank: int, *, only_own: bool
+) -> tuple[SavedTensors, dict[int, SmallState], SmallState | None]:
+    """Return the big state, the small states at the end of the step by rank, and that of `rank` within the step.
+
+    The big state is that of all ranks, or `only_own` that of this rank.
+    """
     saved = SavedTensors()
     done: dict[int, SmallState] = {}
     pending: tuple[int, SmallState] | None = None
     for part, place, commit, is_generation in point.places:
         if is_generation:
             layout, data, small = read_generation(place, commit)
-            if part.big:
+            if part.big and (part.rank == rank or not only_own):
                 saved.add(layout, data)
             if small is not None:
                 done.setdefault(part.rank, read_small(small))

@@ -23,13 +23,28 @@ class StepCommits:
         """Whether tensors are bound to the process group of this round, even if this rank has the whole of them."""
         self.alone = environment.world_size == self.shards
         """Whether no other rank has this state."""
+        self.is_compared = self.alone or self.has_sharded
+        """Whether it is known if other ranks have the same state. Until then, it is saved as that of this rank."""
+        if not self.is_compared:
+            self.shard, self.shards = environment.rank, environment.world_size
         self._begun_at = -1
         self._origin_round: int | None = None
         """The round of the step that this round goes on from, if its parts are those of as many ranks."""
 
-    def begin(self, round_: int, step: int, shape: tuple[int, int]) -> None:
-        """Go on from a step of a round with `shape`: its world size and the number of its shards."""
+    def learn(self, *, alike: bool) -> None:
+        """Note whether all ranks have the same state, or each has its own."""
+        self.is_compared, self.alone = True, not alike
+        if alike:
+            self.shard, self.shards = 0, 1
+
+    def begin(self, round_: int, step: int, shape: tuple[int, int], *, own: bool) -> None:
+        """Go on from a step of a round with `shape`: its world size and the number of its shards.
+
+        All ranks have got the same state from it, unless each has got its `own`.
+        """
         self._begun_at = step
+        if not self.is_compared:
+            self.learn(alike=not own)
         if shape == (self._environment.world_size, self.shards):
             self._origin_round = round_
 

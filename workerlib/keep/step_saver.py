@@ -14,12 +14,13 @@ from typing import Any
 from workerlib.env import WorkerEnvironment
 from workerlib.keep.arena import PENDING, Arena
 from workerlib.keep.arena_request import ArenaRequest
-from workerlib.keep.channel_messages import Message, NotSaved, Saved
+from workerlib.keep.channel_messages import FirstState, Message, NotSaved, Saved
 from workerlib.keep.gate import TorchGroups
 from workerlib.keep.generations import Generations, NotNowError
 from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, HEARD_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import PendingStates
+from workerlib.keep.pieces import digest_of
 from workerlib.keep.restoring import RestorePoint
 from workerlib.keep.small_state import SmallStates, Taken
 from workerlib.keep.step_commits import StepCommits
@@ -27,6 +28,10 @@ from workerlib.keep.step_numbers import StepNumbers
 
 SAVERS = 2
 """How many workers of a node save state that all ranks share: one of them may be the one that died."""
+
+COMPARED_WITHIN_S = 5.0
+"""How long training waits after its first step for the states of the other ranks. A lease is as long: a coordinator
+that was started again is there by then."""
 
 
 class StepSaver:
@@ -49,17 +54,18 @@ class StepSaver:
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
         self.memory = ArenaRequest(report, self.commits.shard, self.commits.shards)
         self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
-        self.alone = self.commits.alone
-        """Whether no other rank has this state."""
-        self.follows = not (self.alone and small.on_device)
-        """Whether the small state of each step is kept. If buffers are on a GPU, each step waits for the GPU then."""
-        self._saves = self.alone or environment.local_rank < SAVERS
-        """Whether this worker saves big states."""
+        self.follows = self._saves = self.at_intervals = False
+        """Whether the small state of each step is kept (if buffers are on a GPU, each step waits for the GPU then);
+        whether this worker saves big states; and whether it does so at an interval, because a save at the break may
+        fail or come too late."""
+        self._is_saver = environment.local_rank < SAVERS
+        self._take_role()
+        self.compared = threading.Event()
+        """Set when it is known whether all ranks have the same state."""
+        self._first_is_sent = False
         self.interval = SaveInterval()
         if environment.group_world_size > 1:
             self.interval.raise_least(HEARD_S)
-        self.at_intervals = self.alone or generations.on_device
-        """Whether state is saved at an interval, because a save at the break may fail or come too late."""
         self._collectives: int | None = None
         """How many collectives had begun before the parameters changed in this step; None if that is not known."""
         self._newest: int | None = None
@@ -69,6 +75,16 @@ class StepSaver:
         """Why nothing is kept any more; empty while state is kept."""
         self._torn = False
         """Whether the state may be that of no step."""
+
+    def _take_role(self) -> None:
+        self.follows = not (self.alone and self._small.on_device)
+        self._saves |= self.alone or self._is_saver
+        self.at_intervals |= self.alone or self._generations.on_device
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other rank has this state."""
+        return self.commits.alone
 
     @property
     def done(self) -> int:
@@ -90,7 +106,8 @@ class StepSaver:
     def begin(self, point: RestorePoint) -> None:
         """Go on from the state that was brought back."""
         self.numbers.begin(point.step)
-        self.commits.begin(point.round, point.step, point.shape)
+        self.commits.begin(point.round, point.step, point.shape, own=point.is_own)
+        self._take_role()
 
     def ask_for_memory(self, restored: Mapping[str, Any]) -> None:
         """Request memory before the first step, and wait for it: this rank may die after its part in that step."""
@@ -114,6 +131,20 @@ class StepSaver:
                 commit = self.commits.of(waiting.step)
                 if self._small.find(commit) is None:
                     self._small.write(waiting.state, commit)
+
+    def compare(self) -> None:
+        """Have the state after the first step compared with those of the other ranks, and wait for the answer."""
+        if not self.commits.is_compared and not self._first_is_sent:
+            self._first_is_sent = True
+            self._report(FirstState(digest_of(self._generations.tensors())))
+            self.compared.wait(COMPARED_WITHIN_S)
+
+    def learn(self, *, alike: bool) -> None:
+        """Note whether all ranks have the same state; else this rank saves its own at an interval."""
+        if not self.commits.is_compared:
+            self.commits.learn(alike=alike)
+            self._take_role()
+        self.compared.set()
 
     def expect_disk(self, every_s: float) -> None:
         """Save state that all ranks share at intervals too: nodeclient writes it to a disk every `every_s` seconds."""

@@ -83,12 +83,13 @@ def knows_goal(run: Run, member: Member) -> bool:
     sent, goal = member.sent, goal_of(run, member)
     if sent is None or sent.goal is not goal:
         return False
-    return (sent.run, sent.round, sent.planned, sent.outcome, sent.halt, sent.persist) == _urgent(run, member, goal)
+    known = (sent.run, sent.round, sent.planned, sent.outcome, sent.halt, sent.persist, sent.alike)
+    return known == _urgent(run, member, goal)
 
 
 def _urgent(
     run: Run, member: Member, goal: Goal
-) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None]:
+) -> tuple[str, int, bool, Outcome | None, Halt | None, PersistOrder | None, bool | None]:
     """Return what a node is sent at once when it changes, beside its goal. All else waits for the next heartbeat."""
     return (
         run.id,
@@ -97,13 +98,14 @@ def _urgent(
         _outcome(run, member, goal),
         halt_for(run, member, goal),
         None if goal is Goal.EXIT else order_for(run, member),
+        run.kept.alike if goal is Goal.RUN else None,
     )
 
 
 def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired:
     """Return the desired state of a node, with this heartbeat, as a new message."""
     goal = goal_of(run, member)
-    run_id, number, planned, outcome, halt, persist = _urgent(run, member, goal)
+    run_id, number, planned, outcome, halt, persist, alike = _urgent(run, member, goal)
     until = _wait_until(run, member) if goal is Goal.WAIT else None
     return Desired(
         run=run_id,
@@ -124,6 +126,7 @@ def desired(run: Run, member: Member, heartbeat_s: float, now: float) -> Desired
         halt=halt,
         persist=persist,
         copies=copies_for(run, member),
+        alike=alike,
     )
 
 

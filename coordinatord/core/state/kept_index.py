@@ -124,6 +124,10 @@ class KeptIndex:
         """The failure domain of each node, as of the last plan. It stays while no round runs, since copies stay too."""
         self.no_copies: dict[str, str] = {}
         """Why nodes cannot have the copies that they are to have; no step waits for these."""
+        self._first_states: dict[str, tuple[int, ...]] = {}
+        """The digests of the states after the first step of the round, by node."""
+        self.alike: bool | None = None
+        """Whether all ranks of the round had the same state then; None before that is known."""
         self.disk = Persisting()
         self.pinned: KeptStep | None = None
         """The step that is being written to the disk, and stays protected meanwhile."""
@@ -163,6 +167,20 @@ class KeptIndex:
             if plan is not None and (lost or (at not in was and node not in plan.wanted)):
                 del self.copies[at]  # it is made anew: another node has the same shard now, or a copy is gone
         return True
+
+    def note_first_states(self, node: str, digests: tuple[int, ...], nodes: int) -> bool:
+        """Take in the states that a node's workers had after the first step of the round, which has so many nodes.
+
+        Return whether it is known now if all ranks had the same state.
+        """
+        if not digests or self.alike is not None:
+            return False
+        self._first_states[node] = digests
+        if len({digest for of_node in self._first_states.values() for digest in of_node}) > 1:
+            self.alike = False
+        elif len(self._first_states) == nodes:
+            self.alike = True
+        return self.alike is not None
 
     def note_no_copies(self, node: str, why: str) -> bool:
         """Take in why a node cannot have its copies, or that it can; return whether that has changed."""
@@ -235,6 +253,8 @@ class KeptIndex:
         self.whole, self.candidate = (self.whole, at) if stays else (at, None)
         self._passed = max((step for step in (self._passed, at) if step is not None), default=None)
         self.plan, self.is_ending = None, False
+        self.alike = None
+        self._first_states.clear()
         self.failed.clear()
         self.void_plans()
         self._domains = {}  # other nodes may have other topology keys

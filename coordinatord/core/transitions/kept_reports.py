@@ -30,6 +30,8 @@ def note(run: Run, member: Member, now: float) -> None:
     here = observed.run == run.id and observed.round == run.durable.round and member.durable.in_round
     if here:
         _note_checkpoint(run, member, kept, is_newer=is_newer)
+    if here and kept is not None and run.kept.note_first_states(member.node, kept.first_states, len(run.durable.order)):
+        run.revision += 1
     if here and kept is not None and kept.restoring is Restoring.FAILED:
         run.kept.failed[member.node] = kept.problem
     if here:
