@@ -41,7 +41,7 @@ class ArenaGiver:
 
     def lend(self) -> None:
         """Lend the memory of workers that have ended to those that have none for the same state."""
-        if self._over:
+        if self._over or self._workers.alike is False:
             return
         # A worker that a signal has stopped saves nothing.
         while (loan := self._workers.memory.lend(self._channel.connected - self._channel.stopped)) is not None:

@@ -12,7 +12,7 @@ from coordinatord.protocol.scale_up import ScaleUp
 from tests.sim.coincidences import newcomer
 from tests.sim.faults import strike
 from tests.sim.history import FAULTS_FOR_S, come_to_rest
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import draw_calm_scenario, stepping_workers
 from tests.sim.world import World
 

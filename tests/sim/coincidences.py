@@ -17,7 +17,7 @@ from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
 from tests.sim.faults import LOOK_AGAIN_S, Strike
 from tests.sim.host import Host
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.workers import Training
 from tests.sim.world import JOB, World
 

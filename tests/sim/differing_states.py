@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 
 from tests.sim.history import disturb
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import draw_scenario
 from tests.sim.world import World
 

@@ -19,8 +19,8 @@ from tests.sim.coincidences import has_steps, in_round, newcomer, once, trains
 from tests.sim.faults import Strike
 from tests.sim.history import LAGS_FOR_S, come_to_rest, play_coincidence
 from tests.sim.host import Host
+from tests.sim.kept_copies import Keeps
 from tests.sim.kept_disk import DiskFault
-from tests.sim.kept_memory import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import Scenario, draw_calm_scenario, stepping_workers
 from tests.sim.world import World

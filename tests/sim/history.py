@@ -12,7 +12,7 @@ from tests.sim.coincidences import COINCIDENCES, KEEPING, miss_one_for_long
 from tests.sim.disk_coincidences import PERSISTING
 from tests.sim.faults import FAULTS, Strike, damage, disk_of_states_fails, leave_with_copy, strike
 from tests.sim.impostor import Impostor
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.laggards import Laggards
 from tests.sim.scenario import (
     POLICY,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.fields import STEP_MAX
@@ -30,6 +31,15 @@ NO_ROOM = 0.1
 """The share of nodes without memory for copies."""
 
 Chain = tuple[KeptStep, ...]
+
+
+class Keeps(StrEnum):
+    """The kind of state that workers keep."""
+
+    SHARED = "shared"
+    """All have the same state, and save it when the round breaks."""
+    UNIQUE = "unique"
+    """Each has a shard of its own, and saves it at an interval."""
 
 
 @dataclass(frozen=True)

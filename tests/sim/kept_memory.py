@@ -7,7 +7,6 @@ equal exactly if their chains are, so a mixture shows.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.kept_parts import KeptStep
@@ -15,7 +14,8 @@ from coordinatord.protocol.kept_state import Holding, KeptSource, Restoring, Res
 from coordinatord.protocol.messages import Observed
 from nodeclient.core.effects import CopyKept, HaltWorkers, KeptOrder, Persist, PersistAlone, Protect, Restore, SaveKept
 from nodeclient.core.events import Keeping, KeptChanged, KeptSaved
-from tests.sim.kept_copies import COPY_S, GARBLED, Chain, KeptCopies, Stored, compared
+from tests.sim.first_states import FirstStates
+from tests.sim.kept_copies import COPY_S, GARBLED, Chain, Keeps, KeptCopies, Stored, compared
 from tests.sim.kept_disk import KeptDisk
 from tests.sim.script_checkpoints import ScriptCheckpoints
 from tests.support.kept_state import a_keeper, kept_parts
@@ -46,20 +46,11 @@ ONE_MORE = 0.3
 """The share of stops in which a node's workers have completed one step more than others."""
 
 
-class Keeps(StrEnum):
-    """The kind of state that workers keep."""
-
-    SHARED = "shared"
-    """All have the same state, and save it when the round breaks."""
-    UNIQUE = "unique"
-    """Each has a shard of its own, and saves it at an interval."""
-
-
 class KeptMemory:
     """The memory of one life of a nodeclient."""
 
     def __init__(self, host: Host, world: World, keeps: Keeps) -> None:
-        self._host, self._world, self._keeps = host, world, keeps
+        self._host, self._world, self.keeps = host, world, keeps
         self._agent = host.agent
         every_s = world.scenario.persist_every_s
         options = ("copies" if world.scenario.copies else "yes", "" if every_s is None else f"{every_s}s")
@@ -68,7 +59,7 @@ class KeptMemory:
         self.fetched: list[Stored] = []
         self.copies = KeptCopies(host, world, self)
         self.disk = KeptDisk(host, world, self)
-        self.script = ScriptCheckpoints(host, world, self)
+        self.script, self.first = ScriptCheckpoints(host, world, self), FirstStates(host, world, self)
         self.withdrawn: set[KeptStep] = set()
         """Steps of which a part proved to be damaged."""
         self.key = ("", 0)
@@ -117,7 +108,7 @@ class KeptMemory:
             persisting=self.disk.report if observed.run == self.key[0] else None,
             copy_problem=self.copies.problem,
         )
-        return self.script.noted(holding) if can_halt else holding
+        return self.first.noted(self.script.noted(holding)) if can_halt else holding
 
     # Effects of the agent
 
@@ -143,6 +134,8 @@ class KeptMemory:
                 self.later(0.01, self._halt)
             case HaltWorkers(int(step)):
                 self._keep_named(step)
+            case _:
+                self.first.tell(effect)
 
     def protect(self, effect: Protect) -> None:
         """Protect these steps from being overwritten."""
@@ -186,7 +179,7 @@ class KeptMemory:
         self.saving = True
         chance, training = self._world.chance, self._host.workers.training
         step = None if training is None else training.stepped()
-        has_state = self._keeps is Keeps.SHARED and step is not None and self.resumed is not None
+        has_state = self.keeps is Keeps.SHARED and step is not None and self.resumed is not None
         draw = chance.random() if has_state else 0.0
         if has_state and draw < STUCK:
             return
@@ -237,7 +230,8 @@ class KeptMemory:
     def begin(self, training: Training) -> None:
         """Save at an interval from now on, if nodes have shards or a disk, and write what the script writes."""
         self.script.begin(training)
-        if self._keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
+        self.first.begin(training)
+        if self.keeps is Keeps.UNIQUE or self._world.scenario.persist_every_s is not None:
             self.later(0.5, self._look, training)
 
     def damage(self) -> bool:
@@ -267,9 +261,9 @@ class KeptMemory:
         ranks = next(ranks for ranks in assignment.nodes if ranks.node == self._host.node)
         world_size = sum(ranks.workers for ranks in assignment.nodes)
         assert self.resumed is not None
-        chain, digest = compared(self._world, self.resumed[1])
         own = range(ranks.first_rank, ranks.first_rank + ranks.workers)
-        shards, digest = (1, digest) if self._keeps is Keeps.SHARED else (world_size, None)
+        shards = self.first.shards(world_size)
+        chain, digest = compared(self._world, self.resumed[1]) if shards < world_size else (self.resumed[1], None)
         parts = kept_parts(training.key[1], step, own, world_size=world_size, shards=shards, digest=digest)
         place = self._free_place(last=last)
         if last:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from tests.sim.coincidences import in_round, once, trains
 from tests.sim.faults import Strike
 from tests.sim.history import play_coincidence
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import draw_calm_scenario, stepping_workers
 from tests.sim.world import World
 

@@ -11,7 +11,7 @@ from coordinatord.protocol.messages import JobSpec
 from coordinatord.protocol.node_offer import NodeOffer
 from coordinatord.protocol.scale_up import ScaleUp
 from nodeclient.core.agent_settings import Settings
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 
 POLICY = Policy(outage_grace_s=20.0, stop_limit_s=16.0)
 """The default policy, but with shorter waits where they are longest, so that a history soon ends."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.kept_copies import COPY_S
-from tests.sim.kept_memory import Keeps, KeptMemory
+from tests.sim.kept_copies import COPY_S, Keeps
+from tests.sim.kept_memory import KeptMemory
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinatord.core.values.admin_requests import ForgetJob, StopJob
 from coordinatord.protocol.exit_codes import ExitCode
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import JOB, World
 

@@ -8,7 +8,7 @@ from coordinatord.core.events import Reported
 from coordinatord.core.values.records import RoundFormed
 from tests.sim.crash_point import CrashPoint
 from tests.sim.disk import Fault
-from tests.sim.kept_memory import Keeps
+from tests.sim.kept_copies import Keeps
 from tests.sim.scenario import Scenario, Workers
 from tests.sim.world import World
 

@@ -53,6 +53,8 @@ class Training:
         """The node and incarnation whose worker is gone."""
         self.done_at = math.inf
         """When the last step was taken."""
+        self.first_states: dict[str, int] = {}
+        """What stands for the state of each node after the first step, in a round that began from nothing."""
         self.stalls: list[tuple[float, float]] = []
         """The spans in which it did no step, though it was not broken."""
         self.standstills = Standstills(self, world.seed)

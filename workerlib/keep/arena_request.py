@@ -31,10 +31,11 @@ class WaitingState:
 class ArenaRequest:
     """This worker's memory for kept state, and its request for more."""
 
-    def __init__(self, send: Callable[[Reserve], None], shard: int, shards: int) -> None:
+    def __init__(self, send: Callable[[Reserve], None], part: tuple[int, int]) -> None:
         """Begin without memory. `send` sends a message to nodeclient."""
         self._send = send
-        self._shard, self._shards = shard, shards
+        self.part = part
+        """The shard that is to be kept, and how many shards there are."""
         self.arena: Arena | None = None
         self.refused = False
         self.answered = threading.Event()
@@ -52,7 +53,7 @@ class ArenaRequest:
             return
         awaited, self._waiting = self.awaited, WaitingState(step, taken.kept())
         if not awaited:
-            self._send(Reserve(big + big // SLACK, small, self._shard, self._shards))
+            self._send(Reserve(big + big // SLACK, small, *self.part))
 
     @property
     def awaited(self) -> bool:

@@ -31,6 +31,11 @@ class StepCommits:
         self._origin_round: int | None = None
         """The round of the step that this round goes on from, if its parts are those of as many ranks."""
 
+    @property
+    def requested(self) -> tuple[int, int]:
+        """The shard for which memory is requested, and how many there are: until it is known, ranks count as alike."""
+        return (self.shard, self.shards) if self.is_compared else (0, 1)
+
     def learn(self, *, alike: bool) -> None:
         """Note whether all ranks have the same state, or each has its own."""
         self.is_compared, self.alone = True, not alike

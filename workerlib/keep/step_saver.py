@@ -52,7 +52,7 @@ class StepSaver:
         """Held while a small state is written."""
         self.numbers = StepNumbers()
         self.commits = StepCommits(environment, [tensor for _, tensor in generations.tensors()])
-        self.memory = ArenaRequest(report, self.commits.shard, self.commits.shards)
+        self.memory = ArenaRequest(report, self.commits.requested)
         self._pending = PendingStates(small, self._ring, lambda: self.commits.of(self.numbers.next, PENDING))
         self.follows = self._saves = self.at_intervals = False
         """Whether the small state of each step is kept (if buffers are on a GPU, each step waits for the GPU then);
@@ -77,6 +77,7 @@ class StepSaver:
         """Whether the state may be that of no step."""
 
     def _take_role(self) -> None:
+        self.memory.part = self.commits.requested
         self.follows = not (self.alone and self._small.on_device)
         self._saves |= self.alone or self._is_saver
         self.at_intervals |= self.alone or self._generations.on_device

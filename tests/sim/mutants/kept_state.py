@@ -25,6 +25,9 @@ NEEDS = {
         "majority-taken-silently",
         "rank-that-differed-is-forgotten",
         "differing-step-chosen",
+        "alike-before-all-are-heard",
+        "alike-as-in-another-round",
+        "states-not-compared",
     },
     "lone_nodes.lone_node_world": {"met-plan-not-seen"},
 }
@@ -128,6 +131,27 @@ MUTANTS = tuple(
             "a round resumes from a step of which ranks have different states",
             "return not run.kept.differs(at) and (",
             "return (",
+        ),
+        (
+            "alike-before-all-are-heard",
+            "coordinatord.core.state.kept_index",
+            "ranks count as alike though another one may have another state",
+            "elif len(self._first_states) == nodes:",
+            "else:",
+        ),
+        (
+            "alike-as-in-another-round",
+            "coordinatord.core.state.kept_index",
+            "ranks count as alike since those of another round were",
+            "        self._first_states.clear()\n",
+            "",
+        ),
+        (
+            "states-not-compared",
+            "coordinatord.core.state.kept_index",
+            "ranks with different states count as alike",
+            "            self.alike = False",
+            "            self.alike = True",
         ),
         (
             "state-of-another-run",

@@ -25,7 +25,7 @@ def taken(step: int) -> Taken:
 
 def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
     asked: list[Reserve] = []
-    memory = ArenaRequest(asked.append, 0, 1)
+    memory = ArenaRequest(asked.append, (0, 1))
     for step in range(3):
         memory.want(800, 100, step, taken(step))
     assert [(request.generation, request.small) for request in asked] == [(900, 100)]
