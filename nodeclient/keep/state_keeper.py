@@ -258,7 +258,8 @@ class StateKeeper:
 
     def note_exit(self, local_rank: int) -> None:
         """Note that a worker has ended. One that is left may need its memory to save the same state."""
-        self._round.memory.end(local_rank)
+        if self._channel.is_open:  # else it was held from an earlier round, and another one takes its place
+            self._round.memory.end(local_rank)
         self._giver.lend()
         self._lose(local_rank)
 

@@ -60,6 +60,11 @@ class WorkerChannel:
         return self._socket.path
 
     @property
+    def is_open(self) -> bool:
+        """Whether workers of a round may connect."""
+        return self._socket is not None
+
+    @property
     def connected(self) -> frozenset[int]:
         """The local ranks of the workers that have sent their hello and are still connected."""
         return frozenset(peer.local_rank for peer in self._peers if peer.local_rank is not None)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.protocol.kept_parts import KeptStep
-from nodeclient.core.effects import Protect, SaveKept
+from nodeclient.core.effects import Protect, Restore, SaveKept
 from nodeclient.core.events import KeptSaved
 from tests.nodeclient.keep.stage import BIG, RUN, SMALL, KeepingNode, KeepingWorker, keeping_nodes
 from workerlib.keep.arena import Arena
@@ -183,6 +183,16 @@ async def test_a_worker_that_is_refused_after_the_death_of_the_other_gets_its_me
         end(node, first)
         assert isinstance((await second.receive())[0], RefusedMemory)
         await lent(second)
+
+
+async def test_the_end_of_a_worker_that_was_held_takes_no_memory_from_the_one_in_its_place(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        held = node.worker(node.begin(1))
+        await held.reserve()
+        await node.keeper.note_end()
+        node.keeper.carry_out(Restore(RUN, 2, None))
+        node.keeper.note_exit(held.local_rank)
+        assert isinstance(await node.worker(node.begin(2)).reserve(), Reserved)
 
 
 async def test_a_request_of_a_worker_that_has_ended_takes_no_memory(tmp_path: Path) -> None:
