@@ -128,6 +128,21 @@ def test_a_node_that_is_gone_takes_its_parts_along() -> None:
     assert index.steps() == []
 
 
+def test_a_step_on_which_ranks_differed_stays_out_even_if_all_of_them_go_and_one_comes_back() -> None:
+    index, at = KeptIndex(a_record()), KeptStep(1, 8)
+    alike = [kept_parts(1, 8, range(rank, rank + 1), world_size=2, digest=rank) for rank in range(2)]
+    note(index, 0, alike[0])
+    assert index.is_whole(at)
+    note(index, 1, alike[1])
+    for number in range(2):
+        assert not index.is_whole(at)
+        index.drop(f"n{number}")
+    note(index, 0, alike[0])
+    assert index.differs(at)
+    assert not index.is_whole(at)
+    assert index.candidate is None
+
+
 def a_plan(index: KeptIndex, step: int) -> ResumePlan:
     """Make the plan of a round that resumes from a step, and have it kept."""
     at = KeptStep(1, step)

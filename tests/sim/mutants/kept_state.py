@@ -23,7 +23,6 @@ NEEDS = {
     "differing_states.differing_world": {
         "digests-not-compared",
         "majority-taken-silently",
-        "rank-that-differed-is-forgotten",
         "differing-step-chosen",
         "alike-before-all-are-heard",
         "alike-as-in-another-round",
@@ -117,13 +116,6 @@ MUTANTS = tuple(
             "the state that most ranks have counts as the right one",
             "self.differ |= {*known} != {part.digest}",
             "self.differ |= {*known} != {part.digest} and len(self.held) < 3",
-        ),
-        (
-            "rank-that-differed-is-forgotten",
-            "coordinatord.core.state.kept_index",
-            "a step counts again once the ranks that had different states of it are gone, and one of them is back",
-            "return at in self._differing",
-            "return at in self._of_step and self._of_step[at].differ",
         ),
         (
             "differing-step-chosen",
