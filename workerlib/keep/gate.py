@@ -14,8 +14,6 @@ keep the state that of a whole step:
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -34,9 +32,12 @@ short takes at most half a percent more than the device needs."""
 PAUSE_MIN_S, PAUSE_MAX_S = 2e-5, 1e-3
 """The shortest pause is what the kernel takes to wake a thread. The longest one bounds how late an error is seen."""
 
-FAILURE_S = 10.0
-"""How long a worker with a failed group waits for nodeclient, which ends a round within a second of a death. If no
-process has died, as when a network fails, nobody else may notice."""
+LOOK_S = 1.0
+"""The pause between two looks whether a process group has failed, while a worker waits."""
+
+FAILURE_LOOKS = 10
+"""How many such looks a worker with a failed group waits for nodeclient, which ends a round within a second of a death.
+If no process has died, as when a network fails, nobody else may notice."""
 
 
 class Groups(Protocol):
@@ -61,12 +62,14 @@ class Gate:
         self._opened_at: int | None = None
         """How many collectives had begun when the gate was opened in this step; None if it was not, or not known."""
         self._is_shut = False
+        self.failed = ""
+        """Which process group has failed without a word of nodeclient, as one sentence; empty if none has."""
 
     def open(self) -> bool:
-        """Wait until the device has passed all that training has given it; return False if the gate is shut.
+        """Wait until the device has passed all that training has given it; return whether it has, undisturbed.
 
-        The training thread calls this before the first change of a step. If a process group fails and nothing else
-        happens, this process is ended. Raises `RuntimeError` if an error has spoilt the device.
+        If not, the gate is shut, or a process group has failed for long, see `failed`. The training thread calls this
+        before the first change of a step. Raises `RuntimeError` if an error has spoilt the device.
         """
         self._opened_at = None
         if not self._has_peers:
@@ -101,12 +104,14 @@ class Gate:
         self._is_shut = True
 
     def _pass(self, mark: Mark) -> bool:
-        """Wait until the device has passed a mark while no group has failed; return False if the gate is shut."""
-        while not _wait(lambda: self._is_open_at(mark), FAILURE_S):
-            if failed := self._groups.failure():
-                sys.stderr.write(f"workerlib: {failed}\n")
-                sys.stderr.flush()
-                os._exit(1)  # an orderly end would abort the collectives under the peers, as torch's destructors do
+        """Wait until the device has passed a mark while no group has failed; return whether it has, as `open` does."""
+        looks = 0
+        while not _wait(lambda: self._is_open_at(mark), LOOK_S):
+            failed = self._groups.failure()
+            looks = looks + 1 if failed else 0
+            if looks > FAILURE_LOOKS:
+                self.failed = failed
+                return False
         return not self._is_shut
 
     def _is_open_at(self, mark: Mark) -> bool:

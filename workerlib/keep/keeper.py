@@ -8,6 +8,7 @@ In each step, only the small state costs time. `step_saver` does the saving.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -180,7 +181,17 @@ class StepKeeper:
             raise KeptStateError(f"this round ended {STAND_STILL_S:g} s ago, so this worker ends")
 
     def _stand_still(self) -> None:
-        """Do no further step in this round, which is over. Raises as `_begin_step` does, and never returns."""
+        """Do no further step in this round, which is over. Raises as `_begin_step` does, and never returns.
+
+        If only this worker knows that the round is over, it saves and ends, without torch's destructors: these would
+        abort the collectives before the peers have saved.
+        """
+        if self._gate is not None and self._gate.failed:
+            self.close(failed=True)
+            sys.stdout.flush()
+            sys.stderr.write(f"workerlib: {self._gate.failed}\n")
+            sys.stderr.flush()
+            os._exit(1)
         self._lock.is_final = True
         self._begin_step()
 

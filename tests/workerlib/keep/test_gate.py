@@ -164,18 +164,21 @@ def test_a_gate_is_passed_when_the_device_is_through_and_no_group_has_failed(nod
 
 
 ALONE = """
-from tests.support.late_device import Device
+import sys
+from pathlib import Path
+from tests.support import late_device
 from workerlib.keep import gate
-gate.FAILURE_S = 0.0
-device = Device(lambda: None, problem="the network has failed")
-gate.Gate(device, device).open()
+
+gate.LOOK_S = 0.0
+play = late_device.Play(late_device.Training.ONE_OPTIMIZER, 2, False, {4: late_device.Event.TORCH_ABORTS, 99: None})
+late_device.kept_steps(play, gate.Gate, Path(sys.argv[1]))
 """
 
 
-def test_a_worker_whose_group_has_failed_ends_by_itself_if_nobody_else_notices() -> None:
-    command = (sys.executable, "-W", "ignore", "-c", ALONE)
+def test_a_worker_whose_group_has_failed_ends_by_itself_if_nobody_else_notices(node: Path) -> None:
+    command = (sys.executable, "-W", "ignore", "-c", ALONE, str(node))
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert (ended.returncode, ended.stderr) == (1, "workerlib: the network has failed\n")
+    assert (ended.returncode, ended.stderr) == (1, "workerlib: a collective has failed\n")
 
 
 class Group:
