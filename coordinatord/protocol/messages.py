@@ -55,7 +55,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 152. A
+node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 160. A
 usual message is below 1 KiB, and below 4 KiB with a report."""
 
 
