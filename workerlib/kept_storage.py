@@ -51,7 +51,7 @@ from workerlib import checkpoints, progress
 from workerlib.env import KEEP, WorkerEnvironment
 from workerlib.keep import restoring
 from workerlib.keep.agent_channel import AgentChannel
-from workerlib.keep.arena import WHOLE, Arena, Commit
+from workerlib.keep.arena import CHOSEN, WHOLE, Arena, Commit
 from workerlib.keep.channel_messages import (
     Hello,
     Interval,
@@ -240,7 +240,7 @@ class KeptWriter(StorageWriter):
                 copy(views_of(layout, place.data), [tensor for _, tensor in contents])
                 place.data[begin:length] = tail
                 commit = (link.environment.round, length, rank, world_size, shard, shards)
-                place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE))
+                place.commit(Commit(self._step, *commit, arena.newest_serial() + 1, WHOLE | CHOSEN))
                 link.step = self._step
                 link.report(Saved(self._step, time.monotonic() - began_at, length))
         written: Future[list[WriteResult]] = Future()

@@ -55,6 +55,13 @@ def status(observed: Observed, assignment: Assignment | None, workers: int, wait
     return f"round {observed.round}, {ranks(assignment, workers)}: {observed.phase}"
 
 
+DIFFERENT_STATES = (
+    "ranks have different states after their first step, so each keeps its own, at intervals: the training can go on "
+    "from them with the same number of workers only"
+)
+"""The notice that nothing of the state is the same on all ranks, though no tensor is sharded."""
+
+
 def keeps_nothing(number: int) -> str:
     """Return the notice that a node was told to write to a disk, and that its workers keep nothing."""
     return (

@@ -115,7 +115,7 @@ class StateKeeper:
         self._protected: tuple[str, set[tuple[int, int]]] = "", set()
         """The rounds and steps to protect, and their run, which may be one of which nothing is kept yet."""
         self._round = RoundWorkers()
-        self._giver = self._giver_of(self._round)
+        self._giver = ArenaGiver(self._resources, self._channel, self._round, self._note_given)
         self._resuming = Resuming(self._resources, self._channel.send)
         self._copier = Copier(self._resources)
         self._asked = 0
@@ -184,10 +184,15 @@ class StateKeeper:
             case PersistAlone(run):
                 self._tasks.spawn(self._persist_alone(run), name="persist")
             case TellAlike(alike):
-                self._round.alike = alike
-                self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
+                self._tell_alike(alike)
             case SaveKept() | HaltWorkers():
                 self._ask_to_save(order)
+
+    def _tell_alike(self, alike: bool) -> None:
+        self._round.alike = alike
+        self._channel.send_all(self._round.first_states.keys() & self._channel.connected, Comparison(alike))
+        if not alike:
+            self._notify(Level.INFO, notices.DIFFERENT_STATES, "different_states")
 
     async def _persist_alone(self, run: str) -> None:
         """Write the newest step that this node has whole, and then submit `PersistedAlone`.
@@ -211,7 +216,7 @@ class StateKeeper:
             self._resuming.give_up()
             self._giver.give_up()
             self._round = RoundWorkers(number)
-            self._giver = self._giver_of(self._round)
+            self._giver = ArenaGiver(self._resources, self._channel, self._round, self._note_given)
             self._resuming = Resuming(self._resources, self._channel.send, run, number)
         self._enter(run)
         self._resuming.pursue(order.resume)
@@ -375,9 +380,6 @@ class StateKeeper:
             text = f"no worker has saved its state at the end of round {current.number}: {current.why_not}"
             self._notify(Level.INFO, text, "state_not_saved")
         self._submit(KeptSaved(current.put_off))
-
-    def _giver_of(self, workers: RoundWorkers) -> ArenaGiver:
-        return ArenaGiver(self._resources, self._channel, workers, self._note_given)
 
     def _note_given(self, local_rank: int, lent: bool) -> None:
         self._add_halting(self._round, self._round.keepers, local_rank)

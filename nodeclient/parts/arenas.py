@@ -19,7 +19,7 @@ from coordinatord.protocol.fields import COUNTER_MAX, RANKS_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.kept_parts import KeptParts
 from nodeclient.host.memory import address_space_left
-from nodeclient.parts.digests import Digests, is_shared
+from nodeclient.parts.digests import Digests, is_comparable
 from nodeclient.parts.part_messages import Kind
 from nodeclient.workers import syscalls
 from workerlib.keep.arena import GENERATIONS, HEADER_BYTES, MEMORY_NAME, Arena, ArenaError, ArenaSizes, Commit, Place
@@ -358,8 +358,8 @@ def named_parts(arenas: Arenas, digests: Digests, *, with_small: bool) -> Iterat
     for held in arenas.held():
         is_big, is_protected = held.kind is Kind.BIG, arenas.is_protected(held.commit)
         digest = digests.of_tensors(held.place, held.commit) if is_big else None
-        is_comparable = digest is not None or not is_shared(held.commit)
-        if is_comparable if is_big else with_small or is_protected:
+        is_ready = digest is not None or not is_comparable(held.commit)
+        if is_ready if is_big else with_small or is_protected:
             part = _part_of(held, digest, protected=is_protected)
             if part is not None:
                 yield part

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import Executor, Future
 from weakref import WeakKeyDictionary
 
-from workerlib.keep.arena import Commit, Place
+from workerlib.keep.arena import CHOSEN, Commit, Place
 from workerlib.keep.manifest import ManifestError, tensors_digest
 
 
@@ -38,7 +38,7 @@ class Digests:
             commit = place.read()
             if commit is None:
                 continue
-            if is_shared(commit) and self.of_tensors(place, commit) is None:
+            if is_comparable(commit) and self.of_tensors(place, commit) is None:
                 noting.append(self._begin_to_note(place, commit))
             elif place.digest(commit) is None:
                 self._begin_to_note(place, commit)
@@ -67,7 +67,7 @@ class Digests:
         if crc is None:
             crc = zlib.crc32(data)
         try:
-            of_tensors = tensors_digest(data) if is_shared(commit) else None
+            of_tensors = tensors_digest(data) if is_comparable(commit) else None
         except ManifestError:  # whoever resumes from it reports that
             of_tensors = crc
         whole = place.read() == commit
@@ -77,9 +77,9 @@ class Digests:
         return whole
 
 
-def is_shared(commit: Commit) -> bool:
-    """Whether other ranks have the same part of the big state."""
-    return commit.shards < commit.world_size
+def is_comparable(commit: Commit) -> bool:
+    """Whether other ranks save the same part of the big state, to the last bit."""
+    return commit.shards < commit.world_size and not commit.flags & CHOSEN
 
 
 def withdraw(place: Place, commit: Commit) -> bool:

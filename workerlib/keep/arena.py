@@ -59,6 +59,9 @@ numbers may still change."""
 WHOLE = 2
 """The flag of a generation that holds the small state of its step as well, such as one of a save at an interval."""
 
+CHOSEN = 4
+"""The flag of a generation that a `KeptWriter` has written: replicas of it may differ, as in a model's buffers."""
+
 TOUCH_BYTES = 1 << 20
 """The bytes that are mapped in one call, which holds the interpreter's lock for a tenth of a millisecond."""
 
@@ -347,16 +350,14 @@ def next_generation(
 ) -> Place | None:
     """Return the generation that a save overwrites; None if all have to stay: the newest one and protected ones.
 
-    The `last` save of a round overwrites the newest one rather than none. Of the others, those of the oldest round go
-    first, and then the one whose step has the smallest power of two in it: ranks that save at different intervals have
-    the steps of the larger powers in common.
+    The `last` save of a round overwrites the newest one rather than none. Of the others, the oldest round goes first,
+    then the step with the smallest power of two in it: ranks with other intervals share the larger powers.
     """
     held = [(place, place.read()) for place in places]
     newest = max(((commit.round, commit.step) for _, commit in held if commit is not None), default=None)
     stay = {newest, *protected}
     if last and all(commit is not None and (commit.round, commit.step) in stay for _, commit in held):
-        stay.discard(newest)
-        stay.update(protected)
+        stay = {*protected}
     free: list[tuple[tuple[int, int, int], int]] = []
     for number, (_, commit) in enumerate(held):
         if commit is None:
@@ -378,8 +379,8 @@ def next_small(places: Sequence[Place], protected: Collection[tuple[int, int]]) 
             return place
         held.append(commit)
     stay = set(sorted([commit.serial for commit in held if not commit.flags & PENDING])[-2:])
-    wanted = [commit for commit in held if (commit.round, commit.step) in protected]
-    wanted.sort(key=lambda commit: (not commit.pending, commit.serial))
+    known = sorted(held, key=lambda commit: (not commit.pending, commit.serial))
+    wanted = (commit for commit in known if (commit.round, commit.step) in protected)
     stay.update({(commit.rank, commit.round, commit.step): commit.serial for commit in wanted}.values())
     free = [(commit.serial, number) for number, commit in enumerate(held) if commit.serial not in stay]
     return places[min(free)[1]] if free else None
@@ -392,8 +393,7 @@ def _protected_by(words: Sequence[int]) -> tuple[int, int] | None:
 
 def _fold(commit: Commit) -> int:
     """Return 32 bits that belong to a commit; never 0."""
-    check = commit.check
-    return (check ^ check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
+    return (commit.check ^ commit.check >> _CRC_BITS) & (2**_CRC_BITS - 1) or 1
 
 
 def _round_up(size: int, unit: int) -> int:

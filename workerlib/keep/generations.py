@@ -48,6 +48,7 @@ class Generations:
         self._growth = 0
         self._sample: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._first_versions: list[int] = []
         self._order = order_of(tensor for _, tensor in self.tensors()) if order is None else order
         """The order of the GPU that has the state; None if the host has it."""
         collectives = order_of_collectives(self._order)
@@ -84,11 +85,17 @@ class Generations:
             self._sample = [local_part(tensor) for _, tensor in tensors[:: max(1, len(tensors) // SAMPLE)]]
         # torch counts changes of a tensor in place, which also shows those of a compiled optimizer, which has no hooks.
         self._versions = [tensor._version for tensor in self._sample]  # noqa: SLF001 - as torch's own checkpointing
+        self._first_versions = self._first_versions or self._versions
         return True
 
     def has_ended(self, within_s: float | None) -> bool:
         """Whether a GPU has come to the end of the last step: see `Gate.has_ended`, which waits."""
         return self.gate is None or self.gate.has_ended(within_s)
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the last step had other state than the round began with, by a sample of its tensors."""
+        return self._versions != self._first_versions
 
     def have_changed(self) -> bool:
         """Whether the state has changed since `note_step`, by a sample of its tensors."""

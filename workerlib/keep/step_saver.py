@@ -33,6 +33,10 @@ COMPARED_WITHIN_S = 5.0
 """How long training waits after its first step for the states of the other ranks. A lease is as long: a coordinator
 that was started again is there by then."""
 
+COMPARED_AFTER = 100
+"""The steps after which states are compared although no change was seen: nobody sees those of an optimizer that is not
+torch's and writes to `.data`."""
+
 
 class StepSaver:
     """Writes steps of one round into the memory that nodeclient holds for this worker."""
@@ -134,10 +138,20 @@ class StepSaver:
                     self._small.write(waiting.state, commit)
 
     def compare(self) -> None:
-        """Have the state after the first step compared with those of the other ranks, and wait for the answer."""
-        if not self.commits.is_compared and not self._first_is_sent:
-            self._first_is_sent = True
+        """Have the state after the first step compared with those of the other ranks, and wait for the answer.
+
+        Before an optimizer has changed it, ranks that will differ may still have the same state: a gradient scaler
+        often leaves out the first steps.
+        """
+        is_trained = self.numbers.has_optimizer or self._generations.is_trained or self._count >= COMPARED_AFTER
+        if self._problem or self.commits.is_compared or self._first_is_sent or not is_trained:
+            return
+        self._first_is_sent = True
+        try:
             self._report(FirstState(digest_of(self._generations.tensors())))
+        except (KeptStateError, RuntimeError) as error:  # as in `keep_step`, or a layout of which torch has no bits
+            self._give_up(str(error))
+        else:
             self.compared.wait(COMPARED_WITHIN_S)
 
     def learn(self, *, alike: bool) -> None:
@@ -204,10 +218,14 @@ class StepSaver:
             if self.at_intervals and self._saves:
                 self._save_if_due()
         except KeptStateError as error:  # no state is worth the end of a training
-            self._problem = str(error)
-            self.memory.refuse(self._problem)
-            self._report(NotSaved(self._problem))
+            self._give_up(str(error))
         return True
+
+    def _give_up(self, problem: str) -> None:
+        """Keep nothing any more."""
+        self._problem = problem
+        self.memory.refuse(problem)
+        self._report(NotSaved(problem))
 
     def _save_if_due(self) -> None:
         """Save the big state, if the interval is over."""
@@ -274,6 +292,8 @@ class StepSaver:
             return "training has ended within a step"
         if why := self._problem or self.numbers.problem:
             return why
+        if not self.commits.is_compared:
+            return "it is not known yet whether all ranks have the same state"
         if not self._saves:
             return "other workers of this node save the same state"
         if why := self.memory.obstacle():

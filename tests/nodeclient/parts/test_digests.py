@@ -9,8 +9,8 @@ from threading import Event
 
 import pytest
 
-from nodeclient.parts.digests import Digests
-from workerlib.keep.arena import CONTROL_WORDS, Commit, Place
+from nodeclient.parts.digests import Digests, is_comparable
+from workerlib.keep.arena import CHOSEN, CONTROL_WORDS, Commit, Place
 from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
 
 COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)
@@ -102,3 +102,10 @@ def test_a_copy_of_a_shared_part_gets_the_digest_of_its_tensors_too(place: Place
     assert digests.of_tensors(place, COMMIT) is not None
     assert place.digest(COMMIT) == 7
     assert not digests.note([place])
+
+
+def test_what_a_script_has_chosen_to_save_is_compared_with_nothing() -> None:
+    """Each rank has other statistics of its batch norms under DDP, and `dcp` loads those of any of them."""
+    assert is_comparable(COMMIT)
+    assert not is_comparable(replace(COMMIT, flags=CHOSEN))
+    assert not is_comparable(replace(COMMIT, shards=COMMIT.world_size))

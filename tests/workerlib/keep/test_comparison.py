@@ -1,0 +1,36 @@
+"""When the state of a rank is compared with those of others, and what becomes of one that cannot be."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.support.kept_script import Script
+from workerlib.keep.channel_messages import FirstState, NotSaved
+
+
+def test_a_state_is_compared_once_an_optimizer_has_changed_it(script: Script) -> None:
+    """A gradient scaler leaves out steps: until the first one, ranks that will differ have the same state."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight])
+    with script.runs({"weight": weight, "optimizer": optimizer}) as (_, kept):
+        kept.step(0)
+        assert not kept._saver.commits.is_compared
+        assert "not known yet" in kept._saver._obstacle()
+        weight.grad = torch.ones(2)
+        optimizer.step()
+        kept.step(1)
+        assert kept._saver.commits.is_compared
+    assert sum(isinstance(message, FirstState) for message in script.node.nodes[0].messages) == 1
+
+
+def test_a_state_that_can_no_longer_be_kept_when_it_is_compared_ends_no_training(script: Script) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with script.runs({"model": model, "optimizer": optimizer}) as (_, kept):
+        model.register_parameter("late", nn.Parameter(torch.ones(1)))
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        kept.step(0)
+        script.node.await_message(0, NotSaved)
+        assert not any(isinstance(message, FirstState) for message in script.node.nodes[0].messages)
