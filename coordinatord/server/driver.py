@@ -51,7 +51,7 @@ Carried = TypeVar("Carried", bound=Effect | Look)
 
 RECORDED = Subject(
     "coordinatord",
-    ("coordinatord.core", "coordinatord.protocol"),
+    ("coordinatord.core", "coordinatord.hints", "coordinatord.protocol"),
     code=("_handlers",),
     nodes=lambda machine: machine.sessions,
 )

@@ -90,8 +90,7 @@ class StateKeeper:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kept-state")
         self._digests = Digests(self._threads)
         self._tasks = tasks
-        changed = partial(submit, KeptChanged())
-        uses_disk = persist is not None and settings.limit_bytes > 0
+        uses_disk, changed = persist is not None and settings.limit_bytes > 0, partial(submit, KeptChanged())
         copies = COPIES_WITH_DISK if uses_disk else COPIES
         self._arenas = Arenas(settings.limit_bytes, lambda: memory(Host()).available, copies)
         self._disk = Persister(persist, self._arenas, notify, changed, tasks) if persist and uses_disk else None

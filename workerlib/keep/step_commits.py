@@ -36,6 +36,11 @@ class StepCommits:
         """The shard for which memory is requested, and how many there are: until it is known, ranks count as alike."""
         return (self.shard, self.shards) if self.is_compared else (0, 1)
 
+    @property
+    def problem(self) -> str:
+        """Why no state can be saved; empty if it can."""
+        return "" if self.is_compared else "it is not known yet whether all ranks have the same state"
+
     def learn(self, *, alike: bool) -> None:
         """Note whether all ranks have the same state, or each has its own."""
         self.is_compared, self.alone = True, not alike

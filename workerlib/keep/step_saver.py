@@ -290,10 +290,8 @@ class StepSaver:
         """Return why the last step cannot be saved; empty if it can."""
         if self._torn:
             return "training has ended within a step"
-        if why := self._problem or self.numbers.problem:
+        if why := self._problem or self.numbers.problem or self.commits.problem:
             return why
-        if not self.commits.is_compared:
-            return "it is not known yet whether all ranks have the same state"
         if not self._saves:
             return "other workers of this node save the same state"
         if why := self.memory.obstacle():
