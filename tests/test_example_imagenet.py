@@ -32,7 +32,7 @@ COLOURS = {
 }
 """The classes. They cannot be mistaken for one another."""
 
-IMAGES_PER_COLOUR = 16
+IMAGES_PER_COLOUR = 32
 IMAGES = IMAGES_PER_COLOUR * len(COLOURS)
 BATCH = 12
 EPOCHS = 3
