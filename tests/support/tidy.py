@@ -27,8 +27,8 @@ from tests.support.rule import Finding, Rule
 from tests.support.source import ROOT, FunctionNode, Source
 from tests.support.state_changes import durable_changes, property_changes, query_changes
 
-FILE_LINES_MAX = 400
-"""More is more than one purpose: the code that the house takes as models has medians near 150."""
+FILE_LINES_MAX = 700
+"""A guard against a file with two purposes, not a target: split by purpose, never by length."""
 
 FUNCTION_LINES_MAX = 70
 """A screen; the limit in TigerBeetle's style guide."""
