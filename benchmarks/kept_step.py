@@ -106,8 +106,7 @@ def note_saves() -> list[float]:
     places: list[float] = []
 
     def note(self: intervals.SaveInterval, seconds: float) -> None:
-        # The first call is a guess, and then each place is written for the first time.
-        (saves if len(places) > GENERATIONS else places).append(seconds)
+        (saves if len(places) == GENERATIONS else places).append(seconds)
         note_save(self, seconds)
 
     intervals.SaveInterval.note_save = note  # type: ignore[method-assign]  # to listen

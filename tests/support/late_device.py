@@ -312,7 +312,7 @@ def kept_steps(play: Play, kind: type[Gate], path: Path) -> Steps:
         os.ftruncate(file, sizes.total)
         arena = Arena.create(file, sizes)
         kept._saver.attach(arena, lent=False)
-        kept._saver.interval.steps = int(not play.is_lazy)
+        kept._saver.interval.steps, kept._saver.at_intervals = 1, not play.is_lazy
         with suppress(EndedError, LeftRoundError, KeptStateError):
             _train(play, kept)
         return {

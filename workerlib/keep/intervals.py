@@ -1,7 +1,9 @@
 """How often state is saved that only this rank has, so that saves take at most one hundredth of the time.
 
 The interval is a power of two, and steps that it divides are saved. So ranks need not agree: if their intervals differ,
-the steps that the largest one divides are common to all.
+the steps that the largest one divides are common to all. It begins at `STEPS_FIRST` and at most doubles with each save.
+So a step that a higher power of two divides than any before it in the round is saved by all ranks, whatever they
+measure.
 """
 
 from __future__ import annotations
@@ -19,17 +21,8 @@ HEARD_S = 1.5
 """The least time between two saves where several nodes have to agree on a step, in seconds. A node is heard once a
 second, and a step that was saved over before all were heard is never agreed on."""
 
-STEPS_MAX = 1 << 20
-
-GROWTH_MAX = 4
-"""How many times longer one save can make the interval. A single save may be slow by chance, and the first one touches
-new memory. The next save corrects the interval; without this limit, it could come minutes later."""
-
-STEPS_BEFORE = 4
-"""The steps that are timed before the first interval is chosen."""
-
-FIRST_TOUCH_BYTES_S = 0.7e9
-"""Bytes a second of a first copy into new memory; 0.7 to 0.9 GB/s were measured on two busy cores."""
+STEPS_FIRST = 4
+"""The interval at the beginning of a round."""
 
 WEIGHT = 0.2
 """The weight of the last step in the mean time of a step."""
@@ -39,13 +32,14 @@ class SaveInterval:
     """Measures steps and saves, and decides at which steps to save."""
 
     def __init__(self) -> None:
-        self.steps = 0
-        """The interval in steps; 0 until it is known."""
+        self.steps = STEPS_FIRST
+        """The interval, in steps: the difference of two steps' numbers."""
         self._least_s = 0.0
-        self._step_s: float | None = None
-        self._timed = 0
+        self._step_s = 0.0
+        """How long one step takes; 0 until one was timed."""
         self._save_s = 0.0
-        self._began_at: float | None = None
+        self._began: tuple[int, float] | None = None
+        """The step before the present one, and when that one began."""
         self._skipped = 0
         self._reported = Interval(0, 0.0, 0)
 
@@ -53,34 +47,26 @@ class SaveInterval:
         """Raise the least time between two saves, which begins at 0, to `seconds` if it is shorter."""
         self._least_s = max(self._least_s, seconds)
 
-    def begin_step(self, now: float) -> None:
-        """Note when a step begins, after the save of the one before."""
-        self._began_at = now
+    def begin_step(self, done: int, now: float) -> None:
+        """Note when a step begins, after the save of the step `done`."""
+        self._began = done, now
 
-    def end_step(self, now: float) -> None:
-        """Note when the step has ended."""
-        if self._began_at is not None:
-            self.note_step(now - self._began_at)
-
-    def note_step(self, seconds: float) -> None:
-        """Note how long a step took, without saves."""
-        self._step_s = seconds if self._step_s is None else (1 - WEIGHT) * self._step_s + WEIGHT * seconds
-        self._timed += 1
-
-    def expect(self, seconds: float) -> None:
-        """Choose the first interval by how long a save probably takes."""
-        if self.steps == 0 and self._timed >= STEPS_BEFORE:
-            self.note_save(seconds)
+    def end_step(self, step: int, now: float) -> bool:
+        """Note when a step has ended; return whether to save it. A script may leave out numbers, also each even one."""
+        before = step - 1
+        if self._began is not None:
+            before, began_at = self._began
+            step_s = (now - began_at) / (step - before)
+            self._step_s = (1 - WEIGHT) * self._step_s + WEIGHT * step_s if self._step_s else step_s
+        return step // self.steps > before // self.steps
 
     def note_save(self, seconds: float) -> None:
-        """Note how long a save took, and choose the interval anew."""
-        self._save_s = seconds
-        steps = 1
-        steps_max = min(self.steps * GROWTH_MAX, STEPS_MAX) if self.steps else STEPS_MAX
+        """Note how long a save took, and choose the interval anew. The first save, into new memory, is no measure."""
+        steps_max = 2 * self.steps if self._save_s else self.steps
         least_s = max(seconds / SHARE_MAX, self._least_s)
-        while self._step_s is not None and steps * self._step_s < least_s and steps < steps_max:
-            steps *= 2
-        self.steps = steps
+        self._save_s, self.steps = seconds, 1
+        while self.steps < steps_max and self.steps * self._step_s < least_s:
+            self.steps *= 2
 
     def note_skip(self) -> None:
         """Note that a save was due and could not be made."""
@@ -93,7 +79,3 @@ class SaveInterval:
             return None
         self._reported = now
         return now
-
-    def due(self, step: int) -> bool:
-        """Whether to save this step."""
-        return self.steps > 0 and step % self.steps == 0

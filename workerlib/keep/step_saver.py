@@ -17,7 +17,7 @@ from workerlib.keep.arena_request import ArenaRequest
 from workerlib.keep.channel_messages import FirstState, Message, NotSaved, Saved
 from workerlib.keep.gate import TorchGroups
 from workerlib.keep.generations import Generations, NotNowError
-from workerlib.keep.intervals import DISK_SHARE, FIRST_TOUCH_BYTES_S, HEARD_S, SaveInterval
+from workerlib.keep.intervals import DISK_SHARE, HEARD_S, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.pending_state import PendingStates
 from workerlib.keep.pieces import digest_of
@@ -230,21 +230,19 @@ class StepSaver:
     def _save_if_due(self) -> None:
         """Save the big state, if the interval is over."""
         interval, arena = self.interval, self.memory.arena
-        interval.end_step(time.monotonic())
-        if arena is not None:
-            interval.expect(arena.sizes.generation / FIRST_TOUCH_BYTES_S)
-        if arena is not None and interval.due(self.done):
+        is_due = interval.end_step(self.done, time.monotonic())
+        if arena is not None and is_due:
             answer = self.save(0, last=False)
             if isinstance(answer, NotSaved):
                 interval.note_skip()
             elif answer.length:
                 interval.note_save(answer.seconds)
             self._report(answer)
+            if (news := interval.news()) is not None:
+                self._report(news)
         elif not self.follows and not self._count & (self._count - 1):
             self._look_at_sizes(self._small.take())
-        if (news := interval.news()) is not None:
-            self._report(news)
-        interval.begin_step(time.monotonic())
+        interval.begin_step(self.done, time.monotonic())
 
     # Saving
 

@@ -118,14 +118,14 @@ def test_a_worker_that_is_alone_saves_its_last_step_when_its_round_is_ended(keep
 
 
 def train_alone(folder: Path, steps: int, kill: tuple[int, int, str]) -> None:
-    """Train; each step is saved from the fifth one of a round."""
+    """Train; each step is saved from the first one of a round that four divides."""
     intervals.SHARE_MAX = 1e6
     train_ddp(folder, steps, kill)
 
 
 def train_alone_and_die_in_the_last_save(folder: Path, steps: int, lines: int) -> None:
     """Train without saves, until the node asks for one; die in that, after so many lines of it."""
-    intervals.SHARE_MAX = 1e-9  # no step is saved at an interval, however many are done until then
+    intervals.STEPS_FIRST = 1 << 20  # no step is saved at an interval, however many are done until then
     save = StepKeeper._answer
 
     def die(keeper: StepKeeper, question: SaveNow) -> None:

@@ -17,7 +17,6 @@ from torch import nn
 
 from workerlib.keep import random_state
 from workerlib.keep.adapter import KeptObject
-from workerlib.keep.intervals import GROWTH_MAX, STEPS_BEFORE, STEPS_MAX, SaveInterval
 from workerlib.keep.kept_errors import KeptStateError
 from workerlib.keep.kept_objects import adapt
 from workerlib.keep.manifest import ManifestError, lay_out, read_layout
@@ -189,42 +188,6 @@ def test_random_numbers_go_on_as_they_would_have() -> None:
         assert [drawn() for _ in range(3)] == expected
     seeds = {random_state.reseed(1, 2, rank): drawn()[0] for rank in (0, 1, 0)}
     assert len(seeds) == len(set(seeds.values())) == 2
-
-
-def test_the_interval_costs_one_hundredth_at_most() -> None:
-    interval = SaveInterval()
-    for _ in range(STEPS_BEFORE):
-        interval.expect(1.0)
-        assert not interval.due(0)
-        interval.note_step(0.1)
-    interval.expect(0.01)
-    assert (interval.steps, interval.due(16), interval.due(8)) == (16, True, False)
-    interval.note_save(0.0001)
-    assert interval.steps == 1
-    for _ in range(10):
-        interval.note_save(1e9)
-    assert interval.steps == STEPS_MAX
-
-
-def test_one_slow_save_does_not_put_off_the_next_one_for_minutes() -> None:
-    interval = SaveInterval()
-    for _ in range(STEPS_BEFORE):
-        interval.note_step(0.1)
-    interval.expect(0.016)
-    interval.note_save(1.6)
-    assert interval.steps == 16 * GROWTH_MAX
-    interval.note_save(0.016)
-    assert interval.steps == 16
-
-
-def test_the_longest_of_the_least_times_between_two_saves_counts() -> None:
-    interval = SaveInterval()
-    for least_s in (1.6, 0.4):
-        interval.raise_least(least_s)
-    for _ in range(STEPS_BEFORE):
-        interval.note_step(0.1)
-    interval.expect(0.001)
-    assert interval.steps == 16
 
 
 def test_a_module_forgets_what_the_step_that_broke_off_had_switched() -> None:
