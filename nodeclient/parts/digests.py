@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future
 from weakref import WeakKeyDictionary
 
 from workerlib.keep.arena import CHOSEN, Commit, Place
-from workerlib.keep.manifest import ManifestError, tensors_digest
+from workerlib.keep.manifest import ManifestError, digests_of
 
 
 class Digests:
@@ -63,16 +63,14 @@ class Digests:
 
     def _note(self, place: Place, commit: Commit) -> bool:
         """Note the digests of a commit unless its place is overwritten meanwhile; return whether they were noted."""
-        data, crc = place.data[: commit.length], place.digest(commit)
-        if crc is None:
-            crc = zlib.crc32(data)
+        data, known, of_tensors = place.data[: commit.length], place.digest(commit), None
         try:
-            of_tensors = tensors_digest(data) if is_comparable(commit) else None
+            crc, of_tensors = digests_of(data) if is_comparable(commit) else (zlib.crc32(data), None)
         except ManifestError:  # whoever resumes from it reports that
-            of_tensors = crc
+            crc = of_tensors = zlib.crc32(data)
         whole = place.read() == commit
         if whole:
-            place.note_digest(commit, crc)
+            place.note_digest(commit, crc if known is None else known)
             self._of_tensors[place] = commit, of_tensors
         return whole
 

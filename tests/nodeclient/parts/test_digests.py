@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 from threading import Event
 
 import pytest
 
 from nodeclient.parts.digests import Digests, is_comparable
 from workerlib.keep.arena import CHOSEN, CONTROL_WORDS, Commit, Place
-from workerlib.keep.manifest import BYTES_MARK, Piece, lay_out
+from workerlib.keep.manifest import BYTES_MARK, Piece, digests_of, lay_out
 
 COMMIT = Commit(step=7, round=2, length=40, rank=1, world_size=3, shard=0, shards=1, serial=1)
 
@@ -89,6 +91,20 @@ def test_ranks_with_the_same_tensors_have_the_same_digest_and_others_another(thr
     pickles = {"n" + BYTES_MARK: b"one way"}, {"n" + BYTES_MARK: b"the other"}
     with_one, with_other = ({"a": b"12345", "b": b"678"} | pickled for pickled in pickles)
     assert digest_of(with_one, thread) == digest_of(with_other, thread) == alike
+
+
+def test_one_look_at_the_data_gives_both_digests() -> None:
+    rng = Random(7)  # noqa: S311 - it keeps no secret
+    lengths = {"c": 300_001, "a" + BYTES_MARK: 9, "b": 0, "a": 64}
+    pieces = [Piece(name, "uint8", (length,), (0,), (length,), length) for name, length in lengths.items()]
+    layout = lay_out(pieces)
+    data = bytearray(rng.randbytes(layout.end + 77))
+    data[: len(layout.manifest)] = layout.manifest
+    tensors = 0
+    for piece, begin in sorted(zip(pieces, layout.begins, strict=True), key=lambda pair: pair[0].name):
+        if not piece.name.endswith(BYTES_MARK):
+            tensors = zlib.crc32(repr(piece).encode() + data[begin : begin + piece.length], tensors)
+    assert digests_of(memoryview(data)) == (zlib.crc32(data), tensors)
 
 
 def test_a_part_that_no_other_rank_has_is_compared_with_none(thread: ThreadPoolExecutor) -> None:
