@@ -45,7 +45,7 @@ class DiskThread:
         await self._end_of_last(progress)
         self._hangs = False
         self._working = thread = in_thread(work, THREAD)
-        thread.add_done_callback(_retrieve)
+        thread.add_done_callback(retrieve)
         try:
             await _end_of(thread, progress, note_bytes, "written")
             return thread.result()
@@ -74,12 +74,12 @@ async def read_in_thread(work: Callable[[], Result], progress: Progress) -> Resu
     Raises `DiskHangsError` if the work makes no progress, and what the work raises.
     """
     thread = in_thread(work, THREAD)
-    thread.add_done_callback(_retrieve)
+    thread.add_done_callback(retrieve)
     await _end_of(thread, progress, lambda _: None, "read")
     return thread.result()
 
 
-def _retrieve(ended: asyncio.Future[Any]) -> None:
+def retrieve(ended: asyncio.Future[Any]) -> None:
     """Retrieve the error of work that was given up; asyncio would report it otherwise."""
     if not ended.cancelled():
         ended.exception()

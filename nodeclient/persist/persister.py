@@ -26,7 +26,7 @@ from nodeclient.parts.arenas import Arenas, Held
 from nodeclient.parts.digests import withdraw
 from nodeclient.parts.part_messages import Kind
 from nodeclient.persist import step_folder
-from nodeclient.persist.disk_thread import THREAD, DiskThread
+from nodeclient.persist.disk_thread import THREAD, DiskThread, retrieve
 from nodeclient.persist.durable_file import GivenUpError, Progress
 from nodeclient.persist.folder_claim import FolderClaim, FolderInUseError
 from nodeclient.persist.part_writer import DamagedPartError, file_name, write_big, write_small
@@ -62,6 +62,8 @@ class Persister:
         """The serial of the newest step on the disk when this node began with its run."""
         self._thread = DiskThread()
         self._complaints = Complaints(notify)
+        self._hanging: asyncio.Future[None] | None = None
+        """The last claim on the folder that was awaited: if the disk still hangs, it holds up no other round."""
         self._claim = FolderClaim(step_folder.job_folder(settings.root, settings.job))
         self.steps = StepsOnDisk(settings, notify, self._complaints, changed, tasks)
         """The steps that the disk has."""
@@ -91,13 +93,18 @@ class Persister:
             return ""
         why = "it does not answer"
         try:
-            async with asyncio.timeout(CLAIM_WITHIN_S + ANSWERS_WITHIN_S):
-                await in_thread(partial(self._claim.take, run, CLAIM_WITHIN_S), THREAD)
+            if self._hanging is None or self._hanging.done():
+                claiming = in_thread(partial(self._claim.take, run, CLAIM_WITHIN_S), THREAD)
+                claiming.add_done_callback(retrieve)
+                await asyncio.wait([claiming], timeout=CLAIM_WITHIN_S + ANSWERS_WITHIN_S)
+                self._hanging = claiming
+            if self._hanging.done():
+                self._hanging.result()
         except FolderInUseError as error:
             return str(error)
         except OSError as error:
             why = error.strerror or why
-        else:
+        if self._claim.run == run:
             return ""
         text = f"{self.steps.folder} cannot be locked: {why}, so a second run that writes there is not noticed"
         self._complaints.complain(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -20,11 +21,13 @@ from coordinatord.protocol.messages import Assignment
 from coordinatord.protocol.persisted_state import PersistState
 from nodeclient.core.effects import Probe
 from nodeclient.persist import persister
+from nodeclient.persist.disk_thread import THREAD
 from nodeclient.persist.folder_claim import CLAIM, FolderClaim, FolderInUseError
 from nodeclient.persist.step_folder import job_folder
 from nodeclient.persist.steps_on_disk import OtherCommandError
 from tests.nodeclient.keep.stage import keeping_nodes
 from tests.nodeclient.persist.writing import an_order, train, write
+from tests.support.programs import TIMEOUT_S
 
 HOLDER = """
 import sys, time
@@ -164,7 +167,14 @@ async def test_a_disk_that_hangs_holds_up_no_round(tmp_path: Path, monkeypatch: 
     async with keeping_nodes(tmp_path, "a", disk=tmp_path / "disk") as [node]:
         assert await node.keeper.claim_disk(a_probe("r-1")) is None
         assert any("cannot be locked: it does not answer" in text for text in node.texts)
+        monkeypatch.setattr(persister, "ANSWERS_WITHIN_S", TIMEOUT_S)
+        threads = threading.active_count()
+        assert await node.keeper.claim_disk(a_probe("r-2")) is None, "it did not wait for the disk again"
+        assert threading.active_count() == threads
         heals.set()
+        await node.until(lambda: not any(thread.name == THREAD for thread in threading.enumerate()))
+        assert await node.keeper.claim_disk(a_probe("r-2")) is None
+        assert json.loads((job_folder(tmp_path / "disk", "job") / CLAIM).read_text())["run"] == "r-2"
 
 
 @pytest.mark.asyncio
