@@ -8,6 +8,7 @@ something whole.
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -30,6 +31,9 @@ _SEALS = syscalls.F_SEAL_SHRINK | syscalls.F_SEAL_GROW | syscalls.F_SEAL_SEAL
 _SPARE_SHARE = 0.9
 """The share of the host's free memory that may be taken. Where a control group runs out of memory, the kernel does not
 refuse: it kills one of the group's processes."""
+
+_CHUNK_BYTES = 16 << 20
+"""The bytes that are allocated between two looks at what is free: other nodes on this host may take memory too."""
 
 _FOR_THREADS = 256_000_000
 """The address space that kept state leaves to nodeclient: without room for its stack, no thread starts."""
@@ -120,6 +124,8 @@ class Arenas:
         self._lock = Lock()
         self._coming_bytes = 0
         """The bytes that are being allocated: `available` may still count them."""
+        self._stays_bytes = 0.0
+        """The bytes that the host has to have left, as of the last claim."""
         self.used_bytes = 0
         """The bytes that count towards the limit, with those that are being allocated or received."""
 
@@ -232,12 +238,14 @@ class Arenas:
             if size > self._limit_bytes - self.used_bytes:
                 used = f", of which {size_in_words(self.used_bytes)} are used" if self.used_bytes else ""
                 raise NoMemoryError(f"{demand}, and --keep-memory is {size_in_words(self._limit_bytes)}{used}")
-            spare = max(0.0, self._available() * _SPARE_SHARE - self._coming_bytes)
+            available = self._available()
+            spare = max(0.0, available * _SPARE_SHARE - self._coming_bytes)
             if size > spare:
                 raise NoMemoryError(f"{demand}, and this host has {size_in_words(int(spare))} to spare")
             left = address_space_left()
             if left is not None and size > (left := max(0, left - _FOR_THREADS - self._coming_bytes)):
                 raise NoMemoryError(f"{demand}, and ulimit -v leaves {size_in_words(left)} for it: raise it")
+            self._stays_bytes = available * (1 - _SPARE_SHARE)
             self.used_bytes += size
             self._coming_bytes += size
 
@@ -247,7 +255,7 @@ class Arenas:
         Raises `OSError`; then the bytes are not claimed any more.
         """
         try:
-            return allocate(sizes, size)
+            return allocate(sizes, size, lambda more: self._available() - more >= self._stays_bytes)
         except BaseException:
             self.give_back(size)
             raise
@@ -326,18 +334,29 @@ class Arenas:
             self.give_back(owned.size)
 
 
-def allocate(sizes: ArenaSizes, size: int) -> int:
-    """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`."""
+def allocate(sizes: ArenaSizes, size: int, has_room: Callable[[int], bool]) -> int:
+    """Return the file of a new arena, the first `size` bytes of which have memory. Raises `OSError`.
+
+    `has_room` returns whether the host has so many bytes more to spare, and is asked before each chunk.
+    """
     file = syscalls.memfd_create(MEMORY_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(file, sizes.total)
-        os.posix_fallocate(file, 0, size)
+        _fill(file, size, has_room)
         fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)
         Arena.create(file, sizes)
     except BaseException:
         os.close(file)
         raise
     return file
+
+
+def _fill(file: int, size: int, has_room: Callable[[int], bool]) -> None:
+    for begin in range(0, size, _CHUNK_BYTES):
+        length = min(_CHUNK_BYTES, size - begin)
+        if not has_room(length):
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        os.posix_fallocate(file, begin, length)
 
 
 def read_only(file: int) -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,41 @@ from workerlib.keep.arena import ArenaSizes, Commit
 
 pytestmark = pytest.mark.asyncio
 
+CLAIMANT = """
+import os, sys
+from pathlib import Path
+from nodeclient.parts.arenas import Arenas
+from workerlib.keep.arena import MEMORY_NAME, ArenaSizes
+
+FREE = 200_000_000  # of a host on which nothing but these nodes takes memory
+pids, left = [], [FREE]
+
+def taken(file):
+    try:
+        return os.stat(file).st_blocks * 512 if MEMORY_NAME in os.readlink(file) else 0
+    except FileNotFoundError:
+        return 0
+
+def available():
+    left.append(FREE - sum(taken(file) for pid in pids for file in Path(f"/proc/{pid}/fd").iterdir()))
+    return left[-1]
+
+nodes, sizes = Arenas(2**40, available, 2), ArenaSizes.at_least(50_000_000, 4_096)
+nodes.claim(sizes.total, "")
+print("claimed", flush=True)
+pids += map(int, sys.stdin.readline().split())
+try:
+    nodes.allocate_claimed(sizes, sizes.total)
+except OSError:
+    print("refused", min(left), flush=True)
+else:
+    print("taken", min(left), flush=True)
+sys.stdin.read()
+"""
+"""A node on a host that has memory for one of two."""
+
+HasRoom = Callable[[int], bool]
+
 SIZES = ArenaSizes.at_least(1_000_000, 4_096)
 
 
@@ -23,9 +61,9 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
     """The host shows it as free until its pages are there; who takes it once more is killed by the kernel."""
     go_on, allocate = threading.Event(), arenas.allocate
 
-    def slowly(sizes: ArenaSizes, size: int) -> int:
+    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
         go_on.wait(10)
-        return allocate(sizes, size)
+        return allocate(sizes, size, has_room)
 
     monkeypatch.setattr(arenas, "allocate", slowly)
     kept = Arenas(2**40, lambda: 2 * SIZES.total, COPIES)
@@ -39,13 +77,29 @@ async def test_memory_that_is_being_allocated_is_not_promised_twice(monkeypatch:
     kept.drop()
 
 
+async def test_two_nodes_of_one_host_that_claim_at_once_take_no_more_than_there_is() -> None:
+    """Both have seen the same memory free. The kernel would kill one of them, or another program."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    nodes = [subprocess.Popen([sys.executable, "-c", CLAIMANT], **pipes) for _ in range(2)]  # noqa: ASYNC220
+    try:
+        assert [node.stdout.readline() for node in nodes] == ["claimed\n"] * 2
+        for node in nodes:
+            print(*(each.pid for each in nodes), file=node.stdin, flush=True)
+        results = [node.stdout.readline().split() for node in nodes]
+    finally:
+        for node in nodes:
+            node.communicate()
+    assert {result for result, _ in results} in ({"refused"}, {"refused", "taken"})
+    assert all(int(least) >= 0 for _, least in results)
+
+
 async def test_memory_of_a_copy_that_is_given_up_meanwhile_is_free_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeroing takes a second for each gigabyte, and the coordinator may name other copies within that."""
     go_on, allocate, files = threading.Event(), arenas.allocate, list[int]()
 
-    def slowly(sizes: ArenaSizes, size: int) -> int:
+    def slowly(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
         go_on.wait(10)
-        files.append(allocate(sizes, size))
+        files.append(allocate(sizes, size, has_room))
         return files[-1]
 
     monkeypatch.setattr(arenas, "allocate", slowly)
@@ -69,8 +123,8 @@ async def test_memory_that_cannot_be_mapped_is_free_again(monkeypatch: pytest.Mo
     """A mapping takes a descriptor, of which there may be none left."""
     limits, allocate, files = resource.getrlimit(resource.RLIMIT_NOFILE), arenas.allocate, list[int]()
 
-    def with_the_last_descriptor(sizes: ArenaSizes, size: int) -> int:
-        files.append(allocate(sizes, size))
+    def with_the_last_descriptor(sizes: ArenaSizes, size: int, has_room: HasRoom) -> int:
+        files.append(allocate(sizes, size, has_room))
         resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
         return files[-1]
 
