@@ -39,7 +39,7 @@ class Agent:
         self._desired: Desired | None = None
         self._group = WorkerGroup()
         self._staying = Staying(settings.nccl_abort_timeout_s)
-        self._sweeping = Sweeping()
+        self._sweeping = Sweeping(settings.stop_timeout_s)
         self._without_workers_since = now
         self._connection = ConnectionState(now)
         self._kept = kept_goals.KeptGoals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from coordinatord.protocol.fields import MESSAGE_MAX
@@ -18,8 +19,13 @@ FREE_BYTES = 512 << 20
 """A GPU of which no more than this is in use is free. NVRx tolerates as much."""
 
 FREE_WITHIN_S = 50.0
-"""How long a node waits for GPUs to be free: as long as NVRx. A coordinator goes on without a node that needs 30 s more
-than its stop timeout for the end of a round."""
+"""How long a node waits for GPUs to be free: as long as NVRx."""
+
+OVERDUE_AFTER_S = 30.0
+"""A coordinator goes on without a node that needs so much more than its stop timeout for the end of a round."""
+
+SPARE_S = 2.0
+"""The part of that which is left for the ways of the messages."""
 
 LOOK_EVERY_S = 0.5
 """The time between two looks at the GPUs. Most are free at the first one."""
@@ -32,13 +38,17 @@ class Sweeping:
     not for a process that somebody else has started and that lives.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop_timeout_s: float) -> None:
+        """Begin without a sweep; `stop_timeout_s` is how long workers get to end in a planned stop."""
+        self._stop_timeout_s = stop_timeout_s
         self.held_up = ""
         """What is in the way; empty if nothing is known to be."""
         self.again_at: float | None = None
         """When to sweep again; None if a sweep is under way or none is needed."""
         self._until: float | None = None
         """The end of the wait for GPUs; None if the node does not wait."""
+        self._latest = math.inf
+        """When that wait ends at the latest, so that the end of the round is not overdue."""
         self._is_under_way = False
         self._usual: dict[str, int] = {}
         """The memory that was in use before the node had workers: nobody waits for that."""
@@ -46,7 +56,7 @@ class Sweeping:
     def begin(self, group: WorkerGroup, staying: Staying, departure: Departure, now: float) -> Sweep:
         """Begin a sweep. Memory of GPUs matters if another round may follow, and no worker is held that has some."""
         self._is_under_way, self.again_at = True, None
-        group.dissolve(now)
+        self._latest = group.dissolve(now) + self._stop_timeout_s + OVERDUE_AFTER_S - SPARE_S - group.save_within_s
         staying.settle(now)
         is_last = group.ending is Phase.SUCCEEDED or departure.is_certain
         return Sweep(looks_at_gpus=not is_last and staying.hold_until is None)
@@ -65,12 +75,13 @@ class Sweeping:
             self._usual = {gpu.name: gpu.used_bytes for gpu in gpus}
             return [Notice(Level.WARNING, notices.gpus_in_use(gpus), "gpu_memory_in_use")] if gpus else []
         taken = [gpu for gpu in gpus if gpu.used_bytes > self._usual.get(gpu.name, 0) + FREE_BYTES]
-        first, until = self._until is None, now + FREE_WITHIN_S if self._until is None else self._until
+        first = self._until is None
+        until = min(now + FREE_WITHIN_S, self._latest) if self._until is None else self._until
         self.held_up = clip(notices.gpus_in_use(taken), MESSAGE_MAX) if taken else ""
         waits = all(process.left_behind for gpu in taken for process in gpu.processes)
         if taken and waits and now < until:
             self._until, self.again_at = until, now + LOOK_EVERY_S
-            text = f"{self.held_up}; the next round waits for {FREE_WITHIN_S:g} s at most"
+            text = f"{self.held_up}; the next round waits for {until - now:.0f} s at most"
             return [Notice(Level.INFO, text, "gpu_memory_in_use")] if first else []
         text = f"{self.held_up}; the next round begins all the same, and may lack that memory"
         complaint = [Notice(Level.WARNING, text, "gpu_memory_in_use")] if taken else []

@@ -165,12 +165,18 @@ class WorkerGroup:
             self.killed = Killed(ranks, len(self.alive), min(kill_at - self._signalled_at, DURATION_S_MAX))
         return self.killed
 
-    def dissolve(self, now: float) -> None:
-        """Note that none of its workers lives, so that no deadline is left."""
+    @property
+    def save_within_s(self) -> float:
+        """How long its workers may take to save, and this node to compute the digests; 0 if none keeps state."""
+        return self._save_within_s or 0.0
+
+    def dissolve(self, now: float) -> float:
+        """Note that none of its workers lives, so that no deadline is left; return from when on they were to end."""
         self.stop(now)
         self._signalled_at = self._signalled_at or now
         self.kill_at = None
         self.stop_saving()
+        return now if self._stopped_at is None else self._stopped_at
 
     def fail(self, local_rank: int, exit_code: int, diagnosis: Diagnosis, now: float) -> None:
         """Note the first failure; later ones are its consequences."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from coordinatord.core.policy import Policy
 from coordinatord.protocol.messages import Goal, Phase
 from nodeclient.core.effects import Level, Notice, Start, Sweep
 from nodeclient.core.events import GpuProcess, GpusInUse, GpuUse
 from nodeclient.core.sweeping import FREE_BYTES, FREE_WITHIN_S, LOOK_EVERY_S
-from tests.support.bench import Bench
+from tests.support.bench import SETTINGS, Bench
 
 GIB = 1 << 30
 
@@ -16,12 +19,14 @@ UNSEEN = GpuUse("nvidia0", 60 * GIB)
 DYING = GpuUse("nvidia0", 60 * GIB, (GpuProcess(7, "ann", left_behind=True),))
 ALIVE = GpuUse("nvidia0", 60 * GIB, (GpuProcess(7, "ann", left_behind=True), GpuProcess(8, "bob", left_behind=False)))
 
+PATIENT = replace(SETTINGS, stop_timeout_s=30.0)
+
 HELD = "memory of GPUs is in use: 60.0 GiB of nvidia0"
 
 
 def stopped(bench: Bench | None = None) -> Bench:
     """Bring a round to where its workers are dead, and another one is to follow."""
-    bench = bench or Bench().running()
+    bench = bench or Bench(PATIENT).running()
     bench.exited(0, 1)
     bench.exited(1, -9)
     return bench
@@ -70,6 +75,21 @@ def test_a_wait_that_is_over_names_who_has_the_memory() -> None:
     again(bench)
     [notice] = bench.gpus_in_use(UNSEEN)
     assert notice == Notice(Level.INFO, f"{text}; the next round waits for 50 s at most", "gpu_memory_in_use")
+
+
+@pytest.mark.parametrize("save_within_s", [0.0, 25.0])
+@pytest.mark.parametrize("stop_timeout_s", [0.0, 10.0, 30.0])
+def test_no_coordinator_gives_up_a_node_that_waits_and_then_computes_digests(
+    stop_timeout_s: float, save_within_s: float
+) -> None:
+    bench = Bench(replace(SETTINGS, stop_timeout_s=stop_timeout_s)).running()
+    bench.keep(save_within_s)
+    began_at = bench.now
+    stopped(bench)
+    while bench.gpus_in_use(UNSEEN)[-1:] != [Sweep(looks_at_gpus=False)]:
+        bench.advance(LOOK_EVERY_S)
+    overdue_at = began_at + stop_timeout_s + Policy().stop_limit_s
+    assert bench.now + save_within_s < overdue_at - Policy().heartbeat_s
 
 
 def test_what_was_in_use_before_the_first_round_is_said_and_never_waited_for() -> None:
