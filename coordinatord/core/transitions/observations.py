@@ -96,6 +96,7 @@ def is_as_before(run: Run, member: Member, observed: Observed) -> bool:
         and observed.round == before.round
         and observed.run == before.run
         and observed.port == before.port
+        and observed.held_up == before.held_up
         and (observed.kept is before.kept or observed.kept == before.kept)
         and not (observed.leaving or before.leaving or observed.failure or before.failure)  # reasons to look closer
         and not (member.expired or run.count(MemberState.SILENT))

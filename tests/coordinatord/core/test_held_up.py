@@ -9,6 +9,15 @@ from tests.support.ledgers import PAIR, play, run_of, shown
 IN_USE = "memory of GPUs is in use: 2.0 GiB of nvidia0 by process 7 of ann"
 
 
+def test_what_is_in_the_way_is_said_though_nothing_else_has_changed() -> None:
+    stage = play(PAIR, "fail n1", "stopped n1", "stopping n2")
+    puppet = stage.puppets["n2"]
+    for held_up, reason in ((IN_USE, f"its workers are ending: {IN_USE}"), ("", "its workers are ending")):
+        puppet.observed = dataclasses.replace(puppet.observed, held_up=held_up)
+        stage.play("stopping n2")
+        assert {node.node: node.reason for node in shown(stage).nodes}["n2"] == reason
+
+
 def test_a_node_whose_round_cannot_end_yet_says_why_and_the_others_wait() -> None:
     stage = play(PAIR, "fail n1", "stopped n1")
     puppet = stage.puppets["n2"]
