@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from coordinatord.runtime.early_signals import settle_signals
+from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
     from coordinatord.config.subcommands import Config
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the chosen subcommand, or serve until SIGTERM or SIGINT, and exit with its code; see docs/exit-codes.md."""
+    prefer_standard_library()
     settle_signals()
     sys.exit(_run())
 

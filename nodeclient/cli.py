@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from coordinatord.runtime.early_signals import settle_signals
+from coordinatord.runtime.own_python import prefer_standard_library
 
 if TYPE_CHECKING:
     from nodeclient.config.crash_replay import CrashReplayConfig
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the chosen subcommand and exit with its code; see docs/exit-codes.md."""
+    prefer_standard_library()
     settle_signals()
     code = _run()
     settle_signals()  # puts back Python's own handler of Ctrl-C, which the loop replaced

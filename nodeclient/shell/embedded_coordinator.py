@@ -17,7 +17,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,9 +26,11 @@ from coordinatord.protocol.exit_codes import ExitCode, describe_exit
 from coordinatord.protocol.fields import DURATION_S_MAX
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.runtime.logs import fields
+from coordinatord.runtime.own_python import isolated
 from nodeclient.access.endpoint import Endpoint
 from nodeclient.access.keyring import CLEAR
 from nodeclient.config.join_config import JoinConfig
+from nodeclient.workers.process_tree import MARK_VARIABLE
 from nodeclient.workers.spawn import die_with_parent
 from nodeclient.workers.syscalls import pidfd_open
 
@@ -56,15 +57,22 @@ STANDALONE = ("--host", "127.0.0.1", "--port", "0", "--outage-grace", f"{DURATIO
 """The further flags of a coordinator for this host alone. Only this node can be silent, and it may be stopped for long,
 as by Ctrl-Z: that costs nothing. The coordinator's end is noticed at once, so workers never wait for it."""
 
+_PROGRAM = "from coordinatord.cli import main\nmain()"
+
 _LISTENING = re.compile(r"coordinatord listening on http://\S+:(?P<port>\d+)\n")
 
 _SERVES_ON = re.compile(r"coordinatord serves on for (?P<jobs>.+)\n")
 
 
 class EmbeddedCoordinatorError(OperationalError):
-    """The embedded coordinator did not start; it has written the reason to stderr itself."""
+    """The embedded coordinator did not start; it has written the reason to stderr itself.
 
-    exit_code = ExitCode.UNAVAILABLE
+    `exit_code` is that of the coordinator, or 69 if it was killed or is too slow.
+    """
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("the coordinator that this node brings along did not start")
+        self.exit_code = exit_code if exit_code > 0 else ExitCode.UNAVAILABLE
 
 
 @frozen
@@ -170,6 +178,12 @@ def _is_taken(port: int) -> bool:
     return False
 
 
+def _environ() -> dict[str, str]:
+    """Return this process's environment without the settings of a coordinatord that its user starts."""
+    ours = {name for name in os.environ if name.startswith("COORDINATORD_")} - {MARK_VARIABLE}
+    return {name: value for name, value in os.environ.items() if name not in ours}
+
+
 class _Child:
     """The coordinatord that this process may start as its child."""
 
@@ -193,9 +207,10 @@ class _Child:
         """Start it, and wait until it listens. Raises `EmbeddedCoordinatorError`."""
         self._shared = shared
         process = self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - asyncio's would be killed with the loop
-            [sys.executable, "-m", "coordinatord", *ALWAYS, "--log-format", self._log_format, *flags],
+            isolated(_PROGRAM, *ALWAYS, "--log-format", self._log_format, *flags),
             stdin=subprocess.PIPE if shared else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
+            env=_environ(),
             start_new_session=True,
             preexec_fn=None if shared else die_with_parent(),  # noqa: PLW1509 - it makes plain system calls
         )
@@ -203,7 +218,7 @@ class _Child:
         match = _LISTENING.fullmatch(await self._read_line(START_WITHIN_S))
         if match is None:
             await self.stop()
-            raise EmbeddedCoordinatorError("the coordinator that this node brings along did not start")
+            raise EmbeddedCoordinatorError(process.returncode or 0)
         self.port = int(match["port"])
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:

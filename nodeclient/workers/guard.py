@@ -10,7 +10,6 @@ import asyncio
 import os
 import select
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import IO
 
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode, describe_exit
+from coordinatord.runtime.own_python import isolated
 from nodeclient.workers.guard_process import READY
 from nodeclient.workers.process_tree import MARK_VARIABLE, await_ends
 from nodeclient.workers.syscalls import pidfd_open
@@ -31,12 +31,7 @@ READY_WITHIN_S = 30.0
 OUTPUT_MAX = 500
 """The most bytes that are read of the error of a guard that cannot start: an exception's type and its text."""
 
-PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-"""The directory from which the guard imports this package."""
-
 _PROGRAM = """
-import sys
-sys.path.append(sys.argv[1])
 try:
     from nodeclient.workers.guard_process import main
 except Exception as error:
@@ -44,8 +39,6 @@ except Exception as error:
     sys.exit(1)
 main()
 """
-"""The program of the guard. It appends the path, so that modules beside the package do not hide those of the standard
-library."""
 
 
 class GuardError(OperationalError):
@@ -88,8 +81,7 @@ class Guard:
         # The guard must not carry a mark, neither its own nor that of an outer nodeclient, which might kill it.
         environ = {name: value for name, value in os.environ.items() if name != MARK_VARIABLE}
         self._process = subprocess.Popen(  # noqa: S603  # the command has nothing that a user entered
-            # Isolated and without site: nothing that the user installed can slow it down or break it.
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(PACKAGE_PARENT)],
+            isolated(_PROGRAM),
             bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

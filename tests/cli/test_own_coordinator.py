@@ -22,7 +22,7 @@ from nodeclient.config.join_config import JoinConfig
 from nodeclient.config.parse import parse
 from nodeclient.host.ports import PortReservation
 from nodeclient.shell import embedded_coordinator
-from nodeclient.shell.embedded_coordinator import coordinator_for
+from nodeclient.shell.embedded_coordinator import EmbeddedCoordinatorError, coordinator_for
 from tests.support.cluster import Coordinator
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 from tests.support.raw_session import IDLE, connect, get, join
@@ -105,7 +105,7 @@ def test_on_another_host_than_the_endpoint_s_nothing_is_brought_along(start: Cal
     node = start("192.0.2.1:29400", 2, "exit 0")
     node.await_line("looking for the coordinator: .*192.0.2.1:29400")
     commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in node.leftovers()]
-    assert not any(b"coordinatord" in command for command in commands), "its guard is all that it has started"
+    assert not any(b"coordinatord.cli" in command for command in commands), "its guard is all that it has started"
     assert BRINGS not in node.output
     assert node.stop() == 143
 
@@ -147,20 +147,29 @@ def test_a_job_outlives_the_one_whose_node_brought_the_coordinator_along(
     first.await_no_leftovers()
 
 
-def test_a_coordinator_that_cannot_start_is_an_error(port: int, start: Callable[..., Program]) -> None:
-    node = start(f"localhost:{port}", 2, "exit 0", COORDINATORD_HOST="192.0.2.1")
-    assert node.wait() == 69
-    assert "192.0.2.1 is no address of this host" in node.output
-    assert node.lines[-1] == "nodeclient: the coordinator that this node brings along did not start"
+@pytest.mark.asyncio
+async def test_a_coordinator_that_does_not_start_gives_its_exit_code(
+    port: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EmbeddedCoordinatorError, match="did not start") as raised:
+        async with coordinator_for(dataclasses.replace(config_at(port), log_format="morse")):
+            pass
+    assert raised.value.exit_code == ExitCode.USAGE
+    assert "morse" in capfd.readouterr().err
+
+
+def config_at(port: int) -> JoinConfig:
+    """Return the config of a node that brings a coordinator along to a port."""
+    words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
+    chosen = parse(words, clean_environ())
+    assert isinstance(chosen, JoinConfig)
+    return chosen
 
 
 @asynccontextmanager
 async def brought_along(port: int) -> AsyncIterator[str]:
     """Take the place of a node that brings a coordinator along; yield where it serves."""
-    words = ("run", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--nnodes=2", "--no-python", "true")
-    chosen = parse(words, clean_environ())
-    assert isinstance(chosen, JoinConfig)
-    async with coordinator_for(chosen) as (config, embedded):
+    async with coordinator_for(config_at(port)) as (config, embedded):
         assert embedded.pid is not None
         assert embedded.ended is None  # another may take its place
         assert BRINGS in config.remarks[-1]

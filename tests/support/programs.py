@@ -36,7 +36,7 @@ meanwhile: the programs need the processor."""
 LINES_SHOWN = 200
 """The lines of an output's end that are shown: they show what went wrong."""
 
-TOKEN_VARIABLE = "COORDINATORD_TEST_TOKEN"  # noqa: S105 - it marks processes and opens nothing
+TOKEN_VARIABLE = "TESTED_PROGRAM_TOKEN"  # noqa: S105 - it marks processes and opens nothing
 """The variable that all descendants of a program inherit."""
 
 BIN = Path(sys.executable).parent

@@ -60,6 +60,22 @@ def test_the_home_may_be_missing_or_read_only(coordinator: Coordinator, tmp_path
     went(*sh(["unset HOME"], *node), "true")
 
 
+@pytest.mark.parametrize("flags", [(), ("--preload", "decimal")], ids=["cold", "warm"])
+def test_modules_and_variables_for_python_are_for_the_workers_only(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    names = [f"{place}{name}" for name in ("secrets", "token", "queue", "logging") for place in ("", "by_variable/")]
+    for name in (*names, "coordinatord/__init__", "aiohttp/__init__"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").write_text("ours = True")
+    (tmp_path / "train.py").write_text("import aiohttp, secrets\nprint(aiohttp.ours, secrets.ours)")
+    node = (str(BIN / "nodeclient"), "join", "--standalone", *flags, "--", sys.executable, "train.py")
+    variables = {"PYTHONPATH": str(tmp_path / "by_variable"), "COORDINATORD_CONFIG": "/dev/null/none"}
+    for environ in ({}, variables):
+        ended = went("env", "--chdir", str(tmp_path), *node, environ=environ)
+        assert ended.stdout == "True True\n"
+        assert "cold" not in ended.stderr
+    went("env", "--chdir", str(tmp_path), *node, environ={"PYTHONIOENCODING": "utf-16"})
+
+
 def test_the_working_directory_may_have_been_removed(coordinator: Coordinator, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -65,10 +65,10 @@ class PreloadError(Exception):
         self.cause = cause
 
 
-def serve(needed: frozenset[str]) -> bool:
+def serve(before: frozenset[str], path: list[str]) -> bool:
     """Serve requests until the node ends. Return only in a worker, with whether the user has a `sitecustomize`.
 
-    `needed` are the modules that this module has imported.
+    `before` are the modules that Python had imported before the hook. `path` is the user's `sys.path`.
     """
     settings = json.loads(os.environ[SETTINGS_VARIABLE])
     link = socket.socket(fileno=settings["socket"])
@@ -76,17 +76,20 @@ def serve(needed: frozenset[str]) -> bool:
     inherited = _inherited()
     for environ in inherited, os.environ:
         _leave_no_trace(environ, settings["pythonpath"])
-    _forget_hook(decoded(settings["hook"]))
     if settings["modules"] is None:  # the node only checks that Python runs the hook
         _send(link, {"ready": 0})
         os._exit(0)
     ending = Ending(decoded(settings["gloo"]))
     responder, recorder = load(decoded(settings["responder"])), load(decoded(settings["recorder"]))
+    sys.path[:] = path
+    _forget_hook(decoded(settings["hook"]))
+    needed = frozenset(sys.modules) - before
     customized = _customize()
     usual = gc.get_threshold()
     gc.set_threshold(RARELY, *usual[1:])
     try:
-        _preload(link, needed, settings["modules"], settings["along"])
+        _refuse_namesakes([*_path_of_program(), *_entries(settings["pythonpath"])], needed)
+        _preload(link, settings["modules"], settings["along"])
     except PreloadError as error:
         _send(link, {"refused": str(error), "cause": error.cause})
         os._exit(0)
@@ -142,10 +145,9 @@ def _customize() -> bool:
 # Import
 
 
-def _preload(link: socket.socket, needed: frozenset[str], modules: list[str], along: list[str]) -> None:
+def _preload(link: socket.socket, modules: list[str], along: list[str]) -> None:
     """Import `modules`, and those of `along` that exist. Raises `PreloadError`."""
     entries = _path_of_program()
-    _refuse_namesakes(entries, needed)
     sys.path[:0] = entries
     for name in modules:
         _send(link, {"importing": name})
@@ -182,10 +184,17 @@ def _path_of_program() -> list[str]:
     return [os.path.dirname(os.path.realpath(main))]  # noqa: PTH120
 
 
+def _entries(pythonpath: str | None) -> list[str]:
+    """Return the directories of PYTHONPATH but that of Python's own modules, which hides none."""
+    standard = os.path.dirname(os.__file__)  # noqa: PTH120 - see `_inherited`
+    entries = [] if pythonpath is None else decoded(pythonpath).split(os.pathsep)
+    return [entry for entry in entries if entry != standard]
+
+
 def _refuse_namesakes(entries: list[str], needed: frozenset[str]) -> None:
-    """Raise `PreloadError` if a module of the program hides one of Python's that is imported already."""
+    """Raise `PreloadError` if a module of the user's hides one of Python's that is imported already."""
     for directory in entries:
-        for name in needed - set(HOOK_MODULES):
+        for name in needed:
             path = os.path.join(directory, name)  # noqa: PTH118 - see `_inherited`
             if os.path.isfile(f"{path}.py") or os.path.isfile(f"{path}/__init__.py"):  # noqa: PTH113
                 text = f"{path} hides a module of Python's that --preload needs: give it another name"

@@ -7,12 +7,14 @@ process.
 import os
 import sys
 
-before = frozenset(sys.modules)
+before, path = frozenset(sys.modules), sys.path[:]
 
 try:
+    standard = os.path.dirname(os.__file__)  # noqa: PTH120 - see `coordinatord.runtime.own_python`
+    sys.path.sort(key=lambda entry: entry != standard and not entry.endswith("lib-dynload"))
     from preload_parent import serve
 
-    customized = serve(frozenset(sys.modules) - before)
+    customized = serve(before, path)
 except BaseException as error:  # noqa: BLE001 - see above
     try:
         os.write(2, ascii(f"nodeclient: --preload: {type(error).__name__}: {error}").encode() + b"\n")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -89,9 +90,9 @@ touch /mnt/nvidia-uvm && mount --move /mnt /dev && exec "$@"
 """A driver that can be opened, and no more, for one command alone."""
 
 
-def cold_run(stage: Stage, *command: str | Path, preload: str, prefix: tuple[str, ...] = ()) -> list[str]:
+def cold_run(stage: Stage, *command: str | Path, preload: str, **how: Any) -> list[str]:
     """Run a job whose workers cannot start warm, and do it cold; return the lines about it."""
-    job = stage.run(*command, preload=preload, prefix=prefix)
+    job = stage.run(*command, preload=preload, **how)
     assert job.code == 0, job.stderr
     assert job.reports
     assert not any(report.warm for report in job.reports)
@@ -104,10 +105,10 @@ def assert_cold(
     why: str,
     cause: ColdCause,
     preload: str = "beacon",
-    prefix: tuple[str, ...] = (),
+    **how: Any,
 ) -> None:
     """Check that a job runs cold, logs why once, and is counted."""
-    [line] = cold_run(stage, *command, preload=preload, prefix=prefix)
+    [line] = cold_run(stage, *command, preload=preload, **how)
     assert re.search(rf"--preload: workers start cold: .*{why}", line)
     assert stage.cold_rounds() == {cause: 1}
 
@@ -160,6 +161,21 @@ def test_a_namesake_of_a_module_of_python_s_hides_it_as_always(stage: Stage, nam
     stage.write(namesake, "ours = True")
     script = stage.write("train.py", f"import socket\nassert socket.ours\n{REPORT}")
     assert_cold(stage, *python(script), why="socket hides a module of Python's", cause=ColdCause.IMPORT)
+
+
+@pytest.mark.parametrize("namesake", ["json", "threading"])
+def test_a_namesake_by_way_of_pythonpath_hides_it_as_always(stage: Stage, namesake: str) -> None:
+    stage.write(f"mine/{namesake}.py", "ours = True")
+    reads = f"import sys\nsys.path.remove({str(stage.folder / 'mine')!r})\ndel sys.modules[{namesake!r}]\n{REPORT}"
+    script = stage.write("train.py", f"import {namesake}\nassert {namesake}.ours\n{reads}")
+    environ = {"PYTHONPATH": os.pathsep.join([str(stage.folder / "mine"), str(LIBRARY)])}
+    assert_cold(
+        stage,
+        *python(script),
+        why=f"{namesake} hides a module of Python's",
+        cause=ColdCause.IMPORT,
+        environ=environ,
+    )
 
 
 def test_a_directory_of_such_a_name_hides_nothing(stage: Stage) -> None:

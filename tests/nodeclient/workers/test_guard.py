@@ -172,22 +172,27 @@ def test_no_worker_need_be_started_before_the_guard_is_up(mark: str) -> None:
     _await_end([pidfd])
 
 
+def _broken_package(folder: Path) -> str:
+    """Return a directory with a package of our name that lacks its modules."""
+    (folder / "nodeclient").mkdir()
+    (folder / "nodeclient" / "__init__.py").touch()
+    return str(folder)
+
+
 def test_a_guard_that_cannot_begin_is_reported_in_one_line(
     mark: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nodeclient.workers.guard.PACKAGE_PARENT", tmp_path)
+    monkeypatch.setattr("coordinatord.runtime.own_python.PACKAGE_PARENT", _broken_package(tmp_path))
     guard = Guard(mark, NOWHERE)
     what = "the guard, which ends the workers should this process be killed, does not start"
-    with pytest.raises(GuardError, match=f"^{what}: ModuleNotFoundError: No module named 'nodeclient'$"):
+    with pytest.raises(GuardError, match=f"^{what}: ModuleNotFoundError: No module named 'nodeclient.workers'$"):
         guard.await_ready()
     guard.close()
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_node_that_gets_no_guard_ends_before_it_joins(tmp_path: Path) -> None:
-    broken = (
-        f"import pathlib; from nodeclient.workers import guard; guard.PACKAGE_PARENT = pathlib.Path({str(tmp_path)!r})"
-    )
+    broken = f"from coordinatord.runtime import own_python; own_python.PACKAGE_PARENT = {_broken_package(tmp_path)!r}"
     code = f"{broken}; from nodeclient.cli import main; main()"
     node = Program(sys.executable, "-c", code, "join", "--coord", "127.0.0.1:1", "--", "true")
     try:
@@ -195,7 +200,7 @@ def test_a_node_that_gets_no_guard_ends_before_it_joins(tmp_path: Path) -> None:
     finally:
         node.close()
     [line] = [line for line in node.lines if "guard" in line or "Error" in line]
-    assert "does not start: ModuleNotFoundError: No module named 'nodeclient'" in line
+    assert "does not start: ModuleNotFoundError: No module named 'nodeclient.workers'" in line
     assert "no coordinator" not in node.output
 
 
