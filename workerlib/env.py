@@ -83,6 +83,9 @@ only for a script that came to its last line, or to an exception that it did not
 
 The last four words are the section that the worker is in, see `pack_section`."""
 
+SLOTS_NAME = "coordinatord-steps"
+"""The name of the file with the slots, as /proc shows it."""
+
 SECTION_AT = 4
 """The index of the first word of the section."""
 

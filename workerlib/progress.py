@@ -16,10 +16,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from workerlib.env import PROGRESS, SECTION_AT, SLOT_BYTES, STEP_MAX, STEPS_TO_COME, pack_section
+from workerlib.env import PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEP_MAX, STEPS_TO_COME, pack_section
 
 _slot: memoryview | None = None
 """The words of this worker's slot, once it has reported a step."""
+
+_received: int | None = None
+"""The descriptor of the slots of this round, if nodeclient has sent it; a new process inherits one instead."""
 
 _keep: Callable[[int], None] | None = None
 """The function that keeps the state of each step, if any."""
@@ -98,10 +101,15 @@ def notify(keep: Callable[[int], None] | None) -> None:
     _keep = keep
 
 
-def begin_round() -> None:
-    """Use the slot that the environment names now: this process goes on in another round."""
-    global _slot  # noqa: PLW0603 - as above
-    _slot = None
+def begin_round(slots: int | None = None) -> None:
+    """Use the slot that the environment names now: this process goes on in another round.
+
+    `slots` is the descriptor of the file with the slots, which this module closes in the next round.
+    """
+    global _slot, _received
+    if _received is not None:
+        os.close(_received)
+    _slot, _received = None, slots
 
 
 def announce() -> None:
@@ -157,7 +165,7 @@ def _slot_at(place: str) -> memoryview:
     begin = int(offset)
     if begin % SLOT_BYTES:
         raise ValueError(f"{PROGRESS}={place} is not at the beginning of a slot")
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    file = _opened(path)
     try:
         # The file must not shrink, so that each store finds its page. The seal also shows that it is the node's memory:
         # if nodeclient is gone, the path may lead to a file of another process with its number.
@@ -169,3 +177,25 @@ def _slot_at(place: str) -> memoryview:
     if not 0 <= begin < len(shared):
         raise ValueError(f"{path} has no slot at byte {begin}")
     return memoryview(shared)[begin : begin + SLOT_BYTES].cast("Q")
+
+
+def _opened(path: str) -> int:
+    """Return a descriptor of the file with the slots. Raises `OSError` and `ValueError`.
+
+    The path leads through the descriptors of nodeclient. It may not be followed in another namespace of users or
+    processes, by another user, or without capabilities. There the descriptor of this process leads to the file.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        own = f"/proc/self/fd/{path.rpartition('/')[2] if _received is None else _received}"
+        if not _leads_to_slots(own):
+            raise
+        return os.open(own, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _leads_to_slots(path: str) -> bool:
+    try:
+        return os.readlink(path).startswith(f"/memfd:{SLOTS_NAME} ")  # noqa: PTH115 - as in `gloo`
+    except OSError:
+        return False

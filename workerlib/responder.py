@@ -30,8 +30,12 @@ import signal
 import socket
 import stat
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any
+
+ADDRESS_BYTES_MAX = 107
+"""The longest path in the address of a Unix socket (unix(7))."""
 
 STACKS = "COORDINATORD_STACKS"
 """The same name as in `env`. It is removed from the environment, so that no child takes it for its own."""
@@ -88,7 +92,8 @@ def start(recorder: Any) -> None:
         return
     try:
         connection = socket.socket(fileno=_high(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).detach()))
-        connection.connect(path)
+        with address(path) as short:
+            connection.connect(short)
         # The read end stays open here too: a write to a pipe that nobody reads would end the process by SIGPIPE.
         reader, writer = map(_high, os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC))
         free = signal.getsignal(SIGNAL) is signal.SIG_DFL
@@ -105,6 +110,23 @@ def start(recorder: Any) -> None:
         _thread.start_new_thread(_serve, (connection,))
     except (OSError, ValueError, KeyError, RuntimeError):
         return  # nodeclient is gone, or the system refuses; nodeclient then has only what /proc shows
+
+
+@contextmanager
+def address(path: str) -> Iterator[str]:
+    """Yield the path of a Unix socket, or a short one that leads there if an address has no room for it (unix(7)).
+
+    Raises `OSError`.
+    """
+    if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    place = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{place}/{name}"
+    finally:
+        os.close(place)
 
 
 def begin_round() -> None:

@@ -9,15 +9,14 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from workerlib.responder import address
+
 BACKLOG = 128
 """The most connections that wait to be accepted: more than the workers of a node, which may connect all at once."""
 
 ACCEPT_AGAIN_S = 1.0
 """The pause after the system has refused to accept a connection, as it does while it is short of descriptors. Without a
 pause the event loop would try again and again, since the socket stays readable."""
-
-_PATH_BYTES_MAX = 107
-"""The longest path of a Unix socket (unix(7))."""
 
 _CREDENTIALS = struct.Struct("3i")
 """The process id, the user and the group of a peer, `struct ucred` in unix(7)."""
@@ -35,22 +34,17 @@ class WorkerSocket:
         self._on_connection = on_connection
         self._loop = asyncio.get_running_loop()
         self._resuming: asyncio.TimerHandle | None = None
-        self._folder: int | None = None
-        """A descriptor of the folder if the path is too long; a short path through /proc then leads to it."""
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        path = folder / name
+        self.path = str(folder / name)
+        """The path at which workers connect, by `workerlib.responder.address`."""
         try:
-            if len(os.fsencode(path)) > _PATH_BYTES_MAX:
-                self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-                path = Path(f"/proc/{os.getpid()}/fd/{self._folder}/{name}")
-            path.unlink(missing_ok=True)  # the socket of an earlier round
-            self._listener.bind(str(path))
+            Path(self.path).unlink(missing_ok=True)  # the socket of an earlier round
+            with address(self.path) as short:
+                self._listener.bind(short)
             self._listener.listen(BACKLOG)
         except BaseException:
             self.close()
             raise
-        self.path = str(path)
-        """The path at which workers connect."""
         self._resume()
 
     def close(self) -> None:
@@ -59,9 +53,6 @@ class WorkerSocket:
             self._resuming.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
 
     def _resume(self) -> None:
         self._resuming = None

@@ -290,7 +290,10 @@ class Node:
                 rounds = self._staying.listen(self._output.private_folder)
                 slots = [{**slot, **keep, **stacks, **rounds} for slot in self._slots.begin(start.run, start.round)]
                 self._lingering, self._first_rank = lingering.Lingering(), assignment.first_rank
-                commands = self._launcher.commands(start, self._error_files, slots, screens)
+                commands = [
+                    replace(command, slots=self._slots.file)
+                    for command in self._launcher.commands(start, self._error_files, slots, screens)
+                ]
                 self._staying.begin(start.round, commands)
                 self._workers.start(commands, streams, dict.fromkeys(start.stays, self._staying.go_on))
         except GuardError as error:

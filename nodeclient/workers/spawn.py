@@ -43,6 +43,8 @@ class WorkerCommand:
     environ: Mapping[str, str]
     cpus: frozenset[int] | None = None
     """The only CPUs that it may run on; None for all CPUs of this process."""
+    slots: int | None = None
+    """The descriptor of the memory for its steps, which it inherits under the same number."""
 
 
 class SpawnError(OperationalError):
@@ -71,8 +73,8 @@ def spawn(
 ) -> int:
     """Start the worker; return its process id, which the caller reaps.
 
-    It inherits no other file than the two descriptors and, if `with_stdin`, this process's stdin. A descriptor that is
-    None stands for this process's own. All stay open here.
+    It inherits no other file than the two descriptors, that of its slots and, if `with_stdin`, this process's stdin. A
+    descriptor that is None stands for this process's own. All stay open here.
 
     It must be called in the main thread: the kernel kills the worker when the *thread* that started it ends. Raises
     `SpawnError`, and then no process is left.
@@ -89,6 +91,7 @@ def spawn(
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
+                pass_fds=() if command.slots is None else (command.slots,),
                 start_new_session=True,
                 # Python code between fork and exec can deadlock on a lock that another thread held at the fork. This
                 # code takes none: it makes plain system calls, and the interpreter and glibc put their own locks right

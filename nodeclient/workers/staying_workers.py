@@ -119,8 +119,10 @@ class StayingWorkers:
         self._round, self._commands_before, self._commands = number, self._commands, commands
 
     def go_on(self, local_rank: int, stdout: int, stderr: int) -> None:
-        """Give a process that is held the environment and the streams that a new one would have."""
+        """Give a process that is held the environment and the descriptors that a new one would have."""
         before, now = self._commands_before[local_rank].environ, self._commands[local_rank].environ
+        slots = self._commands[local_rank].slots
+        fds = (stdout, stderr) if slots is None else (stdout, stderr, slots)
         changes: dict[str, str | None] = {
             name: value for name, value in now.items() if before.get(name) != value or name in _REMOVED
         }
@@ -128,7 +130,7 @@ class StayingWorkers:
         reached = False
         for connection in [connection for connection in self._connections if connection.local_rank == local_rank]:
             connection.round, connection.has_failed, connection.has_left = self._round, False, False
-            reached |= self._send(connection, NextRound(self._round, changes), (stdout, stderr))
+            reached |= self._send(connection, NextRound(self._round, changes), fds)
         if not reached:  # it would wait for ever
             self._workers.end_as(local_rank, FAILED)
 

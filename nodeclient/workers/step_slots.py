@@ -19,10 +19,7 @@ from coordinatord.protocol.messages import Observed
 from coordinatord.protocol.section import SECTION_NAME_MAX, Section
 from coordinatord.protocol.text import clip
 from nodeclient.workers import syscalls
-from workerlib.env import NO_SECTION, PROGRESS, SECTION_AT, SLOT_BYTES, STEPS_TO_COME, unpack_section
-
-_NAME = "coordinatord-steps"
-"""The name that /proc shows to people."""
+from workerlib.env import NO_SECTION, PROGRESS, SECTION_AT, SLOT_BYTES, SLOTS_NAME, STEPS_TO_COME, unpack_section
 
 _WORD_BYTES = 8
 
@@ -45,7 +42,8 @@ class Slots:
         self._workers = workers
         self._complain = complain
         self._complained = False
-        self._file: int | None = None
+        self.file: int | None = None
+        """The descriptor of the memory; None if there is none."""
         self._round = ("", 0)
         self._steps: list[tuple[int, int] | None] = []
         """The last step that each worker reported, and when."""
@@ -62,14 +60,15 @@ class Slots:
         self._are_announced = False
         self._sections = [None] * self._workers
         try:
-            self._file = _memory(self._workers * SLOT_BYTES)
+            self.file = _memory(self._workers * SLOT_BYTES)
         except OSError as error:
             if not self._complained:
                 self._complain(f"the steps of the workers cannot be known: no shared memory, {error.strerror}")
             self._complained = True
             return [{}] * self._workers
-        # The link of an open file, since a worker may be started by a program that closes descriptors unknown to it.
-        path = f"/proc/{os.getpid()}/fd/{self._file}"
+        # The link of an open file, since a worker may be started by a program that closes descriptors unknown to it. A
+        # worker that may not follow the link, as in a container, uses the descriptor of this number that it inherits.
+        path = f"/proc/{os.getpid()}/fd/{self.file}"
         return [{PROGRESS: f"{path}:{rank * SLOT_BYTES}"} for rank in range(self._workers)]
 
     def complete(self, observed: Observed) -> Observed:
@@ -105,9 +104,9 @@ class Slots:
 
     def close(self) -> None:
         """Release the slots."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
 
     def _look(self) -> None:
         fields = self._fields()
@@ -124,14 +123,14 @@ class Slots:
 
     def _fields(self) -> list[int]:
         """Return all fields of the slots; an empty list if there are no slots."""
-        if self._file is None:
+        if self.file is None:
             return []
-        return memoryview(os.pread(self._file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
+        return memoryview(os.pread(self.file, self._workers * SLOT_BYTES, 0)).cast("Q").tolist()
 
 
 def _memory(size: int) -> int:
     """Return a file of zeros in memory, of a fixed size. Raises `OSError`."""
-    file = syscalls.memfd_create(_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
+    file = syscalls.memfd_create(SLOTS_NAME, syscalls.MFD_CLOEXEC | syscalls.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(file, 0, size)  # now, so that no worker meets a lack of memory
         fcntl.fcntl(file, syscalls.F_ADD_SEALS, _SEALS)

@@ -12,7 +12,7 @@ import pytest
 
 from nodeclient.workers.syscalls import PIDFD_OPEN, PIDFD_SEND_SIGNAL
 from tests.support.cluster import Coordinator
-from tests.support.namespaces import apart, as_user
+from tests.support.namespaces import NO_RIGHTS, apart, as_user
 from tests.support.programs import BIN, Program, clean_environ, kill_quietly
 from tests.surroundings.support import NOBODY, join, sh, went
 
@@ -81,6 +81,23 @@ def test_a_node_may_be_the_first_process_of_a_container(coordinator: Coordinator
     container = apart("--pid", "--fork", "--mount-proc", "--kill-child")
     orphan = 'test $PPID = 1 || exit 2; (sh -c "sleep 0.01" &); exit 3'
     went(*container, *join(coordinator), "sh", "-c", orphan, code=3)
+
+
+BOXES = {
+    "users": lambda: apart("--user", "--map-root-user"),
+    "processes": lambda: apart("--pid", "--fork", "--mount-proc", "--kill-child"),
+    "no rights": lambda: (*apart("--mount"), *NO_RIGHTS),
+    "another user": lambda: as_user(NOBODY),
+}
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_steps_are_reported_by_workers_in_a_container(coordinator: Coordinator, tmp_path: Path, box: str) -> None:
+    job = f"box-{tmp_path.name}"
+    steps = (*BOXES[box](), sys.executable, "-c", "import workerlib; workerlib.step(3)")
+    ended = went(*join(coordinator, "--job-id", job), *steps)
+    assert "not reported" not in ended.stderr
+    assert coordinator.await_job(job, state="succeeded")["progress"]["step"] == 3
 
 
 @pytest.mark.parametrize("missing", [PIDFD_OPEN, PIDFD_SEND_SIGNAL])

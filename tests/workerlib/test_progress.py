@@ -22,6 +22,7 @@ from workerlib.env import (
     PROGRESS,
     SECTION_AT,
     SLOT_BYTES,
+    SLOTS_NAME,
     STEP_MAX,
     STEPS_TO_COME,
     pack_section,
@@ -41,7 +42,7 @@ def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def memory() -> Iterator[int]:
     """Yield slots as a node makes them."""
-    file = os.memfd_create("slots", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    file = os.memfd_create(SLOTS_NAME, os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     os.ftruncate(file, SLOTS * SLOT_BYTES)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     yield file
@@ -216,6 +217,14 @@ def test_a_slot_stays_usable_when_its_node_has_gone(memory: int, monkeypatch: py
     os.close(other)
     workerlib.step(2)
     assert words_of(memory)[0] == 2
+
+
+def test_a_worker_that_stays_uses_the_descriptor_that_it_was_sent(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROGRESS, f"/proc/{os.getpid()}/fd/none:{SLOT_BYTES}")
+    progress.begin_round(os.dup(memory))
+    workerlib.step(4)
+    progress.begin_round()
+    assert words_of(memory, 1)[0] == 4
 
 
 FORBID_AND_STEP = """

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 from workerlib.in_place.round_messages import ROUND_CODEC, STREAMS, AskToLeave, CanStay, NextRound, RoundMessage
 from workerlib.packets import PACKET_BYTES, ChannelError
+from workerlib.responder import address
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +24,8 @@ class RoundChannel:
         """Connect, and send which worker this is. Raises `OSError`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._socket.connect(path)
+            with address(path) as short:
+                self._socket.connect(short)
             self._socket.send(ROUND_CODEC.encode(CanStay(local_rank, round_number, os.getpid())), socket.MSG_NOSIGNAL)
         except OSError:
             self._socket.close()
@@ -41,16 +43,16 @@ class RoundChannel:
             self._socket.send(ROUND_CODEC.encode(message), socket.MSG_NOSIGNAL)
 
     def next_round(self) -> tuple[NextRound, list[int]] | None:
-        """Wait for the next round; return it with the descriptors of stdout and stderr. None if none will come."""
+        """Wait for the next round; return it with its descriptors. None if none will come."""
         return self._rounds.get()
 
     def _receive_all(self, leave: Callable[[AskToLeave], None]) -> None:
         """Read until the connection ends; this thread ends it as well, since the worker could not be asked any more."""
         try:
             while True:
-                packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS, socket.MSG_CMSG_CLOEXEC)
+                packet, files, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, STREAMS + 1, socket.MSG_CMSG_CLOEXEC)
                 message = ROUND_CODEC.decode(packet)
-                if isinstance(message, NextRound) and len(files) == STREAMS:
+                if isinstance(message, NextRound) and len(files) >= STREAMS:
                     self._rounds.put((message, files))
                 elif isinstance(message, AskToLeave):
                     leave(message)

@@ -11,7 +11,7 @@ environment variable `workerlib.env.ROUNDS` names the socket.
 | worker | `Aborting`, and then `Aborted`, if it has communicators of NCCL | |
 | worker | `Left`, when it is asked to leave, or has failed | |
 | worker | `Refusing`, if it ends by itself, or cannot stay after it has left | |
-| nodeclient | `NextRound`, with the descriptors of stdout and stderr | |
+| nodeclient | `NextRound`, with the descriptors of stdout, of stderr, and of the slots if there are any | |
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from workerlib.packets import PacketCodec
 
 STREAMS = 2
-"""The descriptors that come with `NextRound`."""
+"""The streams whose descriptors come with `NextRound`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,13 +164,13 @@ class StayingWorker:
         received = self._channel.next_round()
         if received is None:
             sys.exit("workerlib: the connection to nodeclient has ended, so there is no next round for this worker")
-        message, streams = received
-        _take_streams(streams)
+        message, (stdout, stderr, *slots) = received
+        _take_streams([stdout, stderr])
         if message.environ.keys() & {"RANK", "WORLD_SIZE"}:
             leftovers.forget_compiled()
         _take_environment(message)
         responder.begin_round()
-        progress.begin_round()
+        progress.begin_round(*slots)
         self._sockets.close()
         self._asked.clear()
         self._out.clear()

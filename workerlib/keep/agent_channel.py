@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from workerlib.keep.channel_messages import DESCRIPTORS_MAX, Message, decode, encode
 from workerlib.packets import PACKET_BYTES, ChannelError
+from workerlib.responder import address
 
 CLOSED = "it has closed the connection, and takes only one from each worker of its round"
 """Why nodeclient says nothing any more."""
@@ -20,7 +21,8 @@ class AgentChannel:
         """Connect. Raises `OSError`."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._socket.connect(path)
+            with address(path) as short:
+                self._socket.connect(short)
         except OSError:
             self._socket.close()
             raise

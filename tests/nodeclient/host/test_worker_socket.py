@@ -12,8 +12,20 @@ import pytest
 
 from nodeclient.host.worker_socket import WorkerSocket
 from tests.support.programs import TIMEOUT_S
+from workerlib.in_place.round_channel import RoundChannel
 
 pytestmark = pytest.mark.asyncio
+
+
+async def test_workers_connect_below_a_directory_with_a_long_name(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    accepted: asyncio.Future[tuple[socket.socket, int]] = asyncio.get_running_loop().create_future()
+    listening = WorkerSocket(folder, "workers", lambda *connection: accepted.set_result(connection))
+    RoundChannel(listening.path, 0, 1)
+    connection, _ = await asyncio.wait_for(accepted, TIMEOUT_S)
+    connection.close()
+    listening.close()
 
 
 async def test_without_descriptors_nobody_is_accepted_until_there_are_some_again(tmp_path: Path) -> None:

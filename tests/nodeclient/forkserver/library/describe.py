@@ -265,6 +265,8 @@ def files() -> list[list[object]]:
             mode = stat.S_IFMT(os.fstat(int(name)).st_mode)
         except OSError:
             continue  # that of the listing itself
+        if target.startswith("/memfd:coordinatord-steps"):
+            continue  # only a cold worker needs it
         descriptors.append([int(name), re.sub(r"\d+", "N", target), mode, *flags])
     return descriptors
 
