@@ -122,6 +122,8 @@ class Holding:
     no tensor is sharded: one digest if all workers had the same state, and else two. None before all have one."""
     copy_problem: Sentence = ""
     """Why the node cannot get a copy that it is to keep; empty if it has all of them, or is getting them."""
+    unkept: Sentence = ""
+    """What its workers' training depends on and they do not keep, as far as they have noticed; empty if nothing."""
 
 
 @frozen

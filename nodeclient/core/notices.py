@@ -70,6 +70,11 @@ def keeps_nothing(number: int) -> str:
     )
 
 
+def unkept(what: str) -> str:
+    """Return the notice that training depends on something that is not kept."""
+    return f"not kept, and lost with its worker: {what}"
+
+
 def lost(why: str, leaves_in_s: float | None, *, works: bool) -> str:
     """Return the notice that the coordinator is out of reach.
 

@@ -21,12 +21,13 @@ Send = Callable[[int, ResumeFrom, Sequence[int]], None]
 class Resuming:
     """The beginning of one round, as far as kept state is concerned."""
 
-    def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0) -> None:
-        """Begin before it is known what this round resumes from."""
+    def __init__(self, resources: KeepResources, send: Send, run: str = "", number: int = 0, unkept: str = "") -> None:
+        """Begin before it is known what this round resumes from. `unkept` is lost with the workers of the last one."""
         self._resources = resources
         self._send = send
         self._run = run
         self._number = number
+        self._unkept = unkept
         self._asking: set[int] = set()
         """The local ranks of workers that wait for what they resume from."""
         self._resumed: set[int] = set()
@@ -93,8 +94,24 @@ class Resuming:
             return
         self.restoring = Restoring.READY
         self._answer = ResumeFrom(resume.round, resume.step, resume.world_size, ())
-        resources.notify(Level.INFO, _resumed(self._number, resume, restoration, loop.time() - began), "state_ready")
+        resources.notify(Level.INFO, self._resumption(resume, restoration, loop.time() - began), "state_ready")
         self._answer_all()
+
+    def _resumption(self, resume: Resume, restoration: Restoration, took_s: float) -> str:
+        """Return the notice that everything is there that the round resumes from."""
+        ready = restoration.ready
+        steps = "step" if resume.redone == 1 else "steps"
+        redone = "" if resume.redone is None else f", {resume.redone:,} {steps} redone"
+        lacking = f", without {self._unkept}" if self._unkept else ""
+        text = f"round {self._number} resumes at step {resume.step:,} from {_place(resume)}{redone}{lacking}"
+        size = size_in_words(ready.received_bytes)
+        if resume.disk is not None:
+            return f"{text}: {len(ready.parts)} parts, {size}, were read in {took_s:.2g} s"
+        if ready.received:
+            return (
+                f"{text}: {ready.received} of {len(ready.parts)} parts, {size}, came from other nodes in {took_s:.2g} s"
+            )
+        return f"{text}: all of it is on this host"
 
     def _answer_all(self) -> None:
         """Send the workers that wait what they resume from, if it is ready."""
@@ -110,19 +127,6 @@ class Resuming:
         self._asking.clear()
         if len(self._resumed) == self._resources.workers and self._restoration is not None:
             self._restoration.ready.close(self._resources.arenas)
-
-
-def _resumed(number: int, resume: Resume, restoration: Restoration, took_s: float) -> str:
-    ready = restoration.ready
-    steps = "step" if resume.redone == 1 else "steps"
-    redone = "" if resume.redone is None else f", {resume.redone:,} {steps} redone"
-    text = f"round {number} resumes at step {resume.step:,} from {_place(resume)}{redone}"
-    if resume.disk is not None:
-        return f"{text}: {len(ready.parts)} parts, {size_in_words(ready.received_bytes)}, were read in {took_s:.2g} s"
-    if ready.received:
-        size = size_in_words(ready.received_bytes)
-        return f"{text}: {ready.received} of {len(ready.parts)} parts, {size}, came from other nodes in {took_s:.2g} s"
-    return f"{text}: all of it is on this host"
 
 
 def _place(resume: Resume) -> str:

@@ -62,7 +62,11 @@ from workerlib.keep.channel_messages import (
     Reserve,
     Saved,
     SaveNow,
+    Unkept,
 )
+
+UNKEPT_MAX = 8
+"""How many things are named that training depends on and nobody keeps; a script forgets one or two."""
 
 
 class StateKeeper:
@@ -125,6 +129,8 @@ class StateKeeper:
         """How many seconds the last save of a worker took."""
         self._is_used = self._disk is None
         """Whether a worker has asked for what is kept, or for memory; else the user is told of a disk without a use."""
+        self._unkept: list[str] = []
+        """What training of this run depends on and its workers do not keep."""
         self._may_listen = True
         """Whether no attempt to listen has failed: the user is warned of the first one."""
 
@@ -216,7 +222,8 @@ class StateKeeper:
             self._giver.give_up()
             self._round = RoundWorkers(number)
             self._giver = ArenaGiver(self._resources, self._channel, self._round, self._note_given)
-            self._resuming = Resuming(self._resources, self._channel.send, run, number)
+            unkept = self._unkept if run == self.run else []
+            self._resuming = Resuming(self._resources, self._channel.send, run, number, " and ".join(unkept))
         self._enter(run)
         self._resuming.pursue(order.resume)
 
@@ -225,7 +232,7 @@ class StateKeeper:
         if run != self.run:
             self._copier.want(run, ())
             self._arenas.drop()
-            self.run, self._save_s = run, None
+            self.run, self._save_s, self._unkept = run, None, []
             if self._disk is not None:
                 self._disk.begin_run()
             if self._protected[0] == run:
@@ -310,6 +317,7 @@ class StateKeeper:
             persisting=self.persisting(),
             first_states=current.named_first_states(self._workers) if here else (),
             copy_problem=clip(self._copier.problem, MESSAGE_MAX),
+            unkept=clip(" and ".join(self._unkept), MESSAGE_MAX),
         )
         return observed if holding == Holding(()) else replace(observed, kept=holding)
 
@@ -342,14 +350,23 @@ class StateKeeper:
                 self._go_on(all_answered=current.note_not_saved(local_rank, message))
             case Interval():
                 current.intervals[local_rank] = message
+            case FirstState() | Unkept():
+                self._take_first_step(current, local_rank, message)
+            case Halted() | Checkpointing() | Checkpointed():
+                self._take_planned_end(current, local_rank, message)
+
+    def _take_first_step(self, current: RoundWorkers, local_rank: int, message: FirstState | Unkept) -> None:
+        """Take in what a worker reports after its first step."""
+        match message:
             case FirstState(digest):
                 current.first_states[local_rank] = digest % 2**32
                 if current.alike is not None:
                     self._channel.send(local_rank, Comparison(current.alike))
                 elif current.named_first_states(self._workers):
                     self._submit(KeptChanged())
-            case Halted() | Checkpointing() | Checkpointed():
-                self._take_planned_end(current, local_rank, message)
+            case Unkept(what) if what not in self._unkept and len(self._unkept) < UNKEPT_MAX:
+                self._unkept.append(what)
+                self._notify(Level.WARNING, notices.unkept(what), "state_not_kept")
 
     def _take_planned_end(
         self, current: RoundWorkers, local_rank: int, message: Halted | Checkpointing | Checkpointed

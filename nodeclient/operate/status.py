@@ -216,6 +216,8 @@ def _kept(kept: KeptStatus) -> str:
     if kept.resumed is not None:
         redone = "" if kept.redone is None else f", {count(kept.redone, 'step')} redone"
         parts.append(f"resumed at step {kept.resumed:,} from {kept.resumed_from or 'memory'}{redone}")
+    if kept.unkept:
+        parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:
         took = "" if kept.save_s is None else f" ({duration(kept.save_s)} each)"
         parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")

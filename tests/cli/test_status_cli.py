@@ -301,10 +301,14 @@ def test_steps_that_were_done_again_are_told_with_what_they_cost() -> None:
 
 def test_the_step_that_a_round_resumed_from_is_not_told_twice() -> None:
     kept = {"step": 40, "resumed": 40, "resumed_from": "node gpu2's memory", "redone": 0, "disk_step": 30}
+    kept |= {"unkept": "the state of SGD"}
     job = a_job(a_node("gpu1"), kept=kept)  # as with DDP: no newer step is saved before the round breaks
     with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
         shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
-    assert "resumed at step 40 from node gpu2's memory, 0 steps redone, step 30 is on the disk\n" in shown
+    words = (
+        "resumed at step 40 from node gpu2's memory, 0 steps redone, not kept: the state of SGD, step 30 is on the disk"
+    )
+    assert f"{words}\n" in shown
 
 
 @pytest.mark.parametrize(("state", "shown"), [("running", "running for 1m30s"), ("left", "left 1m30s ago")])

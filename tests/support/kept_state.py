@@ -70,7 +70,7 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
     `written=100` is the last checkpoint that its script has written, `written=no` before the first one; `every=10`
     is the interval of saves, and `first=5,6` are the digests of different states after the first step. With
     `halts=yes` its workers can halt after a step that they are sent; with `halts=101` they are to halt after step
-    101.
+    101. `unkept=SGD` is what they do not keep.
     """
     first, world_size = (assignment.first_rank, assignment.world_size) if assignment else (0, workers)
     parts = (
@@ -94,6 +94,7 @@ def a_holding(steps: list[str], options: dict[str, str], assignment: Assignment 
         writes_checkpoints="written" in options,
         checkpointed=int(options["written"]) if options.get("written", "no") != "no" else None,
         first_states=tuple(int(digest) for digest in options["first"].split(",")) if "first" in options else (),
+        unkept=options.get("unkept", ""),
     )
 
 

@@ -10,6 +10,7 @@ with `Hello`. Each side checks packets by `decode`: one that is none of the mess
 | worker | `Reserve` | `Reserved` with a descriptor, or `RefusedMemory`, perhaps with one for the small state |
 | worker | `AskRestore` | `ResumeFrom`, with a descriptor for each of its parts, once all of them are on this host |
 | worker | `FirstState` | `Comparison`, once it is known |
+| worker | `Unkept` | |
 | nodeclient | `Reserved` with a descriptor, of memory that is `lent` | |
 | nodeclient | `SaveNow` | `Saved` or `NotSaved` |
 | nodeclient | `HaltAt` | `Halted` before the step is named, then `Saved` or `NotSaved`, or `Checkpointed` |
@@ -119,6 +120,14 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class Unkept:
+    """Training depends on something that is not kept, so it is lost with the worker."""
+
+    what: str
+    """It, so that a sentence may go on with it: `the state of SGD, which ...`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SaveNow:
     """The round is over: save the big state now, if a step is whole.
 
@@ -220,6 +229,7 @@ Message = (
     | ResumeFrom
     | FirstState
     | Comparison
+    | Unkept
     | SaveNow
     | HaltAt
     | Halted
@@ -239,6 +249,7 @@ _KINDS: dict[str, type[Any]] = {
     "resume": ResumeFrom,
     "first_state": FirstState,
     "compared": Comparison,
+    "unkept": Unkept,
     "save": SaveNow,
     "halt": HaltAt,
     "halted": Halted,

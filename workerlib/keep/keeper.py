@@ -29,6 +29,7 @@ from workerlib.keep.channel_messages import (
     Reserved,
     Saved,
     SaveNow,
+    Unkept,
     at_own_step,
     reason,
 )
@@ -40,6 +41,7 @@ from workerlib.keep.process_hooks import ProcessHooks
 from workerlib.keep.small_state import SmallStates
 from workerlib.keep.state_lock import StateHolder, StateLock
 from workerlib.keep.step_saver import StepSaver
+from workerlib.keep.unkept_optimizers import UnkeptOptimizers
 from workerlib.stop import REQUEST
 
 WAIT_S = 2.0
@@ -65,6 +67,7 @@ class StepKeeper:
         self._objects = objects
         self._channel = channel
         self._saver = StepSaver(environment, generations, small, channel.report)
+        self._strangers = UnkeptOptimizers(objects)
         self._gate = generations.gate
         """What optimizers wait for; None without a GPU."""
         self.planned_end = PlannedEnd(channel)
@@ -136,6 +139,8 @@ class StepKeeper:
             self._stand_still()
         if is_new:
             self._saver.compare()
+            for what in self._strangers.look():
+                self._channel.report(Unkept(what))
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:
             self._begin_step()
             self._keep_last(halt)
@@ -143,8 +148,9 @@ class StepKeeper:
                 self._begin_step()  # stands still, as the state is final, until this worker leaves the round
         self._lock.check()
 
-    def _before_optimizer(self, _: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _before_optimizer(self, optimizer: torch.optim.Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Note that parameters change: from now on, or from when the optimizer's closure has returned."""
+        self._strangers.note(optimizer)
         if (wrapped := after_closure(given, named, self._begin_change)) is None:
             self._begin_change()
         return wrapped

@@ -107,7 +107,7 @@ class KeptOptimizer(Adapter):
     def __init__(self, name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.nn.Parameter]) -> None:
         if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
             raise KeptStateError(f"{name}: keep() knows fully_shard (FSDP2), not ZeroRedundancyOptimizer")
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._name = name
         self._prefix = f"{name}.state/"
         self._seen: list[Any] = []
@@ -136,19 +136,18 @@ class KeptOptimizer(Adapter):
         """Return the rest as JSON; None for nothing."""
         numbers = self._numbers()
         present: list[Any] = []
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             present += group
             present += group.values()
         same = self._fixed and len(present) == len(self._seen) and all(map(operator.is_, present, self._seen))
         if numbers or not same:
             others = [
-                {key: value for key, value in group.items() if key != "params"}
-                for group in self._optimizer.param_groups
+                {key: value for key, value in group.items() if key != "params"} for group in self.optimizer.param_groups
             ]
             self._seen, self._fixed = present, all(_is_fixed(value) for group in others for value in group.values())
             groups = [{key: to_plain(value, f"{self._name}.{key}") for key, value in group.items()} for group in others]
             self._values = {"groups": groups, "state": numbers}
-            if added := self._optimizer.param_groups[self._groups_before :]:
+            if added := self.optimizer.param_groups[self._groups_before :]:
                 names = [[self._names.get(id(parameter), "") for parameter in group["params"]] for group in added]
                 self._values["added"] = names
         return self._values
@@ -157,11 +156,11 @@ class KeptOptimizer(Adapter):
         """Add the parameter groups that the script adds in the course of training, as when it unfreezes layers."""
         del saved, device
         groups, added = values["groups"], values.get("added", [])
-        missing = len(groups) - len(self._optimizer.param_groups)
+        missing = len(groups) - len(self.optimizer.param_groups)
         if not 0 < missing <= len(added) or any(name not in self._known for names in added for name in names):
             return  # `take_values` says that the number of groups is another one
         for names, options in zip(added[-missing:], groups[-missing:], strict=True):
-            self._optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
+            self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
         self._look_at_parameters()
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
@@ -183,17 +182,17 @@ class KeptOptimizer(Adapter):
             self._new.setdefault(name, {}).update(from_plain(numbers))
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
-        if len(values["groups"]) != len(self._optimizer.param_groups):
+        if len(values["groups"]) != len(self.optimizer.param_groups):
             raise UnfitStateError(f"{self._name} has another number of parameter groups than was kept")
-        for group, kept in zip(self._optimizer.param_groups, values["groups"], strict=True):
+        for group, kept in zip(self.optimizer.param_groups, values["groups"], strict=True):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
         state = {places[name]: dict(entries) for name, entries in self._new.items()}
-        options = [set(group) for group in self._optimizer.param_groups]
-        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        options = [set(group) for group in self.optimizer.param_groups]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         # torch adds the options of later releases by itself.
-        for wanted, group in zip(options, self._optimizer.param_groups, strict=True):
+        for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
                 raise UnfitStateError(f"{self._name} was kept without {lacking}, as an optimizer of another class")
         # load_state_dict casts to the type of the parameter, which need not be that of the state.
@@ -206,26 +205,26 @@ class KeptOptimizer(Adapter):
 
     def forget_step(self) -> None:
         """Drop the gradients."""
-        for group in self._optimizer.param_groups:
+        for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
 
     def _look_at_parameters(self) -> None:
         """Name all parameters: a script may have added a group of them."""
-        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         named = ((self._names.get(id(parameter), f"#{at}"), parameter) for at, parameter in enumerate(parameters))
         self._parameters = dict(named)
 
     def _state(self, parameter: torch.Tensor) -> dict[str, Any]:
         # `state` is a defaultdict. A read must add no entry, since optimizers initialise the state if it is empty.
-        found: dict[str, Any] = self._optimizer.state.get(parameter, {})
+        found: dict[str, Any] = self.optimizer.state.get(parameter, {})
         return found
 
     def _numbers(self) -> dict[str, Any]:
         # This is called at each step, so the places of the numbers are searched again only if there is more state.
-        if sum(len(group["params"]) for group in self._optimizer.param_groups) != len(self._parameters):
+        if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
             self._look_at_parameters()
-        entries = sum(map(len, self._optimizer.state.values()))
+        entries = sum(map(len, self.optimizer.state.values()))
         if entries != self._entries:
             self._entries = entries
             self.growth += 1

@@ -9,10 +9,17 @@ from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.text import name_some
 
 
-def resumed(point: ResumePoint) -> str:
+def resumed(run: Run, point: ResumePoint) -> str:
     """Describe the step from which a round resumes: `at step 1,204 from node gpu3's memory, 0 steps redone`."""
     redone = "" if point.redone is None else f", {point.redone:,} {'step' if point.redone == 1 else 'steps'} redone"
-    return f"at step {point.step:,} from {memory_of(point)}{redone}"
+    lacking = f", without {what}" if (what := unkept(run)) else ""
+    return f"at step {point.step:,} from {memory_of(point)}{redone}{lacking}"
+
+
+def unkept(run: Run) -> str:
+    """Return what training depends on and nobody keeps, as the first node says that knows; empty if none does."""
+    held = (member.observed.kept for member in run.members.values() if member.observed.run == run.id)
+    return next((kept.unkept for kept in held if kept is not None and kept.unkept), "")
 
 
 def memory_of(point: ResumePoint) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coordinatord.core.queries.copying import copy_problem
-from coordinatord.core.queries.kept_reasons import memory_of
+from coordinatord.core.queries.kept_reasons import memory_of, unkept
 from coordinatord.core.state.member import Member
 from coordinatord.core.state.run import Run
 from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
@@ -28,6 +28,7 @@ def kept_view(run: Run) -> KeptStatus | None:
         skipped=sum(kept.skipped for kept in held),
         copied=None if (copied := run.kept.copied) is None else copied.step,
         copy_problem=copy_problem(run),
+        unkept=unkept(run),
         disk_step=None if persisting.step is None else persisting.step.step,
         disk_writing=None if persisting.work is None else persisting.work.at.step,
         disk_problem=persisting.problem,

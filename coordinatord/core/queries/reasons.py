@@ -138,7 +138,7 @@ class Reasons:
         run, point = self._run, resume_point(self._run, self._candidates)
         text = f"; {why}" if (why := left_out(run, point)) else ""
         if point is not None:
-            return f"{text}; resumes {resumed(point)}"
+            return f"{text}; resumes {resumed(run, point)}"
         if not run.kept or run.durable.reached is None:
             return ""
         return f"{text}; no other step that nodes keep is whole" if text else "; no step that nodes keep is whole"

@@ -32,6 +32,9 @@ class KeptStatus:
     if there is none at present."""
     copy_problem: AnyText = ""
     """Why what one host alone has is not copied; empty if it is, or is about to be."""
+    unkept: AnyText = ""
+    """What training depends on and nobody keeps, as the state of an optimizer that was not given to `ctx.keep`; empty
+    if nothing like that was noticed."""
     disk_step: Whole | None = None
     """The newest step of this run that is whole on the disk; None if there is none, or none is written."""
     disk_writing: Whole | None = None

@@ -68,7 +68,8 @@ function stepWords({ health, progress, nodes, kept }) {
   const resumed = kept?.resumed ?? null;
   const behind = nodes.filter((node) => node.behind).length;
   const redone = kept?.redone == null ? "" : `, ${plural(kept.redone, "step")} redone`;
-  const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}${redone}`;
+  const lacking = kept?.unkept ? `, without ${kept.unkept}` : "";
+  const from = resumed === null ? "" : `resumed at ${count(resumed)} from ${kept.resumed_from || "memory"}${redone}${lacking}`;
   return [pace(progress.steps_per_s), behind ? `${plural(behind, "node")} behind` : "", from].filter(Boolean).join(", ");
 }
 

@@ -14,6 +14,7 @@ from coordinatord.core.values.shards import ResumePoint
 from coordinatord.protocol.kept_parts import KeptParts
 from coordinatord.protocol.kept_state import Holding, Resume
 from tests.support.kept_state import KEY, kept_parts
+from tests.support.ledgers import shown
 from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
@@ -58,6 +59,17 @@ def test_the_reason_says_in_whose_memory_the_step_is() -> None:
     stage.play("keep n2 1:1204")
     break_round(stage, "n1", "n2")
     assert "resumes at step 1,204 from node n2's memory, 0 steps redone" in stage.past[-1][1].reason
+
+
+def test_the_reason_says_what_is_not_kept_beside_the_steps_redone() -> None:
+    stage = train("n1", "n2")
+    stage.play("step n1 1204")
+    stage.play("keep n2 1:1204 unkept=SGD")
+    break_round(stage, "n1", "n2")
+    assert "resumes at step 1,204 from node n2's memory, 0 steps redone, without SGD" in stage.past[-1][1].reason
+    view = shown(stage).kept
+    assert view is not None
+    assert view.unkept == "SGD"
 
 
 def test_a_later_round_comes_before_a_later_step() -> None:

@@ -27,6 +27,7 @@ from workerlib.keep.channel_messages import (
     Reserved,
     Saved,
     SaveNow,
+    Unkept,
 )
 
 pytestmark = pytest.mark.asyncio
@@ -85,6 +86,23 @@ async def test_the_line_about_a_resume_says_what_is_done_again(tmp_path: Path, r
         known = replace(a_resume(1, 7, node.source(wanted())), redone=redone)
         await node.worker(node.begin(2, known)).resume()
         assert node.texts[-1] == f"round 2 resumes at step 7 from memory{words}: all of it is on this host"
+
+
+async def test_what_workers_do_not_keep_is_said_once_and_with_each_resume_of_the_run(tmp_path: Path) -> None:
+    async with keeping_nodes(tmp_path, "a") as [node]:
+        await saved(node)
+        for number in (2, 3):
+            worker = node.worker(node.begin(number, a_resume(1, 7, node.source(wanted()))))
+            await worker.resume()
+            worker.send(Unkept("the state of SGD"))
+            worker.send(Unkept("more"))
+            await node.until(lambda: (holding := node.holding()) is not None and "more" in holding.unkept)
+        holding = node.holding()
+        assert holding is not None
+        assert holding.unkept == "the state of SGD and more"
+        assert node.texts.count("not kept, and lost with its worker: the state of SGD") == 1
+        words = "round 3 resumes at step 7 from memory, 0 steps redone, without the state of SGD and more: all of it"
+        assert any(text.startswith(words) for text in node.texts)
 
 
 async def test_a_round_that_resumes_from_nothing_says_so(tmp_path: Path) -> None:
