@@ -105,9 +105,7 @@ def describe(layout: Layout, *, only: Sequence[int] | None = None) -> TensorFile
         sharding[key] = {"saved_offsets": offsets}
         spans.append(Span(end, layout.begins[number], piece.length))
         end += piece.length
-    own = [
-        [piece.name, piece.dtype, piece.whole, piece.offsets, piece.sizes, piece.length] for _, piece in sorted(pieces)
-    ]
+    own = [piece.fields for _, piece in sorted(pieces)]
     metadata = {"format": "pt", "DCP_VERSION": "1.0", _SHARDING: _json(sharding), _OWN: _json(own)}
     text = _json({_METADATA: metadata, **entries}).encode()
     text += b" " * (-len(text) % LENGTH_BYTES)

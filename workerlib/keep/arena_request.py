@@ -19,6 +19,9 @@ WITHIN_S = 1.0
 SLACK = 8
 """The slack of a generation: it gets an eighth more than it needs at first."""
 
+GROWN_SLACK = 2
+"""The slack of a state that has outgrown its memory, as a history of steps does: it gets half more than it needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
@@ -41,6 +44,7 @@ class ArenaRequest:
         self.answered = threading.Event()
         """Set when memory was given or refused, and taken."""
         self._waiting: WaitingState | None = None
+        self._has_outgrown = False
 
     def want(self, big: int, small: int, step: int, taken: Taken) -> None:
         """Request places of so many bytes, unless they exist, are requested already, or nodeclient has refused any.
@@ -53,7 +57,9 @@ class ArenaRequest:
             return
         awaited, self._waiting = self.awaited, WaitingState(step, taken.kept())
         if not awaited:
-            self._send(Reserve(big + big // SLACK, small, *self.part))
+            self._has_outgrown = held is not None and 0 < held.generation < big
+            self.answered.clear()
+            self._send(Reserve(big + big // (GROWN_SLACK if self._has_outgrown else SLACK), small, *self.part))
 
     @property
     def awaited(self) -> bool:
@@ -71,6 +77,11 @@ class ArenaRequest:
         if self.arena is not None and self.arena.sizes.generation:
             return ""
         return "there is no memory for it" if self.refused else "its memory is not there yet"
+
+    def await_growth(self) -> None:
+        """Wait for memory if the state has outgrown what there is: until then no step can be saved."""
+        if self.awaited and self._has_outgrown:
+            self.await_answer()
 
     def await_answer(self) -> None:
         """Wait until nodeclient has given memory or refused it, `WITHIN_S` at most."""

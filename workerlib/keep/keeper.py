@@ -139,6 +139,7 @@ class StepKeeper:
             self._stand_still()
         if is_new:
             self._saver.compare()
+            self._saver.memory.await_growth()
             for what in self._strangers.look():
                 self._channel.report(Unkept(what))
         if is_new and (halt := self.planned_end.leave_step(number)) is not None and not self._lock.is_final:

@@ -53,7 +53,7 @@ class KeptContainer(Adapter):
             if path.startswith(prefix) and path not in known:
                 if saved.is_sharded(path):
                     raise UnfitStateError(f"{path} was sharded, and is not there when keep() is called")
-                tensor = torch.empty(saved.shape(path), dtype=saved.dtype(path), device=device)
+                tensor = saved.new(path, device)
                 _put(self._root[self._name], path.removeprefix(prefix), tensor)
 
     def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,14 +15,19 @@ import torch
 from workerlib.keep.adapter import Adapter, BufferPlace, KeptObject
 from workerlib.keep.kept_containers import KeptContainer
 from workerlib.keep.kept_errors import KeptStateError, UnfitStateError
+from workerlib.keep.nested_tensors import NestedTensors, memory_of, refuse_shared
 from workerlib.keep.pieces import SavedTensors, is_sharded
-from workerlib.keep.plain_values import from_plain, to_plain
+from workerlib.keep.plain_values import BYTES_MAX, from_plain, to_plain
 
 _WRAPPERS = {"DistributedDataParallel", "DataParallel"}
 """Modules whose attribute `module` is the user's own."""
 
 _INNER = {"_orig_mod", "_checkpoint_wrapped_module"}
 """The attributes by which torch.compile and activation checkpointing hold the user's own module."""
+
+
+_WHOLE = ""
+"""What stands for a parameter's name in the state that an optimizer has of all parameters together."""
 
 
 class KeptModule(Adapter):
@@ -116,7 +122,12 @@ class KeptOptimizer(Adapter):
         """Whether none of these values can change by itself."""
         self._values: Any = None
         self._entries = 0
-        self._number_places: list[tuple[str, str]] = []
+        self._places: list[tuple[str, str]] = []
+        """The entries of its state that are values, and those tensors that are in another entry as well."""
+        self._nested: dict[str, torch.Tensor] = {}
+        """The tensors within these entries, at the last look."""
+        self._targets: dict[str, torch.Tensor] = {}
+        self._new: dict[str, dict[str, Any]] = {}
         self._known = known
         """The parameters of all modules, by name."""
         self._names = {id(parameter): path for path, parameter in known.items()}
@@ -127,10 +138,12 @@ class KeptOptimizer(Adapter):
 
     def big(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield its big tensors by name."""
+        others = set(self._places)
         for name, parameter in self._parameters.items():
             for key, value in self._state(parameter).items():
-                if isinstance(value, torch.Tensor):
+                if isinstance(value, torch.Tensor) and (name, key) not in others:
                     yield f"{self._prefix}{name}/{key}", value
+        yield from self._nested.items()
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
@@ -153,33 +166,42 @@ class KeptOptimizer(Adapter):
         return self._values
 
     def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
-        """Add the parameter groups that the script adds in the course of training, as when it unfreezes layers."""
-        del saved, device
+        """Add the parameter groups that the script adds in the course of training, and make the state to be filled."""
         groups, added = values["groups"], values.get("added", [])
         missing = len(groups) - len(self.optimizer.param_groups)
-        if not 0 < missing <= len(added) or any(name not in self._known for names in added for name in names):
-            return  # `take_values` says that the number of groups is another one
-        for names, options in zip(added[-missing:], groups[-missing:], strict=True):
-            self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
-        self._look_at_parameters()
-
-    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
-        """Return the tensors to be filled."""
-        self._new: dict[str, dict[str, Any]] = {}
-        targets = {}
+        # Otherwise `take_values` says that the number of groups is another one.
+        if 0 < missing <= len(added) and all(name in self._known for names in added for name in names):
+            for names, options in zip(added[-missing:], groups[-missing:], strict=True):
+                self.optimizer.add_param_group(from_plain(options) | {"params": [self._known[name] for name in names]})
+            self._look_at_parameters()
+        self._targets, self._new = {}, {}
         for path in saved.names:
             if path.startswith(self._prefix):
                 name, _, key = path.removeprefix(self._prefix).rpartition("/")
                 if name not in self._parameters:
                     raise UnfitStateError(f"{self._name} has no parameter {name}, whose state was kept")
-                new = _empty(self._parameters[name], saved.shape(path), saved.dtype(path))
-                targets[path] = self._new.setdefault(name, {})[key] = new
-        return targets
+                new = _new(self._parameters[name], path, saved)
+                self._targets[path] = self._new.setdefault(name, {})[key] = new
+        for name, entries in values["state"].items():
+            find = partial(self._find, saved, device if name == _WHOLE else self._parameters[name].device)
+            self._new.setdefault(name, {}).update(from_plain(entries, find))
+
+    def _find(self, saved: SavedTensors, device: torch.device, path: str, kind: str) -> torch.Tensor:
+        """Return the tensor that is named among the values: a parameter, or one to be filled."""
+        if path in self._parameters:
+            parameter: torch.Tensor = self._parameters[path]
+            return parameter.detach()
+        if path not in self._targets:
+            self._targets[path] = saved.new(path, device if device.type == kind else kind)
+        return self._targets[path]
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return self._targets
 
     def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
-        for name, numbers in values["state"].items():
-            self._new.setdefault(name, {}).update(from_plain(numbers))
         places = {name: at for at, name in enumerate(self._parameters)}
         groups, at = [], 0
         if len(values["groups"]) != len(self.optimizer.param_groups):
@@ -188,9 +210,10 @@ class KeptOptimizer(Adapter):
             count = len(group["params"])
             groups.append({**from_plain(kept), "params": list(range(at, at + count))})
             at += count
-        state = {places[name]: dict(entries) for name, entries in self._new.items()}
+        whole = self._new.pop(_WHOLE, {})
+        state: dict[Any, Any] = {places[name]: dict(entries) for name, entries in self._new.items()}
         options = [set(group) for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": state | whole, "param_groups": groups})
         # torch adds the options of later releases by itself.
         for wanted, group in zip(options, self.optimizer.param_groups, strict=True):
             if lacking := ", ".join(sorted(wanted - group.keys())):
@@ -199,9 +222,11 @@ class KeptOptimizer(Adapter):
         for name, entries in self._new.items():
             present = self._state(self._parameters[name])
             for key, value in entries.items():
-                if isinstance(value, torch.Tensor) and present[key].dtype != value.dtype:
+                if not isinstance(value, torch.Tensor):
+                    present[key] = value
+                elif present[key].dtype != value.dtype:
                     present[key] = value.to(present[key].device)
-        self._new = {}
+        self._targets, self._new = {}, {}
 
     def forget_step(self) -> None:
         """Drop the gradients."""
@@ -221,25 +246,43 @@ class KeptOptimizer(Adapter):
         return found
 
     def _numbers(self) -> dict[str, Any]:
-        # This is called at each step, so the places of the numbers are searched again only if there is more state.
+        # This is called at each step, so the places of values are searched again only if there is more state.
         if sum(len(group["params"]) for group in self.optimizer.param_groups) != len(self._parameters):
             self._look_at_parameters()
-        entries = sum(map(len, self.optimizer.state.values()))
-        if entries != self._entries:
+        entries = sum(len(entries) for entries in self.optimizer.state.values() if isinstance(entries, dict))
+        if has_grown := entries != self._entries:
             self._entries = entries
-            self.growth += 1
-            self._number_places = [
-                (name, key)
-                for name, parameter in self._parameters.items()
-                for key, value in self._state(parameter).items()
-                if not isinstance(value, torch.Tensor)
-            ]
+            self._places = self._named_tensors()[1]
+        present = [(name, key, self._state(self._parameters[name])[key]) for name, key in self._places]
+        is_deep = not all(_is_fixed(value) for _, _, value in present)
+        nested = NestedTensors(0, self._named_tensors()[0] if is_deep else None)
         found: dict[str, Any] = {}
-        for name, key in self._number_places:
-            value = self._state(self._parameters[name])[key]
-            if not isinstance(value, torch.Tensor):  # a number may have become a tensor since
-                found.setdefault(name, {})[key] = to_plain(value, f"{self._prefix}{name}/{key}")
+        for name, key, value in present:
+            found.setdefault(name, {})[key] = to_plain(value, f"{self._name}.within/{name}/{key}", nested)
+        state: Mapping[Any, Any] = self.optimizer.state
+        whole = {key: value for key, value in state.items() if not isinstance(key, torch.Tensor)}
+        if whole:
+            found[_WHOLE] = to_plain(whole, f"{self._name}.within", nested)
+        has_grown |= len(nested.tensors) != len(self._nested)
+        self._nested = nested.tensors
+        if has_grown:
+            self.growth += 1
+            refuse_shared(self.big())
         return found
+
+    def _named_tensors(self) -> tuple[dict[Hashable, str], list[tuple[str, str]]]:
+        """Return the names of the tensors of its state by their memory, and the entries that are none of them.
+
+        A parameter may be among its own state.
+        """
+        names = {memory_of(parameter): name for name, parameter in self._parameters.items()}
+        places = []
+        for name, parameter in self._parameters.items():
+            for key, value in self._state(parameter).items():
+                path = f"{self._prefix}{name}/{key}"
+                if not isinstance(value, torch.Tensor) or names.setdefault(memory_of(value), path) != path:
+                    places.append((name, key))
+        return names, places
 
 
 class KeptStateful(Adapter):
@@ -251,6 +294,16 @@ class KeptStateful(Adapter):
         self.late = isinstance(stateful, torch.optim.lr_scheduler.LRScheduler)
         # torchdata's StatefulDataLoader does so, with the samples that its sampler has before `set_epoch`.
         self.iterates = isinstance(stateful, Iterable)
+        self.growth = 0
+        self._nested: dict[str, torch.Tensor] = {}
+        """Its large tensors, at the last look."""
+        self.tensor_ids: set[int] = set()
+        """The identities of all of its tensors, at the last look."""
+        self._targets: dict[str, torch.Tensor] = {}
+
+    def big(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield its big tensors by name: those that are too large to be written at each step."""
+        yield from self._nested.items()
 
     def values(self) -> Any:
         """Return the rest as JSON; None for nothing."""
@@ -258,12 +311,31 @@ class KeptStateful(Adapter):
             state = self._stateful.state_dict()
         except Exception as error:
             raise KeptStateError(f"{self._name} cannot be kept: its state_dict() has failed: {error!r}") from error
-        return to_plain(state, self._name)
+        nested = NestedTensors(BYTES_MAX + 1)
+        values = to_plain(state, self._name, nested)
+        self.growth += len(nested.tensors) != len(self._nested)
+        self._nested, self.tensor_ids = nested.tensors, nested.seen
+        return values
+
+    def make_missing(self, values: Any, saved: SavedTensors, device: torch.device) -> None:
+        """Make the tensors to be filled."""
+        self._targets = {}
+
+        def make(path: str, kind: str) -> torch.Tensor:
+            return self._targets.setdefault(path, saved.new(path, device if device.type == kind else kind))
+
+        from_plain(values, make)
+
+    def targets(self, saved: SavedTensors) -> Mapping[str, torch.Tensor]:
+        """Return the tensors to be filled."""
+        del saved
+        return self._targets
 
     def take_values(self, values: Any) -> None:
         """Take the values; the targets are filled."""
+        targets, self._targets = self._targets, {}
         try:
-            self._stateful.load_state_dict(from_plain(values))
+            self._stateful.load_state_dict(from_plain(values, lambda path, _: targets[path]))
         except Exception as error:
             raise UnfitStateError(f"{self._name} does not take what was kept of it: {error!r}") from error
 
@@ -306,10 +378,10 @@ def _is_fixed(value: Any) -> bool:
     return type(value) in (int, float, bool, str, type(None)) or (type(value) is tuple and all(map(_is_fixed, value)))
 
 
-def _empty(parameter: Any, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _new(parameter: Any, path: str, saved: SavedTensors) -> torch.Tensor:
     """Return a tensor for an optimizer's state of a parameter, sharded like the parameter if it has the same size."""
-    if shape != tuple(parameter.shape):
-        return torch.empty(shape, dtype=dtype)
+    if saved.shape(path) != tuple(parameter.shape):
+        return saved.new(path, "cpu")
     if is_sharded(parameter):
-        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
-    return torch.empty(shape, dtype=dtype, device=parameter.device)
+        return torch.empty_like(parameter, dtype=saved.dtype(path), requires_grad=False)
+    return saved.new(path, parameter.device)

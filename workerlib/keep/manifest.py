@@ -10,7 +10,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from workerlib.keep.arena import ALIGNMENT
@@ -44,6 +44,14 @@ class Piece:
     sizes: Shape
     length: int
     """The number of bytes."""
+    strides: Shape = field(default=(), repr=False)
+    """How the whole tensor lay in memory; empty if as the bytes lie here. It is no part of what ranks compare."""
+
+    @property
+    def fields(self) -> list[object]:
+        """What describes it in a manifest."""
+        fields = [self.name, self.dtype, self.whole, self.offsets, self.sizes, self.length]
+        return [*fields, self.strides] if self.strides else fields
 
     @property
     def elements(self) -> int:
@@ -66,8 +74,7 @@ class Layout:
 def lay_out(pieces: Iterable[Piece]) -> Layout:
     """Return the layout of these pieces in a place."""
     pieces = tuple(pieces)
-    fields = [[piece.name, piece.dtype, piece.whole, piece.offsets, piece.sizes, piece.length] for piece in pieces]
-    text = json.dumps({"tensors": fields}, separators=(",", ":")).encode()
+    text = json.dumps({"tensors": [piece.fields for piece in pieces]}, separators=(",", ":")).encode()
     begins, end = _begins(LENGTH_BYTES + len(text), pieces)
     return Layout(pieces, begins, len(text).to_bytes(LENGTH_BYTES, "little") + text, end)
 
@@ -135,12 +142,13 @@ def _product(one: int, other: int) -> int:
 
 
 def read_piece(fields: Sequence[object]) -> Piece:
-    """Return the piece that a manifest describes by its six fields. Raises `ManifestError` and `ValueError`."""
-    name, dtype, whole, offsets, sizes, length = fields
+    """Return the piece that a manifest describes by its `fields`. Raises `ManifestError` and `ValueError`."""
+    name, dtype, whole, offsets, sizes, length, *more = fields
     if not isinstance(name, str) or not isinstance(dtype, str) or not isinstance(length, int) or length < 0:
         raise ManifestError("a tensor has no name, type or length")
-    piece = Piece(name, dtype, _shape(whole), _shape(offsets), _shape(sizes), length)
-    if not len(piece.whole) == len(piece.offsets) == len(piece.sizes):
+    strides = _shape(more[0]) if more else ()
+    piece = Piece(name, dtype, _shape(whole), _shape(offsets), _shape(sizes), length, strides)
+    if not len(piece.whole) == len(piece.offsets) == len(piece.sizes) == len(strides or piece.sizes):
         raise ManifestError(f"{name[:80]!r} has sizes of different dimensions")
     return piece
 

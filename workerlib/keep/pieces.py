@@ -52,10 +52,20 @@ def piece_of(name: str, tensor: Any) -> Piece:
             )
         offsets = tuple(chunks[0].offsets)
     dtype = str(local.dtype).removeprefix("torch.")
-    return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size())
+    strides = () if is_sharded(tensor) or local.is_contiguous() else local.stride()
+    return Piece(name, dtype, whole, offsets, tuple(local.shape), local.numel() * local.element_size(), strides)
 
 
 def _obstacle(local: torch.Tensor) -> str | None:
+    """Return why nothing can be copied back into a tensor, or `not_bytes`; None if it can."""
+    if (why := not_bytes(local)) is not None:
+        return why
+    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
+        return "is expanded, so that nothing can be copied back into it: keep its clone()"
+    return None
+
+
+def not_bytes(local: torch.Tensor) -> str | None:
     """Return why the bytes of a tensor are not its whole state; None if they are."""
     if local.layout is not torch.strided:
         return f"is a tensor of the layout {local.layout}, which cannot be kept"
@@ -63,8 +73,6 @@ def _obstacle(local: torch.Tensor) -> str | None:
         return f"is quantized ({local.dtype}), and its scales cannot be kept"
     if local.is_meta:
         return "is on the meta device: call keep() once the model has its parameters"
-    if any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True)):
-        return "is expanded, so that nothing can be copied back into it: keep its clone()"
     if hasattr(type(local), "__tensor_flatten__"):
         return f"is a {type(local).__name__}, a tensor made of others, which cannot be kept"
     return None
@@ -121,6 +129,11 @@ def _view(piece: Piece, begin: int, data: memoryview) -> torch.Tensor:
     return torch.frombuffer(data, dtype=dtype, count=piece.elements, offset=begin).view(piece.sizes)
 
 
+GAPS_MAX = 16
+"""How many times the memory of its elements a tensor may take that comes back with gaps: a column of a wide matrix
+comes back without them."""
+
+
 class SavedTensors:
     """The pieces in all parts of a resume point, by the names of their tensors."""
 
@@ -145,6 +158,15 @@ class SavedTensors:
         """Return the type of a tensor's elements."""
         found: torch.dtype = getattr(torch, self._any(name).dtype)
         return found
+
+    def new(self, name: str, device: torch.device | str) -> torch.Tensor:
+        """Return a tensor to be filled with the whole of a saved one. Raises `UnfitStateError` if there is none."""
+        if name not in self._pieces:
+            raise UnfitStateError(f"{name} is not in the kept state")
+        shape, strides = self.shape(name), self._any(name).strides
+        if _is_layout(shape, strides):
+            return torch.empty_strided(shape, strides, dtype=self.dtype(name), device=device)
+        return torch.empty(shape, dtype=self.dtype(name), device=device)
 
     def is_sharded(self, name: str) -> bool:
         """Whether a tensor was saved in several pieces."""
@@ -207,6 +229,16 @@ class SavedTensors:
 
     def _any(self, name: str) -> Piece:
         return next(iter(self._pieces[name].values()))[0]
+
+
+def _is_layout(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements with these strides have memory of their own each, and do not lie far apart."""
+    room = 1
+    for stride, size in sorted(zip(strides, shape, strict=False)):
+        if size > 1 and stride < room:
+            return False
+        room += stride * (size - 1)
+    return bool(strides) and room <= GAPS_MAX * math.prod(shape)
 
 
 def narrow(tensor: torch.Tensor, offsets: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:

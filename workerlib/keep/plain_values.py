@@ -1,18 +1,22 @@
 """Turns the state of schedulers, samplers and the like into JSON and back, exactly and without pickle.
 
 JSON has no tuples, no keys that are numbers, no bytes and no tensors. Each of them becomes an object whose one key
-names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it.
+names its kind, such as `{"$tuple": [1, 2]}`. Anything else is refused, with the path to it. Tensors may also be left to
+`nested_tensors`, which has them saved as big state.
 """
 
 from __future__ import annotations
 
 import base64
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from workerlib.keep.kept_errors import KeptStateError
+from workerlib.keep.nested_tensors import NAMED, NestedTensors
+from workerlib.keep.pieces import not_bytes
 
 BYTES_MAX = 1 << 20
 """The most bytes of a tensor or of bytes among values, since these are written as text at each step."""
@@ -24,17 +28,23 @@ what is kept has to stay far below its end."""
 INT_BITS_MAX = 2_048
 """The most bits of an integer: Python limits how many digits a number may have as text, to 640 at least."""
 
-_SEQUENCES: dict[str, Any] = {"$tuple": tuple, "$set": set, "$frozenset": frozenset, "$deque": deque}
+_SEQUENCES: dict[str, Any] = {
+    "$tuple": tuple,
+    "$set": set,
+    "$frozenset": frozenset,
+    "$deque": deque,
+    "$size": torch.Size,
+}
 
 _MAPPINGS: dict[str, Any] = {"$dict": dict, "$ordered": OrderedDict, "$counter": Counter}
 
 _KIND_OF = {kind: name for name, kind in (*_SEQUENCES.items(), *_MAPPINGS.items())}
 
 
-def to_plain(value: Any, path: str, depth: int = 0) -> Any:  # noqa: C901, PLR0911 - one for each kind
+def to_plain(value: Any, path: str, nested: NestedTensors | None = None, depth: int = 0) -> Any:  # noqa: C901, PLR0911 - one for each kind
     """Return a value as plain JSON. Raises `KeptStateError`, which names the path to a value that has no JSON form.
 
-    `depth` is how many dicts and lists the value is within.
+    Tensors that `nested` takes are only named. `depth` is how many dicts and lists the value is within.
     """
     kind = type(value)
     if kind is int and value.bit_length() > INT_BITS_MAX:
@@ -45,16 +55,18 @@ def to_plain(value: Any, path: str, depth: int = 0) -> Any:  # noqa: C901, PLR09
         raise too_deep(path)
     within = depth + 1
     if kind is list:
-        return [to_plain(item, f"{path}[{number}]", within) for number, item in enumerate(value)]
+        return [to_plain(item, f"{path}[{number}]", nested, within) for number, item in enumerate(value)]
     if kind is dict and all(type(key) is str and not key.startswith("$") for key in value):
-        return {key: to_plain(item, f"{path}.{key}", within) for key, item in value.items()}
+        return {key: to_plain(item, f"{path}.{key}", nested, within) for key, item in value.items()}
     name = _KIND_OF.get(kind)
+    if kind is deque and value.maxlen is not None:
+        return {"$bounded": [value.maxlen, to_plain([*value], path, nested, within)]}
     if name in _SEQUENCES:
-        return {name: [to_plain(item, f"{path}[{number}]", within) for number, item in enumerate(value)]}
+        return {name: [to_plain(item, f"{path}[{number}]", nested, within) for number, item in enumerate(value)]}
     if name in _MAPPINGS:
         return {
             name: [
-                [to_plain(key, f"{path} key", within), to_plain(item, f"{path}[{key!r}]", within)]
+                [to_plain(key, f"{path} key", nested, within), to_plain(item, f"{path}[{key!r}]", nested, within)]
                 for key, item in value.items()
             ]
         }
@@ -63,7 +75,8 @@ def to_plain(value: Any, path: str, depth: int = 0) -> Any:  # noqa: C901, PLR09
     if kind in (bytes, bytearray):
         return {"$bytes": _text(bytes(value), path)}
     if isinstance(value, torch.Tensor):
-        return {"$tensor": _tensor(value, path)}
+        named = None if nested is None else nested.take(value, path)
+        return named or {"$tensor": _tensor(value, path)}
     if isinstance(value, (torch.dtype, torch.device)):
         return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
     return _of_numpy(value, path)
@@ -76,20 +89,27 @@ def too_deep(path: str) -> KeptStateError:
     )
 
 
-def from_plain(plain: Any) -> Any:  # noqa: C901, PLR0911 - as above
-    """Return the value that `to_plain` was given. Raises `KeptStateError`."""
+def from_plain(plain: Any, find: Callable[[str, str], torch.Tensor] | None = None) -> Any:  # noqa: C901, PLR0911 - as above
+    """Return the value that `to_plain` was given. Raises `KeptStateError`.
+
+    `find` returns a tensor that is only named, by its name and the type of its device.
+    """
     if isinstance(plain, list):
-        return [from_plain(item) for item in plain]
+        return [from_plain(item, find) for item in plain]
     if not isinstance(plain, dict):
         return plain
     name, content = next(iter(plain.items()), ("", None))
     if content is None or not name.startswith("$"):
-        return {key: from_plain(item) for key, item in plain.items()}
+        return {key: from_plain(item, find) for key, item in plain.items()}
     if name in _SEQUENCES:
-        return _SEQUENCES[name](from_plain(content))
+        return _SEQUENCES[name](from_plain(content, find))
     if name in _MAPPINGS:
-        return _MAPPINGS[name]({from_plain(key): from_plain(item) for key, item in content})
+        return _MAPPINGS[name]({from_plain(key): from_plain(item, find) for key, item in content})
     match name:
+        case "$bounded":
+            return deque(from_plain(content[1], find), content[0])
+        case _ if name == NAMED and find is not None:
+            return find(*content)
         case "$complex":
             return complex(*content)
         case "$bytes":
@@ -139,7 +159,9 @@ def _as_tensor(array: Any, path: str) -> torch.Tensor:
 def _tensor(tensor: torch.Tensor, path: str) -> list[Any]:
     if type(tensor).__name__ == "DTensor":
         raise KeptStateError(f"{path} is a DTensor: give the module, the optimizer or the tensor itself to keep()")
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if (why := not_bytes(tensor)) is not None:
+        raise KeptStateError(f"{path} {why}")
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     text = _text(bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b"", path)
     return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), text]
 

@@ -13,7 +13,7 @@ import torch
 
 from workerlib.keep.adapter import KeptObject
 from workerlib.keep.kept_errors import KeptStateError
-from workerlib.keep.kept_objects import KeptOptimizer
+from workerlib.keep.kept_objects import KeptOptimizer, KeptStateful
 
 
 class UnkeptOptimizers:
@@ -47,6 +47,7 @@ class UnkeptOptimizers:
         groups = {id(group) for each in given for group in each.param_groups}
         try:
             tensors = {id(tensor) for kept in self._objects.values() for _, tensor in kept.big()}
+            tensors.update(*(kept.tensor_ids for kept in self._objects.values() if isinstance(kept, KeptStateful)))
             state = {id(tensor) for _, tensor in KeptOptimizer("", optimizer, {}).big()}
         except KeptStateError:  # no step is kept then, and the user is told why
             return True

@@ -35,3 +35,13 @@ def test_while_memory_is_awaited_the_last_step_waits_for_it() -> None:
     memory.want(800, 100, 3, taken(3))
     assert len(asked) == 1
     assert memory.take(arena()) is None
+
+
+def test_a_state_that_has_outgrown_its_memory_gets_room_to_grow_on() -> None:
+    """Otherwise a history of steps would be larger than its memory most of the time, and no step could be saved."""
+    asked: list[Reserve] = []
+    memory = ArenaRequest(asked.append, (0, 1))
+    memory.want(800, 100, 0, taken(0))
+    memory.take(arena())
+    memory.want(100_000, 100, 1, taken(1))
+    assert [request.generation for request in asked] == [900, 150_000]

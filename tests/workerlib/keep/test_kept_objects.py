@@ -95,6 +95,8 @@ def moved(kept: dict[str, KeptObject], fresh: dict[str, KeptObject]) -> None:
     values = {name: json.loads(json.dumps(kept_object.values())) for name, kept_object in kept.items()}
     saved = SavedTensors()
     saved.add(read_layout(data), data)
+    for name, kept_object in fresh.items():
+        kept_object.make_missing(values[name], saved, torch.device("cpu"))
     saved.fill({name: target for adapter in fresh.values() for name, target in adapter.targets(saved).items()})
     for name, kept_object in fresh.items():
         kept_object.take_values(values[name])

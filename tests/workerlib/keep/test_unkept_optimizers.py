@@ -45,6 +45,22 @@ class Prepared(Optimizer):
         self.inner.step()
 
 
+class Trainer:
+    """An object of a script's own that has an optimizer, and its state in its own."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.step, self.zero_grad = optimizer.step, optimizer.zero_grad
+
+    def state_dict(self) -> Objects:
+        """Return that of the optimizer."""
+        return {"optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: Objects) -> None:
+        """Take it."""
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
 def momentum(model: nn.Module) -> Optimizer:
     return SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -60,6 +76,7 @@ def plain(model: nn.Module) -> Optimizer:
         (lambda model: {"optimizer": Sharp(plain(model))}, []),  # its state is in the groups, which both have
         (lambda model: {"optimizer": Prepared(momentum(model))}, []),
         (lambda model: {"optimizer": Prepared(plain(model))}, []),
+        (lambda model: {"optimizer": Trainer(momentum(model))}, []),
     ],
 )
 def test_an_optimizer_within_another_one_is_kept_only_with_its_state(
