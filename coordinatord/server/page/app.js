@@ -110,9 +110,11 @@ function showLink(state, text, sinceMs) {
   link.text = text;
   const away = state === "lost" || state === "refused";
   const locked = state === "locked";
-  if (locked) present(entry);
-  show(page.jobs, !locked);
-  if (locked) show(page.body, true);
+  if (locked) {
+    present(entry);
+    show(page.body, true);
+    set(page.body, "data-empty", true);
+  }
   set(page.link, "data-state", state);
   setText(page.link.lastChild, { live: "live", lost: "no connection", refused: "refused", paused: "paused", locked: "locked" }[state]);
   show(page.banner, away);

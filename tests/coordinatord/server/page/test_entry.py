@@ -26,6 +26,12 @@ ASK = """fetch("{url}{path}", {{ method: "{method}", mode: "{mode}", credentials
 
 EXPECTED = re.compile("status of 40[13]|ERR_INCOMPLETE_CHUNKED_ENCODING")
 
+PLACE_OF_THE_WAY_IN = """(() => {
+  const { left, right } = document.querySelector(".empty").getBoundingClientRect();
+  const code = document.querySelector(".empty code");
+  return [left, innerWidth - right, code.scrollWidth - code.clientWidth];
+})()"""
+
 FRAME = """void document.body.append(Object.assign(document.createElement("iframe"), {{ src: "{url}/" }}))"""
 
 
@@ -127,6 +133,15 @@ def test_a_link_opens_the_page_once(guarded: Guarded, open_page: Open) -> None:
     stale = open_page(link)
     locked(stale)
     stale.wait_for_text("This link was used already, or is too old")
+
+
+@pytest.mark.parametrize("width", [1_280, 390])
+def test_the_way_in_is_in_the_middle_and_whole(guarded: Guarded, open_page: Open, width: int) -> None:
+    page = open_page(guarded.url, width=width)
+    locked(page)
+    left, right, cut = page.evaluate(PLACE_OF_THE_WAY_IN)
+    assert left == pytest.approx(right, abs=1), "pixels to the edges"
+    assert cut == 0, "pixels of the command that are seen only by scrolling"
 
 
 def test_what_a_session_shows_ends_with_its_token(guarded: Guarded, open_page: Open) -> None:
