@@ -16,7 +16,7 @@ from coordinatord.protocol.fields import DURATION_S_MAX, LAST_LINES_MAX, LINE_MA
 from coordinatord.protocol.messages import FRAME_BYTES_MAX
 from coordinatord.runtime.websocket.handshake import HEAD_BYTES_MAX
 from coordinatord.runtime.websocket.web_socket import UNSENT_BYTES_MAX
-from coordinatord.security.browser_sessions import LINKS_MAX, SESSIONS_MAX
+from coordinatord.security.browser_sessions import LINKS_MAX
 from coordinatord.security.gatekeeper import FAILURES_MAX
 from coordinatord.security.token_store import TOKENS_MAX
 from coordinatord.server.app import UNACKNOWLEDGED_MS
@@ -71,7 +71,7 @@ LIMITS: list[tuple[tuple[float, ...], str, str]] = [
     ((REPEATED_KEPT, MARKS_KEPT), RETENTION, "test_stalls_of_a_round_that_lasts_do_not_pile_up"),
     ((DRAINED_MAX,), "tests/coordinatord/core/test_admin_requests.py", "test_one_name_too_many_is_not_drained"),
     ((TOKENS_MAX,), f"{SECURITY}/test_tokens.py", "test_revoked_tokens_make_room"),
-    ((SESSIONS_MAX, LINKS_MAX), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),
+    ((LINKS_MAX,), f"{SECURITY}/test_browser_sessions.py", "test_the_oldest_make_room"),
     ((FRAME_BYTES_MAX,), STRANGE, "test_what_ends_a_session_is_said_by_a_code"),
     ((1_024,), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),
     ((), CONNECTIONS, "test_what_a_message_may_not_hold_is_refused_by_the_name_of_its_field"),

@@ -1,17 +1,20 @@
 """Browsers that were let in: a link that works once becomes a session of the browser, with the rights of a token.
 
-A browser must not keep a token: scripts of the page could read it there, and a token has no end. A session is a secret
-in a cookie that no script can read. The coordinator keeps its hash, in memory alone. A session ends with the token,
-with the coordinator, and after a day's work.
+A browser must not keep a token: scripts of the page could read it there, and a token has no end. A session is a cookie
+that no script can read. It says for which token it stands and when it is over, and is signed. So coordinators keep no
+sessions: one that was started again, and a standby with the same key, let the browser in as well. A session ends with
+the token, with the coordinator's key, and after a day's work.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.pinned_tls import base32_of
 from coordinatord.security.token_store import KnownToken, new_secret
 
 LINK_S = 300.0
@@ -23,53 +26,55 @@ LINKS_MAX = 100
 SESSION_S = 12 * 3_600.0
 """How long a session lasts: a day's work."""
 
-SESSIONS_MAX = 1_000
-"""The limit of sessions; the oldest is dropped. This is ten times the number of pages that may be open."""
-
 
 @frozen
-class _KnownSecret:
-    """What a secret stands for."""
+class _KnownLink:
+    """What the secret of a link stands for."""
 
     token: KnownToken
     until: float
 
 
 class BrowserSessions:
-    """All links and sessions, by the hash of their secrets, oldest first."""
+    """Makes links and sessions; keeps links by the hash of their secrets, oldest first."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        """Begin without any; `clock` returns seconds that only grow."""
+    def __init__(self, key: bytes, clock: Callable[[], float]) -> None:
+        """Begin without links; `key` signs sessions, and `clock` returns seconds since 1970."""
+        self._key = key
         self._clock = clock
-        self._links: OrderedDict[bytes, _KnownSecret] = OrderedDict()
-        self._sessions: OrderedDict[bytes, _KnownSecret] = OrderedDict()
+        self._links: OrderedDict[bytes, _KnownLink] = OrderedDict()
 
     def new_link(self, token: KnownToken) -> str:
         """Return the secret of a link that opens one session with the rights of a token."""
-        return self._keep(self._links, LINKS_MAX, token, self._clock() + LINK_S)
+        secret = new_secret()
+        self._links[_digest(secret)] = _KnownLink(token, self._clock() + LINK_S)
+        if len(self._links) > LINKS_MAX:
+            self._links.popitem(last=False)
+        return secret
 
     def open(self, link: str) -> tuple[str, KnownToken] | None:
-        """Open a session by the secret of a link, which is used up by that; return its secret and the token.
+        """Open a session by the secret of a link, which is used up by that; return the session and the token.
 
         None if there is no such link, or it is used up or too old.
         """
         found = self._links.pop(_digest(link), None)
         if found is None or found.until < self._clock():
             return None
-        return self._keep(self._sessions, SESSIONS_MAX, found.token, self._clock() + SESSION_S), found.token
+        claim = f"{found.token.digest}.{int(self._clock() + SESSION_S)}"
+        return f"{claim}.{self._signature(claim)}", found.token
 
-    def token_of(self, session: str) -> KnownToken | None:
-        """Return the token for which the secret of a session stands; None if there is no such session."""
-        found = self._sessions.get(_digest(session))
-        return None if found is None or found.until < self._clock() else found.token
+    def token_of(self, session: str, tokens: Iterable[KnownToken]) -> KnownToken | None:
+        """Return the valid one of `tokens` for which a session stands; None if it is over or not ours."""
+        claim, _, signature = session.rpartition(".")
+        if not hmac.compare_digest(self._signature(claim).encode(), signature.encode("utf-8", "replace")):
+            return None
+        digest, _, until = claim.partition(".")
+        if int(until) < self._clock():
+            return None
+        return next((token for token in tokens if token.digest == digest and token.revoked_at is None), None)
 
-    @staticmethod
-    def _keep(kept: OrderedDict[bytes, _KnownSecret], most: int, token: KnownToken, until: float) -> str:
-        secret = new_secret()
-        kept[_digest(secret)] = _KnownSecret(token, until)
-        if len(kept) > most:
-            kept.popitem(last=False)
-        return secret
+    def _signature(self, claim: str) -> str:
+        return base32_of(hmac.digest(self._key, claim.encode("utf-8", "replace"), "sha256"))
 
 
 def _digest(secret: str) -> bytes:

@@ -37,6 +37,9 @@ answered in full more often."""
 SITES_MAX = 1_024
 """The size of the cache of `site`, which is called two or three times for each connection."""
 
+SESSION_OVER = "session_over"
+"""The code of the error of each page that is still open when its session ends, which is nothing to worry about."""
+
 BITS_OF_A_SITE = 64
 """An IPv6 address counts by its first half: a host that has one address has 2^64."""
 
@@ -103,11 +106,11 @@ ANYBODY = Caller(None)
 class Gatekeeper:
     """Lets callers in by the tokens of a store."""
 
-    def __init__(self, store: TokenStore, clock: Callable[[], float]) -> None:
+    def __init__(self, store: TokenStore, browsers: BrowserSessions, clock: Callable[[], float]) -> None:
         """Begin without failures; `clock` returns seconds that only grow."""
         self._store = store
         self._clock = clock
-        self.browsers = BrowserSessions(clock)
+        self.browsers = browsers
         self._failures: OrderedDict[str, tuple[float, int]] = OrderedDict()
         """When the window of an address began, and its failures since."""
         self.denied = 0
@@ -125,8 +128,8 @@ class Gatekeeper:
     ) -> Caller:
         """Let in the bearer of a token that has the role `wanted`, for one job or for all. Raises `DeniedError`.
 
-        With `own_jobs` the request is for the jobs that the token is for, whichever these are. A browser has the secret
-        of its `session` instead of a token.
+        With `own_jobs` the request is for the jobs that the token is for, whichever these are. A browser has its
+        `session` instead of a token.
         """
         try:
             if session is not None and not authorization:
@@ -181,16 +184,16 @@ class Gatekeeper:
             raise DeniedError(HTTPStatus.UNAUTHORIZED, "revoked_token", text)
         return known
 
-    def _token_of_session(self, secret: str) -> KnownToken:
+    def _token_of_session(self, session: str) -> KnownToken:
         """Return the valid token for which a browser's session stands. Raises `DeniedError`."""
-        token = self.browsers.token_of(secret)
-        if token is None or token not in self._store.tokens:
+        token = self.browsers.token_of(session, self._store.tokens)
+        if token is None:
             text = "the session of this browser is over: run nodeclient page, and open the link that it prints"
-            raise DeniedError(HTTPStatus.UNAUTHORIZED, "session_over", text)
+            raise DeniedError(HTTPStatus.UNAUTHORIZED, SESSION_OVER, text)
         return token
 
     def open_session(self, link: str, peer: str) -> tuple[str, KnownToken]:
-        """Open a browser's session by a link; return its secret and its token. Raises `DeniedError`."""
+        """Open a browser's session by a link; return it and its token. Raises `DeniedError`."""
         found = self.browsers.open(link)
         if found is not None and found[1] in self._store.tokens:
             return found
@@ -215,7 +218,8 @@ class Gatekeeper:
         if len(self._failures) > ADDRESSES_MAX:
             self._failures.popitem(last=False)
         if failures < FAILURES_MAX:
-            log.warning("not let in: %s", error, extra=fields("access_denied", peer=peer, code=error.code))
+            level = logging.INFO if error.code == SESSION_OVER else logging.WARNING
+            log.log(level, "not let in: %s", error, extra=fields("access_denied", peer=peer, code=error.code))
             return
         if failures == FAILURES_MAX:
             text = "not let in: %s; more of this address is not logged for now"

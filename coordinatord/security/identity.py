@@ -6,6 +6,7 @@ one; programs that compare names, such as Prometheus, may use the name `coordina
 
 from __future__ import annotations
 
+import hmac
 import os
 import ssl
 import tempfile
@@ -57,6 +58,13 @@ class Identity:
             raise IdentityError(f"the certificate {self.certificate} with the key {self.key}: {why}") from error
         return pin
 
+    def derived_key(self, purpose: str) -> bytes:
+        """Return a key that is as secret and durable as this one, for another purpose. Raises `IdentityError`."""
+        try:
+            return _derived(self.key.read_bytes(), purpose)
+        except OSError as error:
+            raise IdentityError(f"the key {self.key} cannot be read: {error.strerror}") from error
+
 
 def own_identity(directory: Path) -> Identity:
     """Return the identity in a directory; make what is missing. Raises `PrivateFileError`.
@@ -103,6 +111,15 @@ class PassingIdentity:
             write_private(identity.certificate, self.certificate)
             write_private(identity.key, self.key)
             return identity.load_into(context)
+
+    def derived_key(self, purpose: str) -> bytes:
+        """Return a key that is as secret as this one, for another purpose."""
+        return _derived(self.key.encode(), purpose)
+
+
+def _derived(key: bytes, purpose: str) -> bytes:
+    """Return a key from which the one that it was made of cannot be found (RFC 5869, 2.2)."""
+    return hmac.digest(purpose.encode(), key, "sha256")
 
 
 def _new_key() -> str:

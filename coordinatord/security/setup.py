@@ -13,9 +13,11 @@ from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.protocol.errors import OperationalError
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
+from coordinatord.runtime.local_time import now
 from coordinatord.runtime.logs import fields
 from coordinatord.runtime.pinned_tls import server_context
 from coordinatord.runtime.private_files import PrivateFileError, tokens_directory, write_private
+from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import Gatekeeper
 from coordinatord.security.identity import Identity, IdentityError, PassingIdentity, own_identity
 from coordinatord.security.passing_tokens import this_process
@@ -34,6 +36,9 @@ PIN = "pin"
 
 FOR_NODES = "for nodes elsewhere make one that may only join, by coordinatord token new --output FILE"
 """The advice that follows the path of the first tokens: the bearer of these may also stop and drain."""
+
+FOR_SESSIONS = "sessions of browsers"
+"""The purpose of the key that signs them. Coordinators that share a store and have the same key agree on it."""
 
 FIRST_ROLES = (Role.JOIN, Role.ADMIN)
 """The roles of the first tokens: one for nodes, and one for operators, who may read as well."""
@@ -59,7 +64,7 @@ class SecuritySettings:
 class Security:
     """The key, the certificate and the tokens of a coordinator."""
 
-    def __init__(self, settings: SecuritySettings, gatekeeper: Gatekeeper, store: TokenStore) -> None:
+    def __init__(self, settings: SecuritySettings, store: TokenStore) -> None:
         self._settings = settings
         self._store = store
         self._passing_file: Path | None = None
@@ -67,7 +72,7 @@ class Security:
         self._passing_identity: PassingIdentity | None = None
         self._authorities = b""
         """What is in the file with the authorities of clients; empty if there is none."""
-        self.gatekeeper = gatekeeper
+        self.gatekeeper: Gatekeeper
         self.context: ssl.SSLContext
         """The TLS context of new connections: another one once clients have other authorities."""
         self.pin = ""
@@ -82,9 +87,10 @@ class Security:
         Raises `NowhereError`, `IdentityError`, `TokenStoreError` and `PrivateFileError`.
         """
         store = TokenStore(settings.directory)
-        security = cls(settings, Gatekeeper(store, clock), store)
+        security = cls(settings, store)
         security._authorities, security.context = security._read_authorities(), security._context()
         security.pin = security._load_identity(security.context)
+        security.gatekeeper = Gatekeeper(store, security._browsers(), clock)
         store.refresh()
         # There may be other tokens before the first start, by `coordinatord token new`.
         if not {_first(role) for role in FIRST_ROLES} & {token.name for token in store.tokens}:
@@ -121,6 +127,8 @@ class Security:
             log.error(text, error, extra=fields("client_authorities_unreadable"))  # noqa: TRY400
         try:
             pin = self._load_identity(context)
+            if pin != self.pin:
+                self.gatekeeper.browsers = self._browsers()
         except (IdentityError, PrivateFileError) as error:
             same = context is self.context
             kept = "certificate stays as it was" if same else "certificate and clients' authorities stay as they were"
@@ -176,21 +184,31 @@ class Security:
 
     def _load_identity(self, context: ssl.SSLContext) -> str:
         """Let a context show the certificate; return the pin of its key. Raises `IdentityError`, `PrivateFileError`."""
-        settings = self._settings
-        if settings.certificate is not None and settings.key is not None:
-            identity = Identity(settings.certificate, settings.key)
-            pin = identity.load_into(context)
+        directory, identity = self._settings.directory, self._identity()
+        pin = identity.load_into(context)
+        if self.shows_given and isinstance(identity, Identity):
             with suppress(OSError, ValueError):  # it was read a moment ago
                 self._certificate = identity.text
-            if settings.directory is not None and pin != self.pin:
-                write_private(settings.directory / PIN, f"{pin}\n")
-            return pin
+            if directory is not None and pin != self.pin:
+                write_private(directory / PIN, f"{pin}\n")
+        elif directory is not None:
+            (directory / PIN).unlink(missing_ok=True)
+        return pin
+
+    def _identity(self) -> Identity | PassingIdentity:
+        """Return the key and the certificate to show; make those that are missing. Raises `PrivateFileError`."""
+        settings = self._settings
+        if settings.certificate is not None and settings.key is not None:
+            return Identity(settings.certificate, settings.key)
         if settings.directory is not None:
-            (settings.directory / PIN).unlink(missing_ok=True)
-            return own_identity(settings.directory).load_into(context)
+            return own_identity(settings.directory)
         if self._passing_identity is None:
             self._passing_identity = PassingIdentity.make()
-        return self._passing_identity.load_into(context)
+        return self._passing_identity
+
+    def _browsers(self) -> BrowserSessions:
+        """Return sessions that are signed by means of our key. Raises `IdentityError` and `PrivateFileError`."""
+        return BrowserSessions(self._identity().derived_key(FOR_SESSIONS), lambda: now().timestamp())
 
     def _hand_out(self, environ: Mapping[str, str]) -> None:
         """Make the first tokens, and leave them where nodes and commands of this user find them.

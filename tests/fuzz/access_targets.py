@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from coordinatord.protocol.access_token import BEARER, AccessToken, Role, TokenFormError, parse_token, tokens_in
 from coordinatord.runtime.pinned_tls import CertificateError, base32_of, pin_of
+from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import ADDRESSES_MAX, DeniedError, Gatekeeper
 from coordinatord.security.token_store import KnownToken, TokenStore
 from tests.fuzz.byte_targets import check_brief
@@ -64,7 +65,7 @@ def gate() -> Gatekeeper:
     store.tokens = tuple(
         KnownToken(role.value, role, "*", sha256(secret.encode()).hexdigest(), 0.0) for role, secret in SECRETS.items()
     )
-    return Gatekeeper(store, lambda: 0.0)
+    return Gatekeeper(store, BrowserSessions(b"", lambda: 0.0), lambda: 0.0)
 
 
 def certificate(data: bytes) -> None:

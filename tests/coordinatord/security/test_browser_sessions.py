@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinatord.protocol.access_token import Role
 from coordinatord.security import browser_sessions
-from coordinatord.security.browser_sessions import LINK_S, LINKS_MAX, SESSION_S, SESSIONS_MAX, BrowserSessions
+from coordinatord.security.browser_sessions import LINK_S, LINKS_MAX, SESSION_S, BrowserSessions
 from coordinatord.security.token_store import KnownToken
+
+KEY = b"k" * 32
 
 TOKEN = KnownToken("ops", Role.ADMIN, "*", "0" * 64, 0.0)
 
@@ -29,7 +33,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sessions(clock: Clock) -> BrowserSessions:
-    return BrowserSessions(clock)
+    return BrowserSessions(KEY, clock)
 
 
 def opened(sessions: BrowserSessions) -> str:
@@ -44,9 +48,10 @@ def test_a_link_opens_one_session(sessions: BrowserSessions) -> None:
     first = sessions.open(link)
     assert first is not None
     assert sessions.open(link) is None
-    assert sessions.token_of(first[0]) is TOKEN
-    assert sessions.token_of(link) is None, "the address of a page is no secret for long"
-    assert sessions.token_of("") is None
+    assert sessions.token_of(first[0], [TOKEN]) is TOKEN
+    assert sessions.token_of(link, [TOKEN]) is None, "the address of a page is no secret for long"
+    assert sessions.token_of("", [TOKEN]) is None
+    assert sessions.token_of("\udcff.\udcff", [TOKEN]) is None
     assert sessions.open("\udcff") is None
 
 
@@ -55,21 +60,43 @@ def test_both_end_in_time(sessions: BrowserSessions, clock: Clock) -> None:
     session = opened(sessions)
     clock.now = LINK_S + 1.0
     assert sessions.open(late) is None
-    assert sessions.token_of(session) is TOKEN
+    assert sessions.token_of(session, [TOKEN]) is TOKEN
     clock.now = SESSION_S + 1.0
-    assert sessions.token_of(session) is None
+    assert sessions.token_of(session, [TOKEN]) is None
+
+
+def test_a_session_outlives_the_coordinator_and_a_standby_knows_it(sessions: BrowserSessions, clock: Clock) -> None:
+    session = opened(sessions)
+    assert BrowserSessions(KEY, clock).token_of(session, [TOKEN]) is TOKEN
+    assert BrowserSessions(b"other" * 8, clock).token_of(session, [TOKEN]) is None
+
+
+def test_a_session_ends_with_its_token(sessions: BrowserSessions) -> None:
+    session, other = opened(sessions), replace(TOKEN, digest="1" * 64)
+    assert sessions.token_of(session, [other, TOKEN]) is TOKEN
+    assert sessions.token_of(session, [other, replace(TOKEN, revoked_at=1.0)]) is None
+    assert sessions.token_of(session, []) is None
+
+
+def test_what_a_session_says_cannot_be_changed(sessions: BrowserSessions) -> None:
+    digest, until, signature = opened(sessions).split(".")
+    other = replace(TOKEN, digest="1" * 64)
+    for forged in (
+        f"{other.digest}.{until}.{signature}",
+        f"{digest}.{int(until) + 1}.{signature}",
+        f"{digest}.{until}.",
+        f"{digest}.{until}",
+        signature,
+    ):
+        assert sessions.token_of(forged, [TOKEN, other]) is None
 
 
 def test_the_oldest_make_room(sessions: BrowserSessions, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (LINKS_MAX, SESSIONS_MAX) == (100, 1_000)
+    assert LINKS_MAX == 100
     monkeypatch.setattr(browser_sessions, "LINKS_MAX", 2)
-    monkeypatch.setattr(browser_sessions, "SESSIONS_MAX", 2)
-    kept = [opened(sessions) for _ in range(3)]
-    assert [sessions.token_of(session) is TOKEN for session in kept] == [False, True, True]
     links = [sessions.new_link(TOKEN) for _ in range(3)]
     assert [sessions.open(link) is not None for link in links] == [False, True, True]
 
 
 def test_no_secret_is_kept(sessions: BrowserSessions) -> None:
-    secrets = [sessions.new_link(TOKEN), opened(sessions)]
-    assert not any(secret in repr(vars(sessions)) for secret in secrets)
+    assert sessions.new_link(TOKEN) not in repr(vars(sessions))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from coordinatord.protocol.access_token import AccessToken, Role, TokenFormError, parse_token, tokens_in
 from coordinatord.runtime.private_files import PrivateFileError
+from coordinatord.security.browser_sessions import BrowserSessions
 from coordinatord.security.gatekeeper import FAILURES_MAX, WINDOW_S, Caller, DeniedError, Gatekeeper
 from coordinatord.security.token_store import (
     TOKENS,
@@ -47,7 +48,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 @pytest.fixture
 def gate(store: TokenStore) -> Gatekeeper:
-    return Gatekeeper(store, lambda: 0.0)
+    return Gatekeeper(store, BrowserSessions(b"", lambda: 0.0), lambda: 0.0)
 
 
 def test_a_token_is_text_and_back(store: TokenStore) -> None:
@@ -123,7 +124,9 @@ def test_another_process_sees_changes(store: TokenStore) -> None:
     assert not other.refresh()
     other.revoke("nodes")
     assert store.refresh()
-    assert denied(Gatekeeper(store, lambda: 0.0), bearer(token)).code == "revoked_token"
+    assert (
+        denied(Gatekeeper(store, BrowserSessions(b"", lambda: 0.0), lambda: 0.0), bearer(token)).code == "revoked_token"
+    )
     with pytest.raises(TokenStoreError, match="of the name nodes already"):
         store.add(PIN, Role.JOIN, "nodes")
     with pytest.raises(TokenStoreError, match="there are: none"):
@@ -281,7 +284,7 @@ def test_failures_of_an_address_are_bounded_and_valid_tokens_are_not(
     store: TokenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
-    gate = Gatekeeper(store, lambda: now)
+    gate = Gatekeeper(store, BrowserSessions(b"", lambda: now), lambda: now)
     token = store.add(PIN, Role.JOIN, "nodes")
     codes = [denied(gate, "").code for _ in range(FAILURES_MAX + 5)]
     assert codes == ["no_token"] * FAILURES_MAX + ["too_many"] * 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +16,8 @@ from coordinatord.core.policy import Policy
 from coordinatord.protocol.access_token import AccessToken, Role
 from coordinatord.runtime.pinned_tls import pinned_context
 from coordinatord.security.gatekeeper import FAILURES_MAX
+from coordinatord.security.identity import CERTIFICATE, KEY
+from coordinatord.security.setup import FOLDER
 from coordinatord.server.app import ListenAddress, serve
 from coordinatord.server.http.browser_guard import is_loopback
 from coordinatord.store.memory_store import MemoryStore
@@ -93,7 +96,8 @@ async def test_a_link_becomes_a_cookie_that_no_script_and_no_other_site_can_use(
         assert (status, answer) == (200, {"token": "first-admin", "role": "admin"})
         name = re.escape(f"__Host-coordinatord-{ours.security.pin[:16]}")
         assert re.fullmatch(
-            rf"{name}=[a-z2-7]{{52}}; HttpOnly; Max-Age=43200; Path=/; SameSite=Strict; Secure", visitor.cookie
+            rf"{name}=[0-9a-f]{{64}}\.\d+\.[a-z2-7]{{52}}; HttpOnly; Max-Age=43200; Path=/; SameSite=Strict; Secure",
+            visitor.cookie,
         )
         assert await visitor.get("/v1/jobs", **visitor.session) == 200
         status, answer = await visitor.post("/v1/page/session", {"code": code}, **visitor.origin)
@@ -138,6 +142,30 @@ async def test_a_page_makes_no_links(ours: Secured) -> None:
         assert (status, answer["error"]) == (403, "foreign")
         status, _ = await visitor.post("/v1/page/link", {}, Authorization=f"Bearer {ours.token().text}")
         assert status == 403, "who may not see makes no link either"
+
+
+async def test_a_session_outlives_a_restart_but_not_another_key(ours: Secured, tmp_path: Path) -> None:
+    async with visiting(ours) as visitor:
+        await visitor.enter(ours.token(Role.ADMIN))
+        session = visitor.session
+    restarted = secured(tmp_path)
+    async with visiting(restarted) as visitor:
+        assert await visitor.get("/v1/jobs", **session) == 200
+        for name in (KEY, CERTIFICATE):
+            (tmp_path / "state" / FOLDER / name).unlink()
+        restarted.security.reload()
+        assert await visitor.get("/v1/jobs", **session) == 401
+
+
+async def test_a_session_that_is_over_worries_nobody(ours: Secured, caplog: pytest.LogCaptureFixture) -> None:
+    async with visiting(ours) as visitor:
+        await visitor.enter(ours.add("r", Role.READ))
+        ours.store.revoke("r")
+        ours.security.refresh()
+        with caplog.at_level(logging.INFO):
+            assert await visitor.get("/v1/stream", **visitor.session) == 401
+    levels = [record.levelname for record in caplog.records if "session of this browser is over" in record.message]
+    assert levels == ["INFO"]
 
 
 async def test_a_session_ends_with_its_token(ours: Secured) -> None:

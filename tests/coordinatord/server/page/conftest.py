@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +17,11 @@ from tests.support.fixtures import cluster, coordinator, own_coordinator
 __all__ = ["cluster", "coordinator", "own_coordinator", "pytest_asyncio_loop_factories", "start"]
 
 Open = Callable[..., Page]
+
+UNREACHABLE = re.compile(
+    r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
+)
+"""The errors of a browser while a coordinator is away, and the one that no page can prevent."""
 
 EVIL = "evil.example"
 """A name that leads to this machine, as all of these names do in the tests' browser."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from coordinatord.server.http.live_updates import VIEWERS_MAX
-from tests.coordinatord.server.page.conftest import Open
+from tests.coordinatord.server.page.conftest import UNREACHABLE, Open
 from tests.support.browser import Page
 from tests.support.cluster import QUICK, Cluster, Coordinator
 from tests.support.lives import FleetProgram, Lives
@@ -40,11 +40,6 @@ HOSTILE = "<img/src=x/onerror=\"document.title='owned'\">$(id)'\"&amp;</script>"
 """What a job or a node may be called, and what a worker may write."""
 
 RAISING = f"raise ValueError({HOSTILE!r} * 3)"
-
-UNREACHABLE = re.compile(
-    r"network: Failed to load resource: net::ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING) "
-)
-"""The errors of a browser while a coordinator is away, and the one that no page can prevent."""
 
 FLEET = 1_000
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordinatord.server.page.conftest import Open
+from nodeclient.host.ports import PortReservation
+from tests.coordinatord.server.page.conftest import UNREACHABLE, Open
 from tests.support.browser import Browser, Page
 from tests.support.programs import BIN, Program, clean_environ, run, wait_until
 
@@ -40,7 +41,13 @@ class Guarded:
 
     def __init__(self, folder: Path) -> None:
         self.environ = clean_environ(COORDINATORD_INSECURE="", XDG_CONFIG_HOME=str(folder / "config"))
-        where = ("--host", "127.0.0.1", "--port", "0", "--state-dir", folder / "state")
+        self.state = folder / "state"
+        self.port = PortReservation()
+        self.start()
+
+    def start(self) -> None:
+        """Start the coordinator, or start it again at the same port."""
+        where = ("--host", "127.0.0.1", "--port", str(self.port.port), "--state-dir", self.state)
         self.program = Program(BIN / "coordinatord", *where, environ=self.environ)
         self.url = self.program.await_line(r"coordinatord listening on (https://\S+)")[1]
         self.endpoint = self.url.removeprefix("https://")
@@ -54,8 +61,7 @@ class Guarded:
 
     def coordinatord(self, *words: str) -> None:
         """Run a command on its state directory."""
-        state = self.program.command.partition("--state-dir ")[2]
-        assert run(BIN / "coordinatord", *words, "--state-dir", state, environ=self.environ).returncode == 0
+        assert run(BIN / "coordinatord", *words, "--state-dir", self.state, environ=self.environ).returncode == 0
 
     def await_event(self, reason: str) -> None:
         """Wait for an event with this reason."""
@@ -75,6 +81,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
     made = Guarded(tmp_path)
     yield made
     made.program.close()
+    made.port.close()
 
 
 @pytest.fixture
@@ -142,6 +149,21 @@ def test_the_way_in_is_in_the_middle_and_whole(guarded: Guarded, open_page: Open
     left, right, cut = page.evaluate(PLACE_OF_THE_WAY_IN)
     assert left == pytest.approx(right, abs=1), "pixels to the edges"
     assert cut == 0, "pixels of the command that are seen only by scrolling"
+
+
+def test_a_page_that_was_let_in_goes_on_when_the_coordinator_is_back(guarded: Guarded, open_page: Open) -> None:
+    page = open_page(guarded.link())
+    page.wait_for_text("live", "#link")
+    page.evaluate("window.mark = 'the same'")
+    guarded.program.process.kill()
+    guarded.program.close()
+    page.wait_for_text("no connection", "#link")
+    guarded.start()
+    page.wait_for_text("live", "#link")
+    page.wait_for_text("No jobs yet")
+    assert page.evaluate("window.mark") == "the same"
+    assert "not let in" not in guarded.program.output
+    page.complaints[:] = [complaint for complaint in page.complaints if not UNREACHABLE.match(complaint)]
 
 
 def test_what_a_session_shows_ends_with_its_token(guarded: Guarded, open_page: Open) -> None:
