@@ -392,8 +392,8 @@ class StateKeeper:
         if not all_answered:
             return
         current = self._round
-        if current.why_not:
-            text = f"no worker has saved its state at the end of round {current.number}: {current.why_not}"
+        if current.why_not and not current.put_off:
+            text = f"round {current.number} ends with what was saved before: {current.why_not}"
             self._notify(Level.INFO, text, "state_not_saved")
         self._submit(KeptSaved(current.put_off))
 

@@ -22,6 +22,13 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"
 
 
+def brief(seconds: float) -> str:
+    """Return how long something short took: 12.5ms, 1.9s, and from ten seconds on as `duration` has it."""
+    if seconds < 0.999:  # noqa: PLR2004 - of the unit
+        return f"{1000 * seconds:.3g}ms"
+    return f"{seconds:.2g}s" if seconds < 9.95 else duration(seconds)  # noqa: PLR2004 - there, tenths matter
+
+
 def lasting(seconds: float, *, ended: bool) -> str:
     """Return how long a state lasts, ` for 3m12s`, or how long ago the end was that it stands for, ` 3m12s ago`."""
     return f" {duration(seconds)} ago" if ended else f" for {duration(seconds)}"

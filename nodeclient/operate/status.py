@@ -20,7 +20,7 @@ from coordinatord.protocol.http.lateness_answers import LateStatus
 from coordinatord.runtime.local_time import moment, now
 from nodeclient.config.operate import StatusConfig
 from nodeclient.operate.client import Client
-from nodeclient.operate.formatting import budget, count, duration, lasting, listed, starts
+from nodeclient.operate.formatting import brief, budget, count, duration, lasting, listed, starts
 from nodeclient.operate.job_lookup import Status, get_status
 from nodeclient.operate.tables import Column, table
 from nodeclient.operate.terminal_info import Colour, TerminalInfo, terminal, write
@@ -141,6 +141,7 @@ def _drain_lines(drains: Sequence[DrainedStatus], output: TerminalInfo, rows_max
 
 def _job_lines(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str) -> list[str]:
     since = lasting(job.state_s, ended=job.ended) if job.state_s is not None and job.health == "well" else ""
+    since += f" in round {job.round}" if since and job.world_size and not job.ended else ""
     state = _shown_state(job)
     title, *rest = output.wrapped(f"job {job.job}  {state}{since}: {job.reason}")
     title = title.replace(f"  {state}", f"  {output.paint(state, STATES.get(state, Colour.BOLD))}", 1)
@@ -159,7 +160,7 @@ def _facts(job: JobStatus) -> Iterable[str]:
     yield from (f"{way} on {why}" for way, why in worse if why not in job.reason)
     if job.laggard is not None:
         yield job.laggard.sentence
-    if job.kept is not None and (kept := _kept(job.kept)):
+    if job.kept is not None and (kept := _kept(job.kept, job.reason)):
         yield kept
     if copies := _copies(job):
         yield copies
@@ -183,7 +184,8 @@ def _earlier(run: EarlierRunStatus) -> str:
 def _round(job: JobStatus) -> str:
     if job.world_size:
         ways = starts(job.begun)
-        return f"round {job.round}, world size {job.world_size}{f' ({ways})' if ways else ''}"
+        told = not ways or ways in job.reason
+        return f"round {job.round}, world size {job.world_size}{'' if told else f' ({ways})'}"
     if job.ended:
         return f"last round {job.round}" if job.round else "no round"
     return f"no round now, the last was {job.round}" if job.round else "no round yet"
@@ -202,25 +204,27 @@ def _work(job: JobStatus) -> str:
         parts.append(f"step {step}" + ("" if pace is None else f" ({pace:.{2 if pace < 100 else 0}f} a second)"))  # noqa: PLR2004
     goodput, running_s = job.ledger.goodput, job.ledger.seconds.running
     if goodput is not None and job.opened_s is not None:
-        parts.append(f"{100 * goodput:.1f} % of {duration(job.opened_s)} spent training")
+        parts.append(f"{100 * goodput:.1f} % of the run's {duration(job.opened_s)} spent training")
     elif running_s:
         parts.append(f"workers ran for {duration(running_s)}, goodput not known: no steps reported")
     if redone_s := job.ledger.seconds.redone:
-        parts.append(f"{duration(redone_s)} went into steps done again")
+        parts.append(f"{brief(redone_s)} went into steps done again")
     return ", ".join(parts)
 
 
-def _kept(kept: KeptStatus) -> str:
-    """Return what the round resumed from, and what nodes keep in memory and on the disk."""
+def _kept(kept: KeptStatus, reason: str) -> str:
+    """Return what the round resumed from, unless the reason of the job's state says it, and what nodes keep."""
     parts = []
-    if kept.resumed is not None:
+    resumed = "" if kept.resumed is None else f"at step {kept.resumed:,} from {kept.resumed_from or 'memory'}"
+    if resumed and resumed not in reason:
         redone = "" if kept.redone is None else f", {count(kept.redone, 'step')} redone"
-        parts.append(f"resumed at step {kept.resumed:,} from {kept.resumed_from or 'memory'}{redone}")
+        parts.append(f"resumed {resumed}{redone}")
     if kept.unkept:
         parts.append(f"not kept: {kept.unkept}")
     if kept.interval_steps is not None:
-        took = "" if kept.save_s is None else f" ({duration(kept.save_s)} each)"
-        parts.append(f"state is saved in memory every {count(kept.interval_steps, 'step')}{took}")
+        took = "" if kept.save_s is None else f" ({brief(kept.save_s)} each)"
+        every = count(kept.interval_steps, "step")
+        parts.append(f"state is saved in memory every {every}{took}, and at a failure where other ranks have it too")
     if kept.step is not None and kept.step != kept.resumed:
         parts.append(f"step {kept.step:,} is whole in memory")
     if kept.copied is not None:
@@ -241,7 +245,7 @@ def _copies(job: JobStatus) -> str:
     pairs = [f"{node.node} on {node.kept.copied_to}" for node in job.nodes if node.kept and node.kept.copied_to]
     parts = [f"copies of {listed(pairs)}"] if pairs else []
     if job.kept is not None and job.kept.copy_problem:
-        parts.append(f"what one host alone keeps has no copy: {job.kept.copy_problem}")
+        parts.append(f"state that only one host has is not copied: {job.kept.copy_problem}")
     return ", ".join(parts)
 
 
@@ -339,7 +343,7 @@ def _late(late: LateStatus | None) -> str:
     """Return how late a node's latest worker is, and in how many collectives it is the last of all."""
     if late is None:
         return "-"
-    return f"{late.last:.0%} {1000 * late.late_s:.3g}ms"
+    return f"{late.last:.0%} {brief(late.late_s)}"
 
 
 def _known_steps(node: NodeStatus) -> list[int]:

@@ -101,7 +101,7 @@ def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster)
     cluster.await_round(2)
     cluster.await_state(state="running")
     title, facts, *others, header, row = status(cluster.coordinator, cluster.job).splitlines()
-    assert re.match(rf"job {cluster.job}  running for \d+s: all workers are started", title)
+    assert re.match(rf"job {cluster.job}  running for \d+s in round 1: all workers are started", title)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
     assert header.split() == TITLES
@@ -295,7 +295,7 @@ def test_steps_that_were_done_again_are_told_with_what_they_cost() -> None:
     job = a_job(a_node("gpu1"), ledger=ledger, kept=kept, opened_s=100.0)
     with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
         shown = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout
-    assert "80.0 % of 1m40s spent training, 12s went into steps done again" in shown
+    assert "80.0 % of the run's 1m40s spent training, 12s went into steps done again" in shown
     assert "resumed at step 40 from node gpu2's memory, 3 steps redone, step 60 is whole in memory" in shown
 
 
@@ -311,7 +311,21 @@ def test_the_step_that_a_round_resumed_from_is_not_told_twice() -> None:
     assert f"{words}\n" in shown
 
 
-@pytest.mark.parametrize(("state", "shown"), [("running", "running for 1m30s"), ("left", "left 1m30s ago")])
+def test_what_the_first_line_says_is_not_said_again() -> None:
+    begun = {"in_place": 0, "warm": 2, "cold": 0, "why_not": "", "why_cold": ""}
+    kept = {"resumed": 1_314, "resumed_from": "node b's memory", "redone": 0, "interval_steps": 128, "save_s": 0.0125}
+    resumes = "resumes at step 1,314 from node b's memory, 0 steps redone"
+    reason = f"all workers are started: 2 warm (rank 1 on node a failed in round 2; formed of nodes b, a; {resumes})"
+    job = a_job(a_node("a"), a_node("b"), reason=reason, kept=kept, begun=begun, round=3, world_size=2, state_s=537.0)
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        title, run_line, *facts = run(BIN / "nodeclient", "status", "--coord", endpoint).stdout.splitlines()
+    assert title == f"job mnist  running for 8m57s in round 3: {reason}"
+    assert "round 3, world size 2, " in run_line
+    saved = "state is saved in memory every 128 steps (12.5ms each), and at a failure where other ranks have it too"
+    assert f"  {saved}" in facts
+
+
+@pytest.mark.parametrize(("state", "shown"), [("running", "running for 1m30s in round 1"), ("left", "left 1m30s ago")])
 def test_a_job_that_is_over_says_when_it_ended(state: str, shown: str) -> None:
     job = a_job(state=state, reason="r", state_s=90.0)
     with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):

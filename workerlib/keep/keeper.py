@@ -234,7 +234,8 @@ class StepKeeper:
         # If a rank has died, its shard is as old as its last save. In a planned stop, all may be at the same step.
         same_step = saver.finds_whole_steps and question.planned
         if saver.alone and self._environment.world_size > 1 and not same_step:
-            self._channel.report(NotSaved("only this rank has its state: it is saved at intervals", question.number))
+            why = "each rank has state that no other rank has, and saves it at intervals"
+            self._channel.report(NotSaved(why, question.number))
             return
         answer = saver.save(question.number, last=True)
         self._lock.is_final |= isinstance(answer, Saved) and not question.late

@@ -61,12 +61,12 @@ def copies_for(run: Run, member: Member) -> tuple[KeptCopy, ...]:
 
 
 def copy_problem(run: Run) -> str:
-    """Return why what one host alone has is not copied; empty if it is, or is about to be."""
+    """Return why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
     kept = run.kept
     refusals = [f"node {node}: {why}" for node, why in kept.no_copies.items() if node in run.members]
     if refusals:
         return clip("; ".join(refusals[:NAMED_MAX]), MESSAGE_MAX)
-    if not any(plan.uncopied for plan in kept.copies.values()):
+    if not any(plan.uncopied for plan in kept.copies.values()) or len({*_domains(run).values()}) == 1:
         return ""
     without = [member.node for member in run.inside if not _takes_copies(member)]
     if without:

@@ -31,7 +31,7 @@ class KeptStatus:
     """The newest step that outlives the loss of any one host, since what one host alone has is copied to another; None
     if there is none at present."""
     copy_problem: AnyText = ""
-    """Why what one host alone has is not copied; empty if it is, or is about to be."""
+    """Why state that only one host has is not copied; empty if it is, is about to be, or there is one host."""
     unkept: AnyText = ""
     """What training depends on and nobody keeps, as the state of an optimizer that was not given to `ctx.keep`; empty
     if nothing like that was noticed."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coordinatord.core.queries.kept_view import kept_view
 from coordinatord.core.values.records import RoundFormed
 from coordinatord.protocol.kept_parts import KeptStep
 from coordinatord.protocol.kept_state import Holding
@@ -229,6 +230,17 @@ def test_a_rack_is_a_domain_and_hosts_are_where_there_is_one_rack_alone() -> Non
     job = Job(n1="topology=r", n2="topology=r", n3="topology=r")
     job.save(8)
     assert [len(job.copies(node)) for node in NODES] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("third", "problem"), [("gpu1", ""), ("gpu2", "node n1 takes no copies, by its --keep-memory or --keep-rate")]
+)
+def test_a_job_on_one_host_has_no_copies_and_nothing_is_wrong_with_that(third: str, problem: str) -> None:
+    job = Job(n1="host=gpu1 keeps=yes", n2="host=gpu1 keeps=yes", n3=f"host={third} keeps=yes")
+    job.save(8)
+    view = kept_view(job.stage.coordinator.jobs["default"])
+    assert view is not None
+    assert view.copy_problem == problem
 
 
 def test_a_node_without_a_rate_for_copies_takes_none_and_has_none() -> None:

@@ -316,7 +316,7 @@ async def test_if_nobody_has_saved_it_is_said_why(tmp_path: Path) -> None:
         await worker.receive()
         worker.send(NotSaved("a step was not whole within 2 s", 1))
         await node.until(lambda: KeptSaved() in node.events)
-        assert node.texts == ["no worker has saved its state at the end of round 1: a step was not whole within 2 s"]
+        assert node.texts == ["round 1 ends with what was saved before: a step was not whole within 2 s"]
 
 
 async def test_nobody_waits_for_a_worker_that_dies_while_it_saves(tmp_path: Path) -> None:
