@@ -12,7 +12,7 @@ from coordinatord.core.state.durable import State
 from coordinatord.core.state.member import MemberState
 from coordinatord.core.state.run import Run
 from coordinatord.core.values.health import Health
-from coordinatord.core.values.time_ledger import Activity, Spent
+from coordinatord.core.values.time_ledger import Activity, Ledger, Spent
 
 
 def spent(run: Run, now: float) -> Spent:
@@ -20,8 +20,10 @@ def spent(run: Run, now: float) -> Spent:
 
     While a round forms, part of that time may still prove spent in vain.
     """
-    if run.durable.state is State.FORMING and run.enough_since is not None:
-        return _split(run, run.enough_since, Activity.RENDEZVOUS, now)
+    if run.durable.state is State.FORMING and run.joined_since is not None:
+        ready_at = max(now if run.enough_since is None else run.enough_since, run.durable.ledger.settled_at)
+        until_ready = _split(run, run.joined_since, Activity.STARTING, ready_at)
+        return Ledger(ready_at, until_ready).split(ready_at, Activity.STARTING, Activity.RENDEZVOUS, now)
     if run.health is Health.SILENT:
         return spent_in_silence(run, now)
     return run.durable.ledger.split(now, run.activity, run.activity, now)

@@ -84,6 +84,8 @@ class Run:
         """When the last such node became ready."""
         self.has_newcomer = False
         """Whether a nodeclient has arrived that joined after the last round was formed."""
+        self.joined_since: float | None = None
+        """When enough nodes for a round had joined, ready or preparing; None while there are too few."""
         self.enough_since: float | None = None
         """When enough nodes for a round became ready; None while there are too few."""
         self.claims: dict[str, None] = {}

@@ -185,7 +185,11 @@ def take_due_rows(run: Run, decision: Decision) -> float | None:
 
 
 def _note_ready(run: Run, now: float) -> None:
-    """Note since when there have been enough ready nodes for a round."""
+    """Note since when enough nodes for a round have joined, and since when enough have been ready."""
+    if run.count(MemberState.READY) + run.count(MemberState.PREPARING) < run.spec.nodes_min:
+        run.joined_since = None
+    elif run.joined_since is None:
+        run.joined_since = now
     if run.count(MemberState.READY) < run.spec.nodes_min:
         run.enough_since = None
     elif run.enough_since is None:

@@ -8,9 +8,9 @@ export const ACTIVITIES = [
   { key: "redone", label: "Redone", means: "steps were done that an earlier round had done already" },
   { key: "stalled", label: "Stalled", means: "no worker did a step for much longer than is usual" },
   { key: "silent", label: "Silent", means: "no node of the round could be heard" },
-  { key: "waiting", label: "Waiting for nodes", means: "fewer nodes than the job needs were there" },
+  { key: "waiting", label: "Waiting for nodes", means: "fewer nodes than the job needs had joined" },
   { key: "rendezvous", label: "Rendezvous", means: "enough nodes were there, and a round was being formed" },
-  { key: "starting", label: "Starting", means: "a round was formed, and its workers were coming up" },
+  { key: "starting", label: "Starting", means: "workers were coming up, or nodes imported modules for them (--preload)" },
   { key: "detecting", label: "Detecting", means: "something had failed, and was not known yet" },
   { key: "stopping", label: "Stopping", means: "the workers of a round were being ended" },
 ];

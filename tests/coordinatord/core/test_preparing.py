@@ -12,6 +12,7 @@ from coordinatord.core.queries.job_view import job_view
 from coordinatord.core.state.durable import State
 from coordinatord.core.values.records import NodeReleased, Record, RoundFormed, RoundStopped
 from coordinatord.protocol.messages import Goal, Result
+from tests.support.ledgers import ledger
 from tests.support.running_job import desired_of
 from tests.support.script import Stage
 
@@ -49,6 +50,22 @@ def state(stage: Stage) -> State:
 def test_the_settle_window_passes_while_nodes_prepare() -> None:
     stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 5s\nprepared n1")
     assert formed(stage) == [(5.0, ["n1", "n2"])]
+
+
+def test_while_nodes_that_are_enough_prepare_the_run_starts_and_waits_for_no_node() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\nadvance 3s\njoin n2 {SPEC} phase=preparing\nadvance 60s")
+    assert ledger(stage) == {"waiting": 3.0, "starting": 60.0}
+    stage.play("prepared n1")
+    stage.play("advance 4s")
+    stage.play("prepared n2")
+    stage.play("advance 1s")
+    assert formed(stage) == [(67.0, ["n1", "n2"])]
+    assert ledger(stage) == {"waiting": 3.0, "starting": 65.0}, "the round's own start included"
+
+
+def test_nodes_that_have_gone_before_they_were_prepared_were_waited_for() -> None:
+    stage = play(f"join n1 {SPEC} phase=preparing\njoin n2 {SPEC}\nadvance 60s\nleave n2\nadvance 1s")
+    assert ledger(stage) == {"waiting": 61.0}
 
 
 def test_a_node_that_is_ready_sooner_than_the_window_is_over_waits_for_its_end() -> None:

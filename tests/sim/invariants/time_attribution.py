@@ -220,7 +220,7 @@ class TimeInvariants(LedgerInvariants):
                 self._judge_reached(record)
 
     def _judge_wait(self, page: Page, record: RoundFormed) -> None:
-        """Check that time counts as waiting where nodes are too few, and as rendezvous where they are enough."""
+        """Check that time counts as waiting where nodes are too few, and as rendezvous where enough are ready."""
         now = self.world.queue.now
         gathered = record.spent.rendezvous - page.spent.rendezvous
         enough = self._enough_from.pop(record.run, None)
@@ -232,9 +232,8 @@ class TimeInvariants(LedgerInvariants):
         if few is not None:
             most = (now - few) * (1 + self.world.scenario.skew)
             most += self._lease_s if self._reports_at_once and self._upset_at < page.now else LOOSE_S
-            self.check(
-                gathered <= most, "%.3f s of rendezvous, and there were too few for all but %.3f", gathered, most
-            )
+            known = gathered + record.spent.starting - page.spent.starting
+            self.check(known <= most, "%.3f s without waiting, and there were too few for all but %.3f", known, most)
 
     @property
     def _lease_s(self) -> float:

@@ -86,8 +86,11 @@ _KNOWN_BY: dict[type[Record], set[Activity]] = {
 }
 """The activities to which the next record of the round may move that time."""
 
+_FORMING = {Activity.WAITING, Activity.STARTING, Activity.RENDEZVOUS}
+"""The activities of a run without a round, which then forms one."""
+
 MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
-    RunOpened: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
+    RunOpened: {RoundFormed: _FORMING, RunEnded: {Activity.WAITING}},
     **{
         before: {
             after: (goes_to - ({Activity.RUNNING} if after is TrainingBegan else set())) | known
@@ -96,7 +99,7 @@ MAY_GROW: dict[type[Record], dict[type[Record], set[Activity]]] = {
         for before, goes_to in _GOES_TO.items()
     },
     RoundStopped: {RoundEnded: {Activity.STOPPING}, RunEnded: {Activity.STOPPING}},
-    RoundEnded: {RoundFormed: {Activity.WAITING, Activity.RENDEZVOUS}, RunEnded: {Activity.WAITING}},
+    RoundEnded: {RoundFormed: _FORMING, RunEnded: {Activity.WAITING}},
 }
 """The activities to which the time between two records may have gone."""
 

@@ -57,11 +57,18 @@ MUTANTS = (
         "        pass\n    elif",
     ),
     Mutant(
+        "joined-for-ever",
+        "coordinatord.core.transitions.table",
+        "once enough nodes had joined, no time counts as waiting for them again",
+        "        run.joined_since = None\n    elif",
+        "        pass\n    elif",
+    ),
+    Mutant(
         "always-waiting",
         "coordinatord.core.queries.time_attribution",
         "the settle window counts as waiting for nodes",
-        "if run.durable.state is State.FORMING and run.enough_since is not None:",
-        "if run.durable.state is State.FORMING and run.enough_since is None and now < 0:",
+        "if run.durable.state is State.FORMING and run.joined_since is not None:",
+        "if run.durable.state is State.FORMING and run.joined_since is None and now < 0:",
     ),
     Mutant(
         "first-step-at-the-start",
