@@ -49,6 +49,8 @@ Name = Annotated[str, Length(1, 128)]
 """Job ids, node ids, run ids, roles."""
 Address = Annotated[str, Length(1, 253)]
 """An IP address or a host name (253 is the limit of DNS, RFC 1035)."""
+Pid = Annotated[int, Range(0, 2**31 - 1)]
+"""A process, as its host or container counts; 0 for none."""
 Port = Annotated[int, Range(1, PORT_MAX)]
 Text = Annotated[str, Length(0, TEXT_MAX)]
 """A text for a person; see `text.clip`."""

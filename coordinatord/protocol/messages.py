@@ -26,6 +26,7 @@ from coordinatord.protocol.fields import (
     Grant,
     Line,
     Name,
+    Pid,
     Port,
     Seconds,
     Sentence,
@@ -55,7 +56,7 @@ SESSION_PATH = "/v1/session"
 
 FRAME_BYTES_MAX = 256 * 1024
 """A frame holds one message; the largest legal one (a `Desired` with a report and as many sources of kept state as a
-node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 160. A
+node may have, all texts at their limits in the widest letters) is below 232 KiB, and the largest `Join` below 180. A
 usual message is below 1 KiB, and below 4 KiB with a report."""
 
 
@@ -171,7 +172,7 @@ class Failure:
     rank: Count
     local_rank: Count
     exit_code: WorkerExit
-    pid: Annotated[int, Range(0, 2**31 - 1)]
+    pid: Pid
     """Its process id; 0 if it was never started."""
     message: Sentence
     """What the node found out beyond the code, such as why the process could not be started or who killed it."""
@@ -264,6 +265,9 @@ class Observed:
     """The section that its workers are in; None if in none. It is sent with the next heartbeat, as steps are."""
     begun: WorkerStarts | None = None
     """How its workers of the round were begun; None before that, or if all are cold and could not be otherwise."""
+    pids: Annotated[tuple[Pid, ...], Length(0, WORKERS_MAX)] = ()
+    """The process of each worker of the round that lives, by local rank, and 0 for one that has ended; empty if none
+    is started. A change of it is sent with the next message that has another reason."""
     held_up: Sentence = ""
     """What is in the way of the end of the round on this node when its workers are dead; empty if nothing is."""
 

@@ -18,6 +18,7 @@ from coordinatord.protocol.fields import (
     Line,
     LocalRank,
     Name,
+    Pid,
     RequestNumber,
     Seconds,
     Sentence,
@@ -109,7 +110,7 @@ class WorkerStacks:
     """The first one that it has begun of those that it waits in, or else the last one that is over."""
     problem: Line
     """Why there is no stack; empty if there is one."""
-    pid: Annotated[int, Range(0, 2**31 - 1)] = 0
+    pid: Pid = 0
     """The process that was looked at; 0 if there is none."""
     io_bytes: Annotated[int, Range(0, STEP_MAX)] = 0
     """How much it and the processes that it has started have read and written: a worker whose disk is slow gets on."""

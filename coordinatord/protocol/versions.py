@@ -84,6 +84,7 @@ ADDED = (
     Added(6, Failure, "hang_ranks"),
     Added(6, Observed, "section"),
     Added(6, Observed, "begun"),
+    Added(6, Observed, "pids"),
     Added(6, Observed, "held_up"),
     Added(6, Join, "keeper"),
     Added(6, Observed, "kept"),

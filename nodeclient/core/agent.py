@@ -128,6 +128,7 @@ class Agent:
             ended=self._group.ended(now),
             killed=self._group.killed,
             begun=self._staying.begun,
+            pids=self._group.living,
             held_up=self._sweeping.held_up,
         )
 
@@ -182,6 +183,7 @@ class Agent:
 
     def _workers_started(self, event: events.WorkersStarted, now: float) -> None:
         self._staying.note_started(event, self._settings.workers)
+        self._group.pids = event.pids
         self._apply(Stimulus.STARTED, now)
 
     def _kept_saved(self, event: events.KeptSaved, now: float) -> None:

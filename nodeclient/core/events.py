@@ -77,6 +77,8 @@ class WorkersStarted:
     """How many of them were forked from the parent interpreter."""
     why_cold: WhyCold | None = None
     """Why the others were not; None if none was to be forked."""
+    pids: tuple[int, ...] = ()
+    """Their processes, by local rank."""
 
 
 @frozen

@@ -39,6 +39,8 @@ class WorkerGroup:
         """Whether its workers are being started, or were."""
         self.alive: set[int] = set()
         """The local ranks of workers that live and are in the round, or are about to."""
+        self.pids: tuple[int, ...] = ()
+        """The processes of its workers, by local rank, once all are started."""
         self.ending = Phase.STOPPED
         """The phase that its end leads to."""
         self.kill_at: float | None = None
@@ -77,6 +79,12 @@ class WorkerGroup:
         It is limited to what a message can hold: a failure is reported even if a coordinator assigned higher ranks.
         """
         return min(local_rank + (self.assignment.first_rank if self.assignment else 0), RANKS_MAX)
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """The processes of its workers by local rank, and 0 for one that is gone; empty if none is left."""
+        pids = self.pids if self.alive else ()
+        return tuple(pid if local_rank in self.alive else 0 for local_rank, pid in enumerate(pids))
 
     def keep(self, keeping: Keeping) -> None:
         """Note that some of its workers keep state, and how long it may take them to save it."""

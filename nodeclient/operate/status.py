@@ -49,6 +49,7 @@ COLUMNS = (
     Column("LATE"),
     Column("SEEN", gives_way=2),
     Column("VERSION"),
+    Column("PIDS"),
     Column("REASON"),
 )
 
@@ -270,7 +271,7 @@ def _nodes(job: JobStatus, output: TerminalInfo, rows_max: int | None, hint: str
     if output.is_terminal and rows_max is not None and len(lost) > LOST_MAX:
         hidden["lost"] = len(lost) - LOST_MAX
         del lost[LOST_MAX:]
-    lines = _table(job, [*shown, *lost], output) if shown or lost else []
+    lines = _table(job, [*shown, *lost], output, pids=rows_max is None) if shown or lost else []
     if hidden:
         states = ", ".join(f"{number} {state}" for state, number in hidden.most_common())
         lines += output.wrapped(f"  and {count(hidden.total(), 'more node')}: {states}{hint}", indent="    ")
@@ -288,7 +289,7 @@ def _is_ordinary(node: NodeStatus) -> bool:
     return node.state == "running" and not node.drained and not node.behind
 
 
-def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo) -> list[str]:
+def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo, *, pids: bool) -> list[str]:
     rows = [_row(job, node) for node in nodes]
     columns = list(COLUMNS)
     if output.is_terminal:
@@ -296,6 +297,7 @@ def _table(job: JobStatus, nodes: Sequence[NodeStatus], output: TerminalInfo) ->
         left_out |= set() if any(_known_steps(node) for node in nodes) else {"STEP", "STEPPED"}
         left_out |= set() if any(node.late for node in nodes) else {"LATE"}
         left_out |= set() if len({_version(node) for node in job.nodes} - {""}) > 1 else {"VERSION"}
+        left_out |= set() if pids and any(node.pids for node in nodes) else {"PIDS"}
         shown = [index for index, column in enumerate(COLUMNS) if column.title not in left_out]
         columns = [COLUMNS[index] for index in shown]
         rows = [tuple(row[index] for index in shown) for row in rows]
@@ -328,6 +330,7 @@ def _row(job: JobStatus, node: NodeStatus) -> tuple[str, ...]:
         _late(node.late),
         duration(node.last_seen_s),
         _version(node) or "-",
+        ",".join(map(str, node.pids)) or "-",
         node.reason,
     )
 

@@ -50,7 +50,9 @@ def _lines(answer: StacksAnswer) -> Iterator[str]:
 
 
 def _group(group: StackGroup) -> Iterator[str]:
-    yield f"{_ranks_and_hosts(group.workers)}: {_process_states(group.workers)}"
+    pids = [str(worker.pid) for worker in group.workers if worker.pid]
+    processes = f" (PID{'' if len(pids) == 1 else 's'} {listed(pids)})" if pids else ""
+    yield f"{_ranks_and_hosts(group.workers)}{processes}: {_process_states(group.workers)}"
     yield from _collectives(group.workers)
     if group.problem:
         yield f"  no stack: {group.problem}"

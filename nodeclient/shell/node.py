@@ -307,7 +307,8 @@ class Node:
             text = notices.started(place.round, len(own_ranks), folder, len(start.stays))
             self._console.notify(Level.INFO, text, "workers_started")
             self._started_at = self._loop.time()
-            self.submit(WorkersStarted(self._starter.forked - forked_before, self._starter.why_cold))
+            pids = tuple(map(self._workers.pid_of, range(self._config.workers)))
+            self.submit(WorkersStarted(self._starter.forked - forked_before, self._starter.why_cold, pids))
             self._output.when_settled(self._logs.delete_old)
 
     def _fail_start(self, local_rank: int, exit_code: int, message: str) -> None:

@@ -22,7 +22,21 @@ from tests.support.screens import on_terminal
 
 pytestmark = pytest.mark.slow
 
-TITLES = ["JOB", "NODE", "HOST", "ADDRESS", "STATE", "RANKS", "STEP", "STEPPED", "LATE", "SEEN", "VERSION", "REASON"]
+TITLES = [
+    "JOB",
+    "NODE",
+    "HOST",
+    "ADDRESS",
+    "STATE",
+    "RANKS",
+    "STEP",
+    "STEPPED",
+    "LATE",
+    "SEEN",
+    "VERSION",
+    "PIDS",
+    "REASON",
+]
 
 
 def status(coordinator: Coordinator, *arguments: str) -> str:
@@ -56,7 +70,19 @@ def test_status_for_programs_has_the_promised_shape(cluster: Cluster) -> None:
     assert job["restarts"] == {"used": 0, "max": 3}
     [node] = job["nodes"]
     promised = {"node", "host", "address", "state", "reason", "group_rank", "ranks", "last_seen_s"}
-    promised |= {"steps", "step_age_s", "behind", "log_dir", "drained", "release", "protocol", "kept", "late", "begun"}
+    promised |= {
+        "pids",
+        "steps",
+        "step_age_s",
+        "behind",
+        "log_dir",
+        "drained",
+        "release",
+        "protocol",
+        "kept",
+        "late",
+        "begun",
+    }
     assert node.keys() == promised
     assert (node["node"], node["group_rank"], node["ranks"], node["state"]) == ("a", 0, [0, 1], "running")
     assert isinstance(node["last_seen_s"], float)
@@ -98,15 +124,16 @@ def test_status_shows_the_root_cause_of_the_last_failure(cluster: Cluster) -> No
 
 def test_status_in_a_pipe_is_a_table_with_a_line_for_each_node(cluster: Cluster) -> None:
     cluster.join("node-with-a-long-name", "--nnodes", "1", "--nproc-per-node", "2")
-    cluster.await_round(2)
+    round_ = cluster.await_round(2)
     cluster.await_state(state="running")
     title, facts, *others, header, row = status(cluster.coordinator, cluster.job).splitlines()
     assert re.match(rf"job {cluster.job}  running for \d+s in round 1: all workers are started", title)
     assert re.fullmatch(r"  run \S+, round 1, world size 2, restarts 0 of 0, 1 node", facts)
     assert all(line.startswith("  ") for line in others)
     assert header.split() == TITLES
-    assert row.split(maxsplit=11)[:2] == [cluster.job, "node-with-a-long-name"]
-    *shown, seen, version, reason = row.split(maxsplit=11)[4:]
+    assert row.split(maxsplit=12)[:2] == [cluster.job, "node-with-a-long-name"]
+    *shown, seen, version, pids, reason = row.split(maxsplit=12)[4:]
+    assert pids == ",".join(str(worker.pid) for worker in round_.workers)
     assert (shown, version, reason) == (["running", "0-1", "-", "-", "-"], __version__, "its workers are running")
     assert re.fullmatch(r"\d+s", seen), "on a busy machine a heartbeat may be a second old"
     assert header.index("ADDRESS") == row.index("127.0.0.1")
@@ -273,6 +300,17 @@ def test_versions_are_shown_where_they_differ() -> None:
         assert ("VERSION" in titles) == (versions is not None)
         if versions is not None:
             assert [row[titles.index("VERSION")] for row in rows if row] == versions
+
+
+def test_pids_are_shown_on_request() -> None:
+    job = a_job(a_node("a", pids=[4_711, 0]), a_node("b"))
+    argv = (BIN / "nodeclient", "status", "--coord")
+    with canned({"GET /v1/jobs": packed({"jobs": [job], "drained": []})}) as (endpoint, _):
+        for flags, pids in (((), None), (("--all",), ["4711,0", "-"])):
+            with on_terminal(*argv, endpoint, *flags, columns=120) as terminal:
+                assert terminal.wait() == 0
+            titles, *rows = [line.split() for line in terminal.screen.text.splitlines()[2:] if line]
+            assert [row[titles.index("PIDS")] for row in rows] == pids if pids else "PIDS" not in titles
 
 
 def test_a_straggler_comes_first_with_what_it_lacks() -> None:

@@ -298,6 +298,7 @@ def _node_status(
         release=member.nodeclient_release or None,
         protocol=member.protocol,
         log_dir=offer.log_dir or None,
+        pids=observed.pids if here else (),
         steps=steps,
         step_age_s=None if age_s is None else round(age_s, 3),
         behind=lead.lag_of(observed, seen_s) if steps else 0,

@@ -41,8 +41,8 @@ class Activity(StrEnum):
     RENDEZVOUS = "rendezvous"
     """No round, though enough nodes are ready: more may arrive within the settle window."""
     STARTING = "starting"
-    """There is a round, but its workers are not started yet, or have yet to report the first of their steps. Or all
-    that is missing for a round is that nodes which have joined import what their workers need."""
+    """There is a round, but its workers are not started yet, or have yet to report the first of their steps. Without a
+    round, enough nodes have joined, and some of them still import what their workers need."""
     DETECTING = "detecting"
     """The round is broken, and that is not known yet."""
     STOPPING = "stopping"

@@ -289,6 +289,9 @@ class NodeStatus:
     log_dir: AnyText | None = None
     """The folder on its host with the logs of this job, in RUN/round_N/RANK below it; None if it keeps none, or it is
     not known."""
+    pids: Annotated[tuple[Whole, ...], Length(0, ITEMS_MAX)] = ()
+    """The process of each of its workers by local rank, and 0 for one that has ended; empty if it has none, or they are
+    not known."""
     steps: Annotated[tuple[Whole | None, ...], Length(0, ITEMS_MAX)] = ()
     """The last step of each of its workers by local rank; empty if none reports any."""
     step_age_s: Number | None = None

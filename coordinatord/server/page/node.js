@@ -42,6 +42,7 @@ function factsOf(node, most) {
     { label: "Address", text: node.address },
     { label: "Last seen", text: `${duration(node.last_seen_s)} ago` },
     { label: "Group rank", text: node.group_rank === null ? "" : count(node.group_rank) },
+    { label: "PIDs", text: pidsOf(node) },
     { label: "Steps", text: stepsOf(node, most) },
     { label: "Lateness", text: latenessOf(node) },
     { label: "Kept state", text: keptOf(node) },
@@ -51,12 +52,20 @@ function factsOf(node, most) {
   return facts.filter((each) => each.text);
 }
 
+function pidsOf({ pids, ranks }) {
+  return pids.slice(0, RANKS_MAX).map((pid, index) => `${rankOf(ranks, index)}: ${pid || "has ended"}`).join(" · ");
+}
+
+function rankOf(ranks, index) {
+  return `rank ${ranks[index] ?? `local ${index}`}`;
+}
+
 function stepsOf(node, most) {
   const steps = node.steps.slice(0, RANKS_MAX);
   if (node.least === null) return node.ranks.length ? "none reported by its workers" : "";
   const data = steps.map((step, index) => {
     const behind = step !== null && step < most ? ` (−${count(most - step)})` : "";
-    return `rank ${node.ranks[index] ?? `local ${index}`}: ${step === null ? "none" : count(step)}${behind}`;
+    return `${rankOf(node.ranks, index)}: ${step === null ? "none" : count(step)}${behind}`;
   });
   return data.join(" · ");
 }

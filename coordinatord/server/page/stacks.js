@@ -55,10 +55,11 @@ function verdictOf({ round, verdict, groups, notes }) {
 function groupOf({ workers, threads, problem }) {
   const hosts = [...new Set(workers.map((worker) => worker.host))];
   const frames = threads.flatMap(({ name, frames }, number) => [...(number ? [name] : []), ...frames.map((frame) => `  ${frame}`)]);
+  const pids = workers.map((worker) => worker.pid).filter(Boolean);
   const at = workers.find((worker) => worker.collective)?.collective;
   return {
     who: `${ranksOf(workers)} on ${hosts.slice(0, RANKS_MAX).join(", ")}${hosts.length > RANKS_MAX ? ` and ${count(hosts.length - RANKS_MAX)} more` : ""}`,
-    how: [stateOf(workers[0]), ...(at ? [placeOf(at)] : []), ...(problem ? [`no stack: ${problem}`] : [])].join(" · "),
+    how: [...(pids.length ? [`PID ${pids.slice(0, RANKS_MAX).join(", ")}${pids.length > RANKS_MAX ? " …" : ""}`] : []), stateOf(workers[0]), ...(at ? [placeOf(at)] : []), ...(problem ? [`no stack: ${problem}`] : [])].join(" · "),
     frames: frames.join("\n"),
   };
 }

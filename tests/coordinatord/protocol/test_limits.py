@@ -29,7 +29,7 @@ def test_the_largest_desired_state_fits_a_frame_whatever_the_goal(goal: Goal) ->
 
 def test_the_largest_messages_of_a_node_fit_a_frame_with_a_step_of_each_of_its_workers() -> None:
     assert len(largest(Observed).steps) == WORKERS_MAX
-    assert len(encode(largest(Join))) < 160 * 1024  # as `FRAME_BYTES_MAX` says
+    assert len(encode(largest(Join))) < 180 * 1024  # as `FRAME_BYTES_MAX` says
 
 
 def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
@@ -41,8 +41,9 @@ def test_a_heartbeat_of_eight_workers_takes_a_packet() -> None:
         beat=True,
         steps=(STEP_MAX,) * 8,
         step_age_s=0.1,
+        pids=(2**22,) * 8,  # the most that Linux gives
     )
-    assert len(encode(message)) < 272
+    assert len(encode(message)) < 320
 
 
 def test_an_assignment_takes_less_than_a_kilobyte_however_large_the_job_is() -> None:

@@ -20,7 +20,7 @@ from nodeclient.core.effects import (
     Terminate,
     Waiting,
 )
-from nodeclient.core.events import SearchBegan
+from nodeclient.core.events import SearchBegan, WorkersStarted
 from tests.support.bench import PORT, SETTINGS, Bench, kinds
 from tests.support.builders import OUTAGE_GRACE_S, an_assignment
 
@@ -46,6 +46,19 @@ def test_a_round_goes_from_assignment_to_success() -> None:
     assert (said.phase, said.port) == (Phase.SUCCEEDED, PORT + 1)
     assert bench.receive(Goal.EXIT) == [Exit(0, "all workers succeeded", Level.INFO)]
     assert bench.agent.exited
+
+
+def test_the_processes_of_workers_are_known_while_they_live() -> None:
+    bench = Bench()
+    bench.open()
+    bench.receive(Goal.RUN)
+    assert bench.observed.pids == ()
+    bench.submit(WorkersStarted(pids=(4_711, 4_712)))
+    assert bench.last(SendObserved).observed.pids == (4_711, 4_712)
+    assert bench.exited(0, 0) == []
+    assert bench.observed.pids == (0, 4_712)
+    bench.exited(1, 0)
+    assert bench.observed.pids == ()
 
 
 def test_a_success_is_said_only_when_nothing_is_left_of_the_workers() -> None:

@@ -58,6 +58,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "drained": False,
             "group_rank": 0,
             "ranks": [0],
+            "pids": [],
             "log_dir": None,
             "steps": [],
             "step_age_s": None,
