@@ -113,7 +113,7 @@ function chart(kind, point) {
       const outline = steps(values, until_s, series.upto_s, top);
       set(line, "d", outline.line);
       set(area, "d", outline.area);
-      setText(most, kind.scale(top));
+      setText(most, `0 to ${kind.scale(top)}`);
       setText(from, clock(since + series.upto_s));
       setText(until, ended ? clock(since) : "now");
       const index = pointed === null ? values.length - 1 : until_s.findIndex((end) => end >= pointed * series.upto_s);

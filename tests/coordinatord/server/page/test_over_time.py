@@ -8,6 +8,7 @@ import pytest
 
 from coordinatord.core.values.records import KINDS, ClusterRecord
 from coordinatord.protocol.http.api import EarlierRunStatus, LostStatus
+from coordinatord.protocol.http.kept_answers import KeptStatus
 from tests.coordinatord.server.page.conftest import Open
 from tests.coordinatord.server.page.test_files import FOLDER
 from tests.support.browser import Page
@@ -35,6 +36,12 @@ CLIPPED = """[...document.querySelectorAll('main *')].filter((element) => {
 OVERLAPPING = """(() => {
   const boxes = [...document.querySelectorAll('.job > :not([hidden])')].map((each) => each.getBoundingClientRect());
   return boxes.slice(1).filter((box, index) => box.top < boxes[index].bottom).length;
+})()"""
+
+UNFILLED = """(() => {
+  const all = document.querySelector(".figures");
+  const filled = [...all.children].reduce((sum, each) => sum + (each.offsetWidth + 1) * (each.offsetHeight + 1), 0);
+  return ((all.clientWidth + 1) * (all.clientHeight + 1) - filled) / all.clientWidth;
 })()"""
 
 TOP_OF_FAILURE = "document.querySelector('.failure').getBoundingClientRect().top + scrollY"
@@ -100,6 +107,22 @@ def test_charts_show_the_run_over_time_and_what_the_reader_points_at(coordinator
     assert page.text(".chart .when").startswith("at ")
     page.evaluate("document.querySelector('.plot').dispatchEvent(new PointerEvent('pointerleave'))")
     assert page.text(".chart .reading") == "3.0 a second"
+
+
+def test_the_scale_of_a_chart_is_no_second_reading(coordinator: Coordinator, open_page: Open) -> None:
+    page = open_page(coordinator.url)
+    show(page, a_job())
+    assert re.fullmatch(r"Steps a second\s+3.0 a second\s+0 to 3", page.text(".chart figcaption"))
+
+
+@pytest.mark.parametrize("kept", [None, KeptStatus(step=314, disk_step=288)])
+@pytest.mark.parametrize("width", [1_280, 390])
+def test_the_figures_of_a_job_leave_no_place_empty(
+    coordinator: Coordinator, open_page: Open, width: int, kept: KeptStatus | None
+) -> None:
+    page = open_page(coordinator.url, width=width)
+    show(page, a_job(kept=kept))
+    assert page.evaluate(UNFILLED) == pytest.approx(0, abs=2), "pixels that no figure fills, as rows of one pixel each"
 
 
 def test_events_are_found_by_kind_and_by_words(coordinator: Coordinator, open_page: Open) -> None:
