@@ -275,7 +275,7 @@ class Node:
         self._console.notify(Level.INFO, notices.starting(start, self._config.workers), "round_starting")
         place = LogPaths(self._config.job, start.run, start.round)
         own_ranks = range(assignment.first_rank, assignment.first_rank + self._config.workers)
-        several_hosts = self._config.spec.nodes_max > 1  # the same in all rounds, however many nodes have come
+        several_hosts = assignment.group_world_size > 1
         self._started_at, forked_before = None, self._starter.forked
         self._logs.begin_round(place, assignment.first_rank, self._config.workers)
         try:

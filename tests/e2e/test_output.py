@@ -60,6 +60,12 @@ def test_several_workers_on_two_nodes_are_told_apart_and_lose_no_line(cluster: C
             assert end or len(lines) == 20_000
 
 
+def test_a_node_that_is_alone_in_its_round_names_no_host(cluster: Cluster) -> None:
+    node = cluster.join("a", "--nnodes", "1:4", "--nproc-per-node", "2", command=python("print('here')"))
+    assert node.wait() == 0
+    assert {line for line in node.lines if "here" in line} == {"[rank 0] here", "[rank 1] here"}
+
+
 def test_what_a_worker_that_dies_has_written_is_all_there_and_ends_the_report(cluster: Cluster) -> None:
     node = cluster.join("a", "--nnodes", "1", command=python(TALKER, "die"))
     assert node.wait() == 137
