@@ -22,7 +22,8 @@ from coordinatord.config.state_flags import (
 from coordinatord.config.store_flags import CopyConfig, StepDownConfig, add_copy, read_copy
 from coordinatord.config.token_flags import TokenConfig, add_token, read_token
 from coordinatord.protocol.access_token import holds_token
-from coordinatord.runtime.settings import SettingsParser, add_completion
+from coordinatord.protocol.text import clip
+from coordinatord.runtime.settings import SettingsParser, add_completion, with_help_flag
 
 Config = ServeConfig | StateConfig | ReplayConfig | CopyConfig | StepDownConfig | TokenConfig
 
@@ -31,9 +32,15 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
     """Read flags (default: this process's), environment and file. Raises `SettingsError`."""
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(environ)
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     if any(map(holds_token, arguments)):
         parser.error("everybody on this host can read a token in a command line: put it into a file, and replace it")
+    word = next(iter(arguments), "-")
+    if word not in commands and not word.startswith("-"):
+        parser.error(
+            f"there is no command {clip(word)!r}, only {', '.join(commands)}; without one it serves, and commands about"
+            " jobs are nodeclient's"
+        )
     parser.check_flags(arguments, *commands.values())
     given, unknown = parser.parse_known_args(arguments)
     if unknown:  # flags of another command: --help of this one has those that it takes

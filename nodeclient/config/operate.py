@@ -22,6 +22,10 @@ LAST_LINES = 100
 """The lines of each log by default: some screens, with a long traceback."""
 
 
+_LAST = ("--last", "--tail", "-n")
+"""The names of the flag for how many: ours, that of kubectl and docker, and that of tail and journalctl."""
+
+
 class Verb(StrEnum):
     """A command about nodes or a job."""
 
@@ -140,7 +144,9 @@ OperateConfig = StatusConfig | EventsConfig | LogsConfig | StacksConfig | Report
 def add_status(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient status`."""
     _add_coordinators(parser)
-    parser.add_setting("--watch", action="store_true", help="look again every second; off a terminal, at each change")
+    parser.add_setting(
+        "--watch", "-w", action="store_true", help="look again every second; off a terminal, at each change"
+    )
     parser.add_setting("--all", action="store_true", help="show every node and every job, however many there are")
     parser.add_setting("--json", action="store_true", help="print JSON, for programs")
     _add_job(parser, "only this one")
@@ -156,9 +162,7 @@ def add_events(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient events`."""
     _add_coordinators(parser)
     parser.add_setting("--follow", "-f", action="store_true", help="go on as events happen; begins with the last 10")
-    parser.add_setting(
-        "--last", type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000"
-    )
+    parser.add_setting(*_LAST, type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
     parser.add_setting(
         "--since",
         type=flag_values.age,
@@ -203,7 +207,7 @@ def add_logs(parser: SettingsParser) -> None:
     add("--round", type=flag_values.count, variables=(), metavar="N", help="the round (default: the last one)")
     add("--stream", variables=(), choices=STREAMS, default="both", help="stdout, stderr or both (default: both)")
     add(
-        "--last",
+        *_LAST,
         type=_last,
         variables=(),
         default=Last(lines=LAST_LINES),

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from coordinatord.protocol.text import clip
 from coordinatord.runtime import __version__
-from coordinatord.runtime.settings import SettingsParser, add_completion
+from coordinatord.runtime.settings import SettingsParser, add_completion, with_help_flag
 from nodeclient.config.access_flags import refuse_tokens
 from nodeclient.config.command_line import CommandLine
 
@@ -50,6 +51,21 @@ imports."""
 _OF_COORDINATORD = frozenset({"state", "store", "token"})
 """Subcommands that people look for here, and that coordinatord has: they need its state directory."""
 
+_FOREIGN = {
+    **dict.fromkeys(("ls", "list", "ps", "get", "describe", "show", "inspect", "info", "jobs", "nodes"), "status"),
+    **dict.fromkeys(("top", "watch"), "status --watch"),
+    **dict.fromkeys(("log", "tail", "attach"), "logs"),
+    **dict.fromkeys(("kill", "delete", "cancel", "end", "terminate", "down"), "stop"),
+    **dict.fromkeys(("start", "submit", "up"), "join"),
+    **dict.fromkeys(("rm", "remove"), "forget"),
+    **dict.fromkeys(("dashboard", "ui"), "page"),
+    "history": "events",
+    "cordon": "drain",
+    "uncordon": "undrain",
+    "version": "--version",
+}
+"""Commands of kubectl, docker, systemctl and Ray, each with what does the same here."""
+
 _LINE_MAX = 300
 """The most characters that an error shows of a command line."""
 
@@ -62,7 +78,7 @@ def parse(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | N
 
     Raises `SettingsError`.
     """
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = with_help_flag(sys.argv[1:] if arguments is None else arguments)
     environ = os.environ if environ is None else environ
     parser, commands = _make_parser(arguments[:1], environ)
     refuse_tokens(parser, arguments)
@@ -88,17 +104,37 @@ def _refuse_what_is_no_command(parser: SettingsParser, arguments: Sequence[str])
     if word in SUBCOMMANDS or parser.has_flag(word):
         return
     if word.startswith("-"):
-        nearest = parser.nearest(word)
         problem = f"{clip(word)} is no flag of nodeclient itself"
+        if (command := _command_behind(arguments)) is not None:
+            others = list(arguments)
+            others.remove(command)
+            parser.error(f"{clip(word)} comes after the command: {_shown(command, *others)}")
+        nearest = parser.nearest(word)
     else:
         from difflib import get_close_matches  # noqa: PLC0415 - few command lines are wrong
 
-        nearest = next(iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None)
         problem = f"there is no command {clip(word)!r}"
+        nearest = _FOREIGN.get(word) or next(iter(get_close_matches(word, SUBCOMMANDS, n=1, cutoff=0.7)), None)
     if nearest is not None:
         parser.error(f"{problem}; did you mean {nearest}?")
-    line = clip(shlex.join(["nodeclient", "run", *arguments]), _LINE_MAX)
-    parser.error(f"{problem}; torchrun's flags and script come after run: {line}")
+    if word.startswith("-") or not {".", "/"}.isdisjoint(word):
+        parser.error(f"{problem}; torchrun's flags and script come after run: {_shown('run', *arguments)}")
+    parser.error(problem)
+
+
+def _command_behind(arguments: Sequence[str]) -> str | None:
+    """Return the command that stands behind flags and their values, if it has the first of these flags."""
+    for before, word in pairwise(arguments):
+        if word in SUBCOMMANDS:
+            _, commands = _make_parser([word], {})
+            return word if commands[word].has_flag(arguments[0]) else None
+        if not word.startswith("-") and not before.startswith("-"):
+            return None
+    return None
+
+
+def _shown(*words: str) -> str:
+    return clip(shlex.join(["nodeclient", *words]), _LINE_MAX)
 
 
 @cache

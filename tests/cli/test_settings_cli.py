@@ -40,7 +40,9 @@ WRONG_COORDINATORD = [
     (("--settle", "0.002"), "argument --settle: '0.002': expected seconds, at least 0.1 and at most 86400"),
     (("--outage-grace", "0.3"), "argument --outage-grace/--outage_grace: '0.3': expected seconds, at least 0.5 "),
     (("--log-level", "loud"), "argument --log-level"),
-    (("stray",), "invalid choice: 'stray'"),
+    (("stray",), "there is no command 'stray', only state, store, replay, token; without one it serves"),
+    (("status",), "commands about jobs are nodeclient's"),
+    (("help", "stray"), "there is no command 'stray'"),
     (("--log-format", "xml"), "argument --log-format"),
     (("--state-dir", "/x", "--ephemeral"), "and not both"),
     (("--config", "/no/such.toml"), "the settings file /no/such.toml cannot be read: No such file or directory"),
@@ -48,7 +50,22 @@ WRONG_COORDINATORD = [
 
 WRONG_NODECLIENT = [
     ((), "the following arguments are required: COMMAND"),
-    (("nonsense",), "there is no command 'nonsense'; torchrun's flags and script come after run: nodeclient run "),
+    (("nonsense",), "there is no command 'nonsense' (see nodeclient --help)"),
+    (("nonsense", "--nnodes", "2"), "there is no command 'nonsense' (see nodeclient --help)"),
+    (("ps",), "there is no command 'ps'; did you mean status?"),
+    (("get", "pods"), "there is no command 'get'; did you mean status?"),
+    (("top",), "there is no command 'top'; did you mean status --watch?"),
+    (("kill", "gpt"), "there is no command 'kill'; did you mean stop?"),
+    (("log", "gpt"), "there is no command 'log'; did you mean logs?"),
+    (("start", "gpt"), "there is no command 'start'; did you mean join?"),
+    (("cordon", "gpu1"), "there is no command 'cordon'; did you mean drain?"),
+    (("help", "ps"), "there is no command 'ps'; did you mean status?"),
+    (("--coord", "127.0.0.1", "status"), "--coord comes after the command: nodeclient status --coord 127.0.0.1 (see"),
+    (("--coord=h", "--json", "logs", "gpt"), "comes after the command: nodeclient logs --coord=h --json gpt (see"),
+    (("--reason", "old", "stop"), "--reason comes after the command: nodeclient stop --reason old (see"),
+    (("-f", "--coord", "h", "logs"), "-f comes after the command: nodeclient logs -f --coord h (see"),
+    (("--watch", "--nnodes", "status"), "--watch comes after the command: nodeclient status --watch --nnodes (see"),
+    (("--nnodes", "2", "main.py", "stop"), "come after run: nodeclient run --nnodes 2 main.py stop"),
     (("--standalone", "--nproc-per-node", "2", SCRIPT), f"nodeclient run --standalone --nproc-per-node 2 {SCRIPT}"),
     ((SCRIPT,), f"torchrun's flags and script come after run: nodeclient run {SCRIPT}"),
     (
@@ -210,6 +227,27 @@ def test_the_help_of_a_node_has_its_flags_below_headings(command: str, capsys: p
     assert {"nodes and workers of the job", "times", "state that workers keep", "output of workers"} <= {*headings}
     unsorted = help_text.split("\noptions:\n")[1].split("\n\n")[0]
     assert {*re.findall(r"^  (-\S+)", unsorted, re.MULTILINE)} <= {"-h,", "--print-completion"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags"),
+    [(["help"], ["--help"]), (["help", "{}"], ["{}", "--help"]), (["help", "{}", "x"], ["{}", "--help"])],
+)
+@pytest.mark.parametrize(("parse", "command"), [(parse, "status"), (subcommands.parse, "token")])
+def test_the_word_help_shows_what_the_flag_shows(
+    parse: Callable[[list[str], dict[str, str]], object],
+    command: str,
+    arguments: list[str],
+    flags: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = []
+    for line in (arguments, flags):
+        with pytest.raises(SystemExit) as ended:
+            parse([word.format(command) for word in line], {})
+        shown.append((ended.value.code, capsys.readouterr().out))
+    assert shown[0] == shown[1]
+    assert shown[0][1].startswith("usage: ")
 
 
 @pytest.mark.slow

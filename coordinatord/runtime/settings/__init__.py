@@ -8,7 +8,7 @@ line. `toml_file` reads and writes the file, and `completion` writes what a shel
 """
 
 from coordinatord.runtime.settings.completion import add_completion
-from coordinatord.runtime.settings.parser import SettingsError, SettingsParser
+from coordinatord.runtime.settings.parser import SettingsError, SettingsParser, with_help_flag
 from coordinatord.runtime.settings.setting import Rank
 from coordinatord.runtime.settings.setting_values import NUMBER, WHOLE, WHOLE_OR_TEXT, joined, port, seconds
 
@@ -23,4 +23,5 @@ __all__ = [
     "joined",
     "port",
     "seconds",
+    "with_help_flag",
 ]

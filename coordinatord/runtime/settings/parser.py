@@ -329,6 +329,11 @@ class SettingsParser(argparse.ArgumentParser):
         raise SettingsError(self.prog, line)
 
 
+def with_help_flag(arguments: Sequence[str]) -> Sequence[str]:
+    """Return a command line with the flag for help in place of the word: `help status` becomes `status --help`."""
+    return [*arguments[1:2], "--help"] if arguments and arguments[0] == "help" else arguments
+
+
 def _nearest(wrong: str, known: Sequence[str]) -> str | None:
     continued = [name for name in known if wrong and name.startswith(wrong)]
     return continued[0] if continued else _alike(wrong, known)

@@ -28,6 +28,21 @@ def test_each_command_takes_its_words() -> None:
         assert parse([verb, "--coord", "h", "m"], {}) == CommandConfig(HERE, verb, "m", (), "")
 
 
+@pytest.mark.parametrize(
+    ("words", "own"),
+    [
+        (["status", "-w"], ["status", "--watch"]),
+        (["logs", "m", "--tail", "3"], ["logs", "m", "--last", "3"]),
+        (["logs", "m", "-n", "3"], ["logs", "m", "--last", "3"]),
+        (["events", "-n", "3"], ["events", "--last", "3"]),
+        (["events", "--tail=3", "-f"], ["events", "--last", "3", "--follow"]),
+    ],
+)
+def test_flags_have_the_names_that_other_programs_give_them(words: list[str], own: list[str]) -> None:
+    environ = {"NODECLIENT_COORD": "h"}
+    assert parse(words, environ) == parse(own, environ)
+
+
 def test_the_environment_names_the_coordinator() -> None:
     environ = {"NODECLIENT_COORD": "h:29400", "NODECLIENT_REASON": "not read"}
     assert parse(["undrain", "a"], environ) == CommandConfig(HERE, Verb.UNDRAIN, None, ("a",), "")
