@@ -31,6 +31,8 @@ class ExitCode(IntEnum):
     STOPPED = 79
     """An operator ended the job. It is the first number that sysexits leaves free: a program that starts nodes again
     when they fail or leave can see that these are not wanted back."""
+    TIMED_OUT = 124
+    """A worker that hung counts as ended with this, and a wait that took too long ends so: the code of timeout(1)."""
     INTERRUPTED = 130
     """Left after Ctrl-C (128 + SIGINT)."""
     TERMINATED = 143

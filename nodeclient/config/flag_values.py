@@ -20,9 +20,9 @@ _STREAMS = re.compile(r"[0-3]|\d+:[0-3](?:,\d+:[0-3])*", re.ASCII)
 
 _SIZE = re.compile(r"(?P<number>\d{1,15}) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?", re.ASCII)
 
-_AGE = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smhd]?)", re.ASCII)
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,3})?)(?P<unit>[smhd]?)", re.ASCII)
 
-_AGE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
@@ -76,12 +76,12 @@ def node_range(text: str) -> tuple[int, int]:
     return low, high
 
 
-def age(text: str) -> float:
-    """Read an age in seconds, such as `90`, `15m`, `2h`, `3d`."""
-    match = _AGE.fullmatch(text)
+def duration(text: str) -> float:
+    """Read a duration in seconds, such as `90`, `15m`, `2h`, `3d`."""
+    match = _DURATION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age, such as 90, 15m, 2h or 3d")
-    return float(match["number"]) * _AGE_UNITS[match["unit"]]
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90, 15m, 2h or 3d")
+    return float(match["number"]) * _DURATION_UNITS[match["unit"]]
 
 
 def names(text: str) -> tuple[str, ...]:

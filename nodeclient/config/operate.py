@@ -120,6 +120,14 @@ class ReportConfig(_ReadingConfig):
 
 
 @frozen
+class WaitConfig(_OperatorConfig):
+    """All settings of `nodeclient wait`; without a job it waits for the only one that has not ended."""
+
+    job: str | None
+    timeout_s: float | None
+
+
+@frozen
 class PageConfig(_OperatorConfig):
     """All settings of `nodeclient page`."""
 
@@ -138,7 +146,9 @@ class CommandConfig(_OperatorConfig):
     """Whether to drain also nodes that join later."""
 
 
-OperateConfig = StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | PageConfig | CommandConfig
+OperateConfig = (
+    StatusConfig | EventsConfig | LogsConfig | StacksConfig | ReportConfig | WaitConfig | PageConfig | CommandConfig
+)
 
 
 def add_status(parser: SettingsParser) -> None:
@@ -165,7 +175,7 @@ def add_events(parser: SettingsParser) -> None:
     parser.add_setting(*_LAST, type=flag_values.count, variables=(), metavar="N", help="only the newest N, up to 1000")
     parser.add_setting(
         "--since",
-        type=flag_values.age,
+        type=flag_values.duration,
         variables=(),
         metavar="AGE",
         help="only events of this age at most, in seconds, or as 15m, 2h, 3d",
@@ -236,6 +246,13 @@ def read_logs(parser: SettingsParser, given: argparse.Namespace, environ: Mappin
     )
 
 
+def explain_logs(flag: str) -> str | None:
+    """Return a hint about a flag of other programs that `nodeclient logs` cannot have."""
+    if flag in {"--since", "--since-time", "--until", "--timestamps"}:
+        return "the files have no times: --last says how much, and nodeclient events --since has what happened when"
+    return None
+
+
 def add_stacks(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stacks`."""
     _add_coordinators(parser, required=False)
@@ -271,6 +288,24 @@ def add_report(parser: SettingsParser) -> None:
 def read_report(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> ReportConfig:
     """Make the settings of `nodeclient report`."""
     return ReportConfig(given.coord, _job(parser, given), given.json, access=read_access(parser, given, environ))
+
+
+def add_wait(parser: SettingsParser) -> None:
+    """Add the flags of `nodeclient wait`."""
+    _add_coordinators(parser)
+    parser.add_setting(
+        "--timeout",
+        type=flag_values.duration,
+        variables=(),
+        metavar="TIME",
+        help="give up after this time, in seconds, or as 15m, 2h, 3d (default: never)",
+    )
+    _add_job(parser, "may be left out where there is only one, or only one that has not ended")
+
+
+def read_wait(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> WaitConfig:
+    """Make the settings of `nodeclient wait`."""
+    return WaitConfig(given.coord, _job(parser, given), given.timeout, access=read_access(parser, given, environ))
 
 
 def read_page(parser: SettingsParser, given: argparse.Namespace, environ: Mapping[str, str]) -> PageConfig:
@@ -378,9 +413,10 @@ def _last(text: str) -> Last:
 COMMAND_LINES = {
     "status": CommandLine(add_status, read_status),
     "events": CommandLine(add_events, read_events),
-    "logs": CommandLine(add_logs, read_logs),
+    "logs": CommandLine(add_logs, read_logs, explain_logs),
     "stacks": CommandLine(add_stacks, read_stacks),
     "report": CommandLine(add_report, read_report),
+    "wait": CommandLine(add_wait, read_wait),
     "page": CommandLine(_add_coordinators, read_page),
     "drain": CommandLine(add_drain, read_command),
     "undrain": CommandLine(add_for_nodes, read_command),

@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "logs": ("operate", "show what the workers of a job have written"),
     "stacks": ("operate", "show where the workers of a job stand, as when it hangs"),
     "report": ("operate", "show why a job failed last"),
+    "wait": ("operate", "wait until a job ends, and end with the exit code of its nodes"),
     "page": ("operate", "print a link that opens the live page in a browser"),
     "drain": ("operate", "have nodes leave and stay out of all jobs"),
     "undrain": ("operate", "let drained nodes in again"),

@@ -18,10 +18,11 @@ from nodeclient.config.operate import (
     ReportConfig,
     StacksConfig,
     StatusConfig,
+    WaitConfig,
 )
 
 
-def run(config: OperateConfig) -> int:  # noqa: PLR0911 - one plain case a command
+def run(config: OperateConfig) -> int:  # noqa: C901, PLR0911 - one plain case a command
     """Run the command, and return the exit code. Raises `RequestError` and `OutputError`."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an encoding that lacks a letter still shows the others
@@ -50,6 +51,10 @@ def run(config: OperateConfig) -> int:  # noqa: PLR0911 - one plain case a comma
             from nodeclient.operate import report  # noqa: PLC0415
 
             return report.show(config)
+        case WaitConfig():
+            from nodeclient.operate import job_end  # noqa: PLC0415
+
+            return job_end.show(config)
         case PageConfig():
             from nodeclient.operate import page_link  # noqa: PLC0415
 

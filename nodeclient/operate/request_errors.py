@@ -14,6 +14,11 @@ class RequestError(OperationalError):
         super().__init__(clip(text))
         self.exit_code = exit_code
 
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same read may succeed later, as when the coordinator is started again."""
+        return self.exit_code is ExitCode.TEMPFAIL
+
 
 class UnknownNameError(RequestError):
     """The coordinator knows no such job, or no such node."""
@@ -21,6 +26,8 @@ class UnknownNameError(RequestError):
 
 class LostError(RequestError):
     """No coordinator answers, or the connection was lost; a read may be tried again."""
+
+    is_temporary = True
 
 
 class AnswerError(RequestError):

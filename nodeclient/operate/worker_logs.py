@@ -19,7 +19,7 @@ from coordinatord.protocol.schema import fields_of
 from nodeclient.config.operate import Last, LogsConfig
 from nodeclient.operate.client import RESUME_AFTER_S, Client, read
 from nodeclient.operate.job_lookup import job_path, only_job, unknown_job
-from nodeclient.operate.request_errors import LostError, RequestError, UnknownNameError
+from nodeclient.operate.request_errors import RequestError, UnknownNameError
 from nodeclient.operate.terminal_info import TerminalInfo, terminal, write_text
 from nodeclient.output.line_prefix import WorkerLabel, make_prefix
 from nodeclient.output.lines import LineCutter, as_lines, as_overwritten, prefixed
@@ -76,8 +76,7 @@ class _Reading:
                     if self._is_new(part):
                         yield part
             except RequestError as error:
-                is_temporary = isinstance(error, LostError) or error.exit_code is ExitCode.TEMPFAIL
-                if not (self._config.follow and is_begun and is_temporary):
+                if not (self._config.follow and is_begun and error.is_temporary):
                     raise
                 if not is_warned:
                     sys.stderr.write(f"nodeclient: {error}; trying again\n")

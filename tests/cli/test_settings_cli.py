@@ -159,6 +159,11 @@ WRONG_NODECLIENT = [
     (("run", "--nproc", "2", SCRIPT), "did you mean --nproc-per-node?"),
     (("run", "--nonsense\n", SCRIPT), "not understood: --nonsense"),
     (("launch", "--no-python", "true"), "--no-python needs --use-env"),
+    (
+        ("logs", "--coord", "h", "--since", "10m"),
+        "not understood: --since; the files have no times: --last says how much",
+    ),
+    (("wait", "--coord", "h", "--timeout", "soon"), "'soon' is no duration, such as 90, 15m, 2h or 3d"),
     (("status",), "required: --coord or the environment variable NODECLIENT_COORD"),
     (("status", "--coord", "h", "a", "b"), ": b (see"),
 ]
@@ -192,7 +197,8 @@ def check_refusal(
         parse(arguments, {"PATH": os.defpath, **environ})
     assert words in str(refused.value)
     assert re.fullmatch(
-        r".* \(see (coordinatord( token)?|nodeclient( join| run| launch| status)?) --help\)", str(refused.value)
+        r".* \(see (coordinatord( token)?|nodeclient( join| run| launch| status| logs| wait)?) --help\)",
+        str(refused.value),
     )
 
 

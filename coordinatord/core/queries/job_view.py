@@ -77,6 +77,7 @@ def job_view(run: Run, now: float, store_error: str | None) -> JobStatus:
         round=run.durable.round,
         opened_s=ledger.total,
         state_s=round(max(0.0, now - since), 3),
+        exit_code=None if run.durable.outcome is None else run.durable.outcome.exit_code,
         ledger=ledger,
         world_size=_world_size(run),
         begun=None if run.durable.rounds.current is None else starts_view(run.durable.rounds.current.begun),

@@ -28,14 +28,12 @@ from coordinatord.core.values.look_comparison import (
 from coordinatord.core.values.rest import are_at_rest
 from coordinatord.core.values.root_cause import WorkerFailure
 from coordinatord.hints.hang_verdict import longest_wait_s, notice_of
+from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.fields import CONSEQUENCES_MAX, LAST_LINES_MAX, LINE_MAX
 from coordinatord.protocol.hang_kind import HangKind
 from coordinatord.protocol.messages import Failure
 from coordinatord.protocol.stack_messages import unpack_stacks
 from coordinatord.protocol.text import clip
-
-EXIT_CODE = 124
-"""The exit code that a worker which hung counts as: that of timeout(1)."""
 
 
 def begin(run: Run, decision: Decision) -> None:
@@ -108,7 +106,7 @@ def count_as_failure(run: Run, now: float) -> None:
     failure = Failure(
         rank=culprit.rank,
         local_rank=culprit.rank - ranks.first_rank,
-        exit_code=EXIT_CODE,
+        exit_code=ExitCode.TIMED_OUT,
         pid=0 if culprit.now is None else culprit.now.pid,
         message=verdict.sentence,
         error="",

@@ -350,6 +350,8 @@ class JobStatus:
     """How long the run has been on, or was."""
     state_s: Number | None = None
     """How long it has been in its state."""
+    exit_code: Whole | None = None
+    """The exit code of its nodes, as a shell has it; None while it is not over."""
     ledger: LedgerStatus = LedgerStatus()
     world_size: Whole
     """0 without a round."""

@@ -84,6 +84,7 @@ async def test_a_job_is_shown_whole(start: Start) -> None:
             "run": run.run,
             "state": "running",
             "health": "well",
+            "exit_code": None,
             "round": 1,
             "world_size": 1,
             "begun": None,

@@ -1,0 +1,50 @@
+"""`nodeclient wait`: waits until a job is over, and ends with the exit code of its nodes.
+
+It asks each second, so it goes on over a restart of the coordinator.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import sys
+import time
+
+from coordinatord.protocol.exit_codes import ExitCode
+from coordinatord.protocol.http.api import JobStatus
+from nodeclient.config.operate import WaitConfig
+from nodeclient.operate.client import Client, read
+from nodeclient.operate.formatting import duration
+from nodeclient.operate.job_lookup import get_of_job, only_job
+from nodeclient.operate.request_errors import RequestError
+from nodeclient.operate.terminal_info import terminal, write
+from nodeclient.operate.watch import LOOK_AGAIN_S
+
+
+def show(config: WaitConfig) -> int:
+    """Print how the job has ended, and return the exit code of its nodes. Raises `RequestError` after the timeout."""
+    client = Client(config.coordinators, config.access)
+    timeout_s = math.inf if config.timeout_s is None else config.timeout_s
+    ends_at = time.monotonic() + timeout_s
+    name = only_job(client, config.job, live=True)
+    job = read(JobStatus, get_of_job(client, name, ""))
+    if job.exit_code is None:
+        sys.stderr.write(f"nodeclient: job {name} is {job.state}, and is waited for\n")
+    is_warned = False
+    while job.exit_code is None:
+        left_s = ends_at - time.monotonic()
+        if left_s <= 0:
+            text = f"job {name} has not ended within {duration(timeout_s)}: it is {job.state}"
+            raise RequestError(text, ExitCode.TIMED_OUT)
+        select.select([], [], [], min(left_s, LOOK_AGAIN_S))
+        try:
+            job = read(JobStatus, get_of_job(client, name, ""))
+            is_warned = False
+        except RequestError as error:
+            if not error.is_temporary:
+                raise
+            if not is_warned:
+                sys.stderr.write(f"nodeclient: {error}; trying again\n")
+            is_warned = True
+    write(terminal().wrapped(f"job {name} {job.state}: {job.reason}"))
+    return job.exit_code

@@ -1,0 +1,56 @@
+"""`nodeclient wait`: it ends when the job does, with the exit code of the job's nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.canned_http import a_job, canned, packed
+from tests.support.cluster import Cluster, Coordinator
+from tests.support.programs import BIN, Program, run
+
+pytestmark = pytest.mark.slow
+
+WAIT = (BIN / "nodeclient", "wait", "--coord")
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "succeeded"), (7, "failed")])
+def test_it_ends_over_a_restart_of_the_coordinator_with_the_code_of_the_nodes(
+    own_coordinator: Callable[..., Coordinator], tmp_path: Path, code: int, state: str
+) -> None:
+    coordinator = own_coordinator(state_dir=tmp_path / "state")
+    cluster = Cluster(coordinator, "mnist")
+    run("mkfifo", tmp_path / "gate")
+    script = f"read line < {tmp_path}/gate; exit {code}"
+    node = cluster.join("a", "--nnodes", "1", "--nproc-per-node", "1", command=("sh", "-c", script))
+    with ExitStack() as stack:
+        stack.callback(cluster.close)
+        gate = stack.enter_context((tmp_path / "gate").open("w"))
+        waiting = stack.enter_context(closing(Program(*WAIT, coordinator.endpoint)))
+        waiting.await_line("job mnist is [a-z]+, and is waited for")
+        coordinator.stop()
+        waiting.await_line("trying again")
+        own_coordinator(state_dir=tmp_path / "state", port=coordinator.port)
+        gate.write("end\n")
+        gate.close()
+        assert node.wait() == code
+        assert waiting.wait() == code
+        assert waiting.lines[-1].startswith(f"job mnist {state}: ")
+        again = run(*WAIT, coordinator.endpoint, "mnist")
+        assert (again.returncode, again.stdout) == (code, f"{waiting.lines[-1]}\n"), "it is over already"
+
+
+def test_a_timeout_ends_it_with_the_code_of_timeout() -> None:
+    with canned(packed(a_job(state="running"))) as (endpoint, _):
+        ended = run(*WAIT, endpoint, "mnist", "--timeout", "0")
+    assert (ended.returncode, ended.stdout) == (124, "")
+    assert ended.stderr.splitlines()[-1] == "nodeclient: job mnist has not ended within 0s: it is running"
+
+
+def test_a_job_that_is_not_there_is_not_waited_for(own_coordinator: Callable[..., Coordinator]) -> None:
+    ended = run(*WAIT, own_coordinator().endpoint, "mnist")
+    assert (ended.returncode, ended.stdout) == (69, "")
+    assert "knows no job 'mnist'" in ended.stderr
