@@ -142,6 +142,8 @@ class CommandConfig(_OperatorConfig):
     nodes: tuple[str, ...]
     """The nodes; empty for a command about a job."""
     reason: str
+    dry_run: bool = False
+    """Whether only to say what the command would do."""
     ahead: bool = False
     """Whether to drain also nodes that join later."""
 
@@ -322,7 +324,7 @@ def add_drain(parser: SettingsParser) -> None:
 def add_for_nodes(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient undrain`."""
     _add_coordinators(parser)
-    _add_reason(parser)
+    _add_command(parser)
     parser.add_argument(
         "nodes", nargs="+", type=flag_values.name, metavar="NODE", help="the id of a node, or a host's name"
     )
@@ -331,14 +333,14 @@ def add_for_nodes(parser: SettingsParser) -> None:
 def add_for_live_job(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient stop` and `restart`."""
     _add_coordinators(parser)
-    _add_reason(parser)
+    _add_command(parser)
     _add_job(parser, "may be left out where there is only one, or only one that has not ended")
 
 
 def add_forget(parser: SettingsParser) -> None:
     """Add the flags of `nodeclient forget`."""
     _add_coordinators(parser)
-    _add_reason(parser)
+    _add_command(parser)
     _add_job(parser, "may be left out where there is only one")
 
 
@@ -349,7 +351,7 @@ def read_command(parser: SettingsParser, given: argparse.Namespace, environ: Map
     ahead = verb is Verb.DRAIN and given.ahead
     job = None if nodes else _job(parser, given)
     access = read_access(parser, given, environ)
-    return CommandConfig(given.coord, verb, job, nodes, given.reason, ahead, access=access)
+    return CommandConfig(given.coord, verb, job, nodes, given.reason, given.dry_run, ahead, access=access)
 
 
 def _add_coordinators(parser: SettingsParser, *, required: bool = True) -> None:
@@ -364,7 +366,7 @@ def _add_coordinators(parser: SettingsParser, *, required: bool = True) -> None:
     add_access(parser)
 
 
-def _add_reason(parser: SettingsParser) -> None:
+def _add_command(parser: SettingsParser) -> None:
     parser.add_setting(
         "--reason",
         type=flag_values.sentence,
@@ -372,6 +374,9 @@ def _add_reason(parser: SettingsParser) -> None:
         default="",
         metavar="TEXT",
         help="reason for the events and the nodes",
+    )
+    parser.add_setting(
+        "--dry-run", action="store_true", variables=(), help="say what would be done, and change nothing"
     )
 
 

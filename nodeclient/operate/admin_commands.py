@@ -27,17 +27,18 @@ PERSON_MAX = 128
 def carry_out(config: CommandConfig) -> int:
     """Carry out a command for each name in turn; return the exit code of the first that failed, or 0."""
     client = Client(config.coordinators, config.access)
-    body: AdminBody | DrainBody = AdminBody(person(), config.reason)
+    body: AdminBody | DrainBody = AdminBody(person(), config.reason, config.dry_run)
     if config.verb not in {Verb.DRAIN, Verb.UNDRAIN}:
         job = only_job(client, config.job, live=config.verb is not Verb.FORGET)
         write([_command_job(client, config.verb, job, body).message])
         return ExitCode.OK
     if config.ahead:
-        body = DrainBody(body.by, body.reason, ahead=True)
+        body = DrainBody(body.by, body.reason, body.dry_run, ahead=True)
     code: int = ExitCode.OK
     for node in config.nodes:
         try:
-            write([read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body)).message])
+            answer = read(AdminAnswer, client.post(f"{node_path(node)}/{config.verb}", body))
+            write([clip(line) for line in answer.message.split("\n")])
         except RequestError as error:
             remedy = " (--ahead)" if isinstance(error, UnknownNameError) else ""
             sys.stderr.write(f"nodeclient: {error}{remedy}\n")

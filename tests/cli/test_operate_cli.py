@@ -21,7 +21,9 @@ from tests.support.programs import BIN, clean_environ, run
 
 pytestmark = pytest.mark.slow
 
-BY = f"alice@{socket.gethostname()}"
+HOST = socket.gethostname()
+
+BY = f"alice@{HOST}"
 
 
 class Operator:
@@ -107,6 +109,26 @@ def test_several_nodes_are_drained_at_once_and_such_as_are_not_there_only_ahead(
     assert len(operator.ask("undrain", "gpu71", "spare")[1].splitlines()) == 2
 
 
+def test_a_drain_of_a_host_has_a_line_for_each_job_and_can_be_tried_first(operator: Operator, mnist: Cluster) -> None:
+    other = Cluster(operator.coordinator, "cifar")
+    try:
+        for cluster in (mnist, other):
+            cluster.join(f"{cluster.job}-1", "--nnodes", "1")
+            cluster.await_round(1)
+            cluster.await_state(state="running")
+        _, tried, errors = operator.ask("drain", HOST, "--dry-run")
+        assert errors == ""
+        assert operator.events("NodeDrained") == []
+        _, said, errors = operator.ask("drain", HOST)
+        assert errors == ""
+        lines = said.splitlines()
+        for line, job in zip(sorted(lines), ("cifar", "mnist"), strict=True):
+            assert line.startswith(f"node {job}-1 will leave job {job}: round 1 is being stopped")
+        assert tried.splitlines() == [f"dry run: {line}" for line in lines]
+    finally:
+        other.close()
+
+
 def test_whose_workers_were_killed_before_they_had_saved_is_said_on_the_node_and_in_the_events(
     operator: Operator, mnist: Cluster
 ) -> None:
@@ -136,6 +158,8 @@ def test_a_job_is_restarted_stopped_and_forgotten(operator: Operator, mnist: Clu
     assert (code, said) == (77, "")
     assert "nodeclient stop mnist" in errors
 
+    assert operator.do("stop", "mnist", "--dry-run").startswith("dry run: job mnist is being stopped: its workers save")
+    assert operator.events("JobStopAsked") == []
     assert operator.do("stop", "mnist").startswith("job mnist is being stopped: its workers save their state")
     assert {a.wait(), b.wait()} == {79}
     a.await_event("saved")
@@ -147,6 +171,7 @@ def test_a_job_is_restarted_stopped_and_forgotten(operator: Operator, mnist: Clu
     assert "job mnist has ended" in errors, "nothing is restarted, and a script must not take it for done"
     assert operator.events("JobStopAsked") == [f"stopped by {BY}"]
 
+    assert operator.do("forget", "--dry-run") == "dry run: job mnist is forgotten, and its history with it"
     assert operator.do("forget") == "job mnist is forgotten, and its history with it"
     assert operator.ask("forget", "mnist") == (
         69,

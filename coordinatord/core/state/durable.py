@@ -242,6 +242,6 @@ class DurableCluster:
     forgotten: dict[str, str] = field(default_factory=dict)
     """The last forgotten runs, by id, each with the reason: a node that comes back to one must not begin it anew."""
 
-    def why_drained(self, node: str, host: str) -> str | None:
+    def why_drained(self, *names: str) -> str | None:
         """Return the reason for which a node is kept out, by its own name or its host's; None if it is not."""
-        return self.drained.get(node) or self.drained.get(host)
+        return next((self.drained[name] for name in names if name in self.drained), None)

@@ -32,7 +32,7 @@ from coordinatord.core.values.records import JobForgotten, JobStopAsked, NodeDra
 from coordinatord.protocol.exit_codes import ExitCode
 from coordinatord.protocol.frozen_class import frozen
 from coordinatord.protocol.messages import Result
-from coordinatord.protocol.text import NAMES_MAX, name_some
+from coordinatord.protocol.text import NAMES_MAX, clip, name_some
 
 DRAINED_MAX = 20_000
 """The most names that are drained, as many as there may be nodes."""
@@ -48,7 +48,14 @@ class Reply:
 
 
 def carry_out(request: Request, decision: Decision) -> Reply:
-    """Carry out a request; the machine finds out what follows for its runs."""
+    """Carry out a request, or say what it would do; the machine finds out what follows for its runs."""
+    reply = _reply(request, decision)
+    if request.dry_run and reply.result is AdminResult.DONE:
+        return Reply(AdminResult.NOTHING, "\n".join(f"dry run: {line}" for line in reply.text.split("\n")))
+    return reply
+
+
+def _reply(request: Request, decision: Decision) -> Reply:
     match request:
         case DrainNode():
             return _drain(request, decision)
@@ -69,7 +76,8 @@ def _stop(run: Run, request: Request, decision: Decision) -> Reply:
     if run.durable.stop_asked:
         return Reply(AdminResult.NOTHING, f"job {run.job} is being stopped already: {run.durable.stop_asked}")
     how = _ending(run, decision.now)
-    decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
+    if not request.dry_run:
+        decision.record(JobStopAsked(run.job, run.id, request.attribution("stopped")))
     return Reply(AdminResult.DONE, f"job {run.job} is being stopped: {how}", [run])
 
 
@@ -103,33 +111,38 @@ def _restart(run: Run, request: Request, decision: Decision) -> Reply:
         return Reply(
             AdminResult.REFUSED, f"job {run.job} is about to succeed: some of its nodes have, so it is left alone"
         )
-    run.restart_asked = request.attribution("restarted")
     text = f"round {run.durable.round} is being stopped, its workers save their state, and another one follows"
-    return Reply(AdminResult.DONE, f"job {run.job}: {text}", [run])
+    return _restarted(run, request, f"job {run.job}: {text}")
 
 
 def _hasten(run: Run, request: Request, now: float) -> Reply:
     """Skip the pause before the next round, if a run is on its way to one."""
     on_its_way = f"job {run.job} is on its way to another round already: {run.durable.reason}"
     if run.durable.state is State.STOPPING and not run.durable.planned and not run.restart_asked:
-        run.restart_asked = request.attribution("restarted")
-        return Reply(AdminResult.DONE, f"{on_its_way}; it follows without a pause", [run])
+        return _restarted(run, request, f"{on_its_way}; it follows without a pause")
     if now < run.durable.entered_at + run.pause_s:
-        run.restart_asked = request.attribution("restarted")
-        return Reply(AdminResult.DONE, f"job {run.job}: the pause before round {run.durable.round + 1} is over", [run])
+        return _restarted(run, request, f"job {run.job}: the pause before round {run.durable.round + 1} is over")
     return Reply(AdminResult.NOTHING, on_its_way)
 
 
+def _restarted(run: Run, request: Request, text: str) -> Reply:
+    if not request.dry_run:
+        run.restart_asked = request.attribution("restarted")
+    return Reply(AdminResult.DONE, text, [run])
+
+
 def _forget(run: Run, request: Request, decision: Decision) -> Reply:
-    if not run.durable.state.ended:
-        if run.counted:  # nodes that cannot be heard may come back, with workers
-            staying = [member.node for member in run.members.values() if member.durable.outcome is None]
-            names = name_some(staying, len(staying))
-            text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"
-            return Reply(AdminResult.REFUSED, text)
-        reason = Reason("forgotten", request.attribution("forgotten"))
-        actions.end(run, reason, Result.STOPPED, ExitCode.STOPPED, decision)
-    decision.record(JobForgotten(run.job, run.id, request.attribution("forgotten")))
+    is_live = not run.durable.state.ended
+    if is_live and run.counted:  # nodes that cannot be heard may come back, with workers
+        staying = [member.node for member in run.members.values() if member.durable.outcome is None]
+        names = name_some(staying, len(staying))
+        text = f"job {run.job} is {run.durable.state} with {names}: end it first, with nodeclient stop {run.job}"
+        return Reply(AdminResult.REFUSED, text)
+    if not request.dry_run:
+        why = request.attribution("forgotten")
+        if is_live:
+            actions.end(run, Reason("forgotten", why), Result.STOPPED, ExitCode.STOPPED, decision)
+        decision.record(JobForgotten(run.job, run.id, why))
     return Reply(AdminResult.DONE, f"job {run.job} is forgotten, and its history with it", [run])
 
 
@@ -152,13 +165,17 @@ def _drain(request: DrainNode, decision: Decision) -> Reply:
         return Reply(AdminResult.REFUSED, text)
     if not (request.ahead or name in _names(cluster)):
         return Reply(AdminResult.UNKNOWN_NODE, _unknown(cluster, name))
-    decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
-    touched = apply_drains(cluster)
     inside = [run for run in cluster.live if _named(run, name)]
+    lines = [clip(_leaves(run, name)) for run in inside[:NAMES_MAX]]
     if not inside:
-        return Reply(AdminResult.DONE, f"{name} is in no job, and no job lets it in until it is undrained")
-    more = f"; and {len(inside) - NAMES_MAX} jobs more" if len(inside) > NAMES_MAX else ""
-    return Reply(AdminResult.DONE, "; ".join(_leaves(run, name) for run in inside[:NAMES_MAX]) + more, touched)
+        lines = [f"{name} is in no job, and no job lets it in until it is undrained"]
+    elif len(inside) > NAMES_MAX:
+        lines.append(f"and so in {len(inside) - NAMES_MAX} more jobs")
+    touched: list[Run] = []
+    if not request.dry_run:
+        decision.record(NodeDrained("", "", f"{name} {request.attribution('drained')}", name))
+        touched = apply_drains(cluster)
+    return Reply(AdminResult.DONE, "\n".join(lines), touched)
 
 
 def apply_drains(cluster: Cluster) -> list[Run]:
@@ -201,7 +218,11 @@ def _leaves(run: Run, name: str) -> str:
     names = name_some((member.node for member in going), len(going))
     working = any(member.durable.in_round for member in going) and run.durable.state in {State.STARTING, State.RUNNING}
     how = f": round {run.durable.round} is being stopped, its workers save their state" if working else ""
-    staying = [member for member in run.members.values() if not member.leaves and member.durable.outcome is None]
+    staying = [
+        member
+        for member in run.members.values()
+        if member not in going and not member.leaves and member.durable.outcome is None
+    ]
     spares = sum(member.state is MemberState.READY for member in staying)
     preparing = sum(member.state is MemberState.PREPARING for member in staying)
     left = sum(member.durable.in_round for member in staying) + spares + preparing
@@ -221,17 +242,18 @@ def _undrain(request: Request, decision: Decision) -> Reply:
         known = ", ".join(islice(sorted(cluster.durable.drained), NAMES_MAX))
         text = f"{name} is not drained. Drained are: {known} (the name of a host counts for its nodes)"
         return Reply(AdminResult.NOTHING, text)
-    decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
-    touched: list[Run] = []
-    kept: dict[str, None] = {}
-    for run in cluster.jobs.values():
-        for member in _named(run, name):
-            why = cluster.durable.why_drained(member.node, member.offer.host)
-            if why is not None:
-                kept[why] = None
-            elif member.drained:
-                observations.stay(run, member, decision.now)
-                touched.append(run)
+    named = [
+        (run, member, cluster.durable.why_drained(*({member.node, member.offer.host} - {name})))
+        for run in cluster.jobs.values()
+        for member in _named(run, name)
+    ]
+    kept = dict.fromkeys(why for _, _, why in named if why is not None)
+    staying = [(run, member) for run, member, why in named if why is None and member.drained]
+    if not request.dry_run:
+        decision.record(NodeUndrained("", "", f"{name} {request.attribution('undrained')}", name))
+        for run, member in staying:
+            observations.stay(run, member, decision.now)
+    touched = [run for run, _ in staying]
     if kept:
         return Reply(
             AdminResult.DONE,

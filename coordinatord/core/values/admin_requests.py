@@ -16,6 +16,8 @@ class Request:
     by: str
     why: str
     """The person's reason, as given; may be empty."""
+    dry_run: bool = False
+    """Whether only the answer is wanted, and nothing is to change."""
 
     def attribution(self, done: str) -> str:
         """Return what was done, by whom and why: 'drained by alice@login1: bad memory'."""

@@ -22,7 +22,8 @@ from coordinatord.protocol.http.failure_answers import FailureStatus
 from coordinatord.protocol.http.kept_answers import KeptStatus, NodeKeptStatus
 from coordinatord.protocol.http.lateness_answers import LaggardStatus, LateStatus
 from coordinatord.protocol.http.start_answers import WorkerStartsStatus
-from coordinatord.protocol.schema import Length, Token, Without
+from coordinatord.protocol.schema import Length, Token, Verbatim, Without
+from coordinatord.protocol.text import NAMES_MAX, TEXT_MAX
 
 ENDED = frozenset({"succeeded", "failed", "stopped", "left"})
 """States of a job that it does not leave by itself."""
@@ -78,14 +79,17 @@ class AdminBody:
     by: Name
     """The person who asks, by the person's own account."""
     reason: Sentence = ""
+    dry_run: bool = False
+    """Whether only the answer is wanted, and nothing is to change."""
 
 
 @frozen
 class DrainBody:
-    """The body of a drain; the first two fields mean what they do in `AdminBody`."""
+    """The body of a drain; the first three fields mean what they do in `AdminBody`."""
 
     by: Name
     reason: Sentence = ""
+    dry_run: bool = False
     ahead: bool = False
     """Whether the name may be one that no node has yet."""
 
@@ -128,8 +132,9 @@ class AdminAnswer:
     """The result of an operator's request."""
 
     done: bool
-    """False if nothing had to be changed."""
-    message: AnyText
+    """False if nothing had to be changed, or nothing was to."""
+    message: Annotated[str, Verbatim(TEXT_MAX * (NAMES_MAX + 2))]
+    """One line; for a drain, one for each of the jobs, of which it names the first few."""
 
 
 @frozen(kw_only=True)

@@ -134,9 +134,9 @@ def _wanted(kind: type[Request], target: str, body: object) -> Request:
     """Make a request from its body. Raises `SchemaError`."""
     if issubclass(kind, DrainNode):
         drain = _check_drain_body(_completed(body, DrainBody), "request")
-        return kind(target, drain.by, drain.reason, drain.ahead)
+        return kind(target, drain.by, drain.reason, drain.dry_run, drain.ahead)
     checked = _check_body(_completed(body, AdminBody), "request")
-    return kind(target, checked.by, checked.reason)
+    return kind(target, checked.by, checked.reason, checked.dry_run)
 
 
 def _completed(body: object, kind: type[AdminBody | DrainBody]) -> object:

@@ -2,27 +2,70 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinatord.core.effects import Answer, Batch, Refuse
 from coordinatord.core.events import AdminRequested, StoreFailed, StoreRecovered
 from coordinatord.core.state.durable import State
 from coordinatord.core.transitions import admin
-from coordinatord.core.values.admin_requests import AdminResult, DrainNode, ForgetJob, RestartJob, StopJob, UndrainNode
+from coordinatord.core.values.admin_requests import (
+    AdminResult,
+    DrainNode,
+    ForgetJob,
+    Request,
+    RestartJob,
+    StopJob,
+    UndrainNode,
+)
 from coordinatord.protocol.messages import Goal, Phase, RefusalCode, Result
+from coordinatord.runtime.object_graph import written
 from tests.coordinatord.core.test_restore import HERE, Life, a_running_pair
 
 JOB = "default"
 
 
-def ask(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Answer:
+def ask(life: Life, request: Request) -> Answer:
     """Ask, and return the answer."""
     [answer] = [effect for effect in _asked(life, request).effects if isinstance(effect, Answer)]
     return answer
 
 
-def _asked(life: Life, request: StopJob | RestartJob | ForgetJob | DrainNode | UndrainNode) -> Batch:
+def _asked(life: Life, request: Request) -> Batch:
     return life._take(AdminRequested(-1, request))
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        StopJob(JOB, "alice", ""),
+        RestartJob(JOB, "alice", ""),
+        ForgetJob(JOB, "alice", ""),
+        DrainNode("n2", "alice", ""),
+        DrainNode("n7", "alice", "", ahead=True),
+        UndrainNode("host-n1", "alice", ""),
+        UndrainNode("n2", "alice", ""),
+    ],
+)
+@pytest.mark.parametrize("prepare", [[], [DrainNode("host-n1", "alice", "")], [StopJob(JOB, "alice", "")]])
+@pytest.mark.parametrize("deserted", [False, True])
+def test_a_dry_run_says_what_the_request_then_does_and_changes_nothing(
+    request_: Request, prepare: list[Request], *, deserted: bool
+) -> None:
+    life = a_deserted_job() if deserted else a_running_pair()
+    for earlier in prepare:
+        ask(life, earlier)
+    before = written(life.coordinator.cluster)
+    batch = _asked(life, replace(request_, dry_run=True))
+    assert (batch.records, len(batch.effects)) == ((), 1)
+    assert written(life.coordinator.cluster) == before
+    [dry], done = batch.effects, ask(life, request_)
+    assert isinstance(dry, Answer)
+    if done.result is AdminResult.DONE:
+        assert (dry.result, dry.text) == (AdminResult.NOTHING, f"dry run: {done.text}")
+    else:
+        assert (dry.result, dry.text) == (done.result, done.text)
 
 
 def test_a_node_that_is_drained_leaves_though_the_coordinator_starts_again_meanwhile() -> None:
